@@ -1,0 +1,50 @@
+//! deltabus: an actor-based multi-resource aggregation engine for Kubernetes.
+//!
+//! Every watched resource type has a **reflector**, a **DeltaFIFO** and an **indexer**, three actors that are
+//! supervised as one unit; what the indexers apply becomes one ordered stream of changes, which **handler** actors and
+//! readers consume at their own pace.
+//!
+//! ```text
+//! API server ─list/watch─▶ Reflector ─▶ DeltaFifo ─▶ Indexer ─▶ (evmap: lock-free reads) ─▶ serve, Lister
+//!                          per resource type, one supervised unit   │
+//!                                                                   ▼
+//!                                                    Journal (sequence, release mark, positions)
+//!                                                                   ▼
+//!                                                    Dispatcher ─▶ handler lanes
+//! ```
+//!
+//! # Finding your way
+//!
+//! A stage is a file, its shell lies beside it (`x/actor.rs`), in the order of the data. A stage defines the type it
+//! emits, and names only what stands before it in this list:
+//!
+//! | stage | emits | decides |
+//! |---|---|---|
+//! | `list_watch` | `WatchEvent`, `ListPage` | what bytes mean |
+//! | `reflector` | `Event` | list, stream or watch; when to ask again |
+//! | `delta_fifo` | `Deltas` | order, tombstones, what is one transaction |
+//! | `indexer` | `Change` | what differs from the cache |
+//! | `journal` | `Record` | sequence; what may be read; what a slow reader keeps |
+//! | `dispatcher` | `Notification` | who gets it |
+//! | `handler` | – | again, in halves, or given up |
+//!
+//! `object` is what travels. `informer` wires one type, `supervisor` keeps it alive, `engine` runs the whole.
+//! `lister`, `registry` and `serve` read. `simulator` is an API server in this process for the demo, tests and
+//! benchmarks.
+//!
+//! # Invariants
+//!
+//! - A core (the file of a stage) has no async, actor, clock, random source, I/O or log. A shell decides nothing.
+//! - A batch is appended, then published, then released: no event overtakes the read that it announces.
+//! - Objects are the server's bytes, shared and never changed; nobody on the way decodes them.
+//! - Every queue has a bound and an owner.
+//! - Nothing that one type, handler or request does stops another.
+pub mod object;
+
+
+
+
+/// What the README shows is run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

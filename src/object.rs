@@ -1,0 +1,349 @@
+//! Kubernetes objects as the bytes the server sent, and the few facts every stage needs of them.
+//!
+//! An [`Object`] is the JSON of one object, less the configured drop paths, beside its namespace, name, uid and
+//! resourceVersion. Nothing else is decoded before somebody asks: see [`Object::decode`], [`Object::value`] and
+//! [`FieldPath`].
+
+mod field_path;
+pub mod scan;
+
+use std::{borrow::Cow, cmp::Ordering, fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+pub(crate) use field_path::Step;
+pub use field_path::{FieldPath, FieldPathError};
+pub use scan::{Owner, Plucker};
+
+/// One resource type the API server serves: what kubectl calls `deployments.v1.apps`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ResourceType {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Version within the group, `v1`.
+    pub version: String,
+    /// Kind of one object, `Deployment`.
+    pub kind: String,
+    /// Lower-case plural used in paths, `deployments`.
+    pub plural: String,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+}
+
+impl ResourceType {
+    /// Returns `v1` for the core group, `apps/v1` otherwise.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// Returns kubectl's unambiguous spelling without the version: `pods`, `deployments.apps`.
+    pub fn qualified_name(&self) -> String {
+        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+
+    /// Returns the collection's path below the server's root (LW-5), of one namespace or of all.
+    pub fn path(&self, namespace: Option<&str>) -> String {
+        let mut path = if self.group.is_empty() {
+            format!("/api/{}", self.version)
+        } else {
+            format!("/apis/{}/{}", self.group, self.version)
+        };
+        if let Some(namespace) = namespace.filter(|_| self.namespaced) {
+            path.push_str("/namespaces/");
+            path.push_str(namespace);
+        }
+        path.push('/');
+        path.push_str(&self.plural);
+        path
+    }
+}
+
+impl fmt::Display for ResourceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.qualified_name())
+    }
+}
+
+/// Identity of an object within its resource type (K-1): `namespace/name`, or `name` where there is no namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    namespace: Box<str>,
+    name: Box<str>,
+}
+
+/// A borrowed [`ObjectKey`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeyRef<'a> {
+    /// Namespace; empty for a cluster-scoped object.
+    pub namespace: &'a str,
+    /// Name; never empty in an [`Object`] (K-4).
+    pub name: &'a str,
+}
+
+/// A key that is neither `name` nor `namespace/name`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unexpected key {0:?}, expected `name` or `namespace/name`")]
+pub struct KeyError(String);
+
+impl ObjectKey {
+    /// Makes a key; an empty `namespace` means a cluster-scoped object.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Splits `namespace/name` or `name` (K-1).
+    pub fn parse(key: &str) -> Result<Self, KeyError> {
+        match key.split('/').collect::<Vec<_>>()[..] {
+            [name] => Ok(Self::new("", name)),
+            [namespace, name] => Ok(Self::new(namespace, name)),
+            _ => Err(KeyError(key.to_owned())),
+        }
+    }
+
+    /// Borrows the key.
+    pub fn as_ref(&self) -> KeyRef<'_> {
+        KeyRef { namespace: &self.namespace, name: &self.name }
+    }
+}
+
+impl KeyRef<'_> {
+    /// Copies the key out.
+    pub fn to_owned(self) -> ObjectKey {
+        ObjectKey::new(self.namespace, self.name)
+    }
+}
+
+impl fmt::Display for KeyRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() { f.write_str(self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_ref().fmt(f)
+    }
+}
+
+/// A `metadata.resourceVersion`: opaque, equal or not.
+///
+/// There is no `Ord`. [`ResourceVersion::compare`] answers only for two versions of one resource type, and only
+/// where the API promises an order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ResourceVersion(Box<str>);
+
+impl ResourceVersion {
+    /// The unset version `""`: the most recent state in a list, "from now" nowhere.
+    pub fn unset() -> Self {
+        Self::default()
+    }
+
+    /// The version `"0"`: any state the server has at hand.
+    pub fn any() -> Self {
+        Self("0".into())
+    }
+
+    /// Returns whether this is `""`.
+    pub fn is_unset(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns whether this is `"0"`.
+    pub fn is_any(&self) -> bool {
+        &*self.0 == "0"
+    }
+
+    /// Returns the text, verbatim.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Compares two versions of one resource type (A-1, KEP-5504): decimal digits without a leading zero and not 0
+    /// compare by length, then as text. `None` for anything else.
+    pub fn compare(&self, other: &Self) -> Option<Ordering> {
+        let comparable = |v: &str| !v.is_empty() && !v.starts_with('0') && v.bytes().all(|byte| byte.is_ascii_digit());
+        (comparable(&self.0) && comparable(&other.0))
+            .then(|| self.0.len().cmp(&other.0.len()).then_with(|| self.0.cmp(&other.0)))
+    }
+}
+
+impl From<&str> for ResourceVersion {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for ResourceVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The metadata every stage needs, borrowed from whatever it was found in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity<'a> {
+    /// `metadata.namespace`; empty for a cluster-scoped object.
+    pub namespace: &'a str,
+    /// `metadata.name`.
+    pub name: &'a str,
+    /// `metadata.uid`; empty for some aggregated APIs.
+    pub uid: &'a str,
+    /// `metadata.resourceVersion`.
+    pub resource_version: &'a str,
+}
+
+/// One Kubernetes object: its JSON bytes and its identity, immutable and shared as `Arc<Object>` (I-10).
+///
+/// **Invariants:** the name is not empty (K-4); the bytes are one JSON object that carries `apiVersion` and `kind`;
+/// the identity is what the bytes say. Identity and bytes lie in one allocation.
+///
+/// It does not know its resource type: every unit handles one type.
+pub struct Object {
+    /// namespace, name, uid, resourceVersion, JSON, one behind the other.
+    data: Box<str>,
+    /// Where name, uid, resourceVersion and JSON begin.
+    starts: [u32; 4],
+}
+
+impl Object {
+    /// Makes an object of an identity and its JSON, handed over in pieces that are joined in order.
+    ///
+    /// The caller vouches for the invariants; [`scan`] is the way in for bytes from outside.
+    pub(crate) fn assemble(identity: Identity<'_>, json: &[&[u8]]) -> Self {
+        let len = json.iter().map(|piece| piece.len()).sum();
+        let write = |data: &mut Vec<u8>| json.iter().for_each(|piece| data.extend_from_slice(piece));
+        Self::assemble_with(identity, len, write).expect("the caller vouches for it")
+    }
+
+    /// Makes an object of an identity and `len` bytes of JSON that `write` appends to what it is given.
+    ///
+    /// Fails if that is not UTF-8: it is checked here, once, so that nothing that is read of the object later is.
+    fn assemble_with(
+        identity: Identity<'_>,
+        len: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Self, std::str::Utf8Error> {
+        let Identity { namespace, name, uid, resource_version } = identity;
+        let head = [namespace, name, uid, resource_version];
+        let mut data = Vec::with_capacity(head.iter().map(|part| part.len()).sum::<usize>() + len);
+        let mut starts = [0; 4];
+        for (start, part) in starts.iter_mut().zip(head) {
+            data.extend_from_slice(part.as_bytes());
+            *start = u32::try_from(data.len()).expect("an object is smaller than the largest frame, 4 GiB");
+        }
+        write(&mut data);
+        let data = String::from_utf8(data).map_err(|error| error.utf8_error())?;
+        Ok(Self { data: data.into_boxed_str(), starts })
+    }
+
+    /// Parses one object from JSON, as it is: nothing dropped.
+    pub fn from_json(json: &[u8]) -> Result<Self, scan::ScanError> {
+        scan::scan_object(json, &scan::ScanPlan::default())
+    }
+
+    /// Returns `metadata.namespace`, empty for a cluster-scoped object.
+    pub fn namespace(&self) -> &str {
+        self.head(0, self.starts[0])
+    }
+
+    /// Returns `metadata.name`.
+    pub fn name(&self) -> &str {
+        self.head(self.starts[0], self.starts[1])
+    }
+
+    /// Returns `metadata.uid`, empty where the API gives none.
+    pub fn uid(&self) -> &str {
+        self.head(self.starts[1], self.starts[2])
+    }
+
+    /// Returns `metadata.resourceVersion` as text; [`ResourceVersion::from`] makes a version of it.
+    pub fn resource_version(&self) -> &str {
+        self.head(self.starts[2], self.starts[3])
+    }
+
+    /// Returns the key within the resource type (K-1).
+    pub fn key(&self) -> KeyRef<'_> {
+        KeyRef { namespace: self.namespace(), name: self.name() }
+    }
+
+    /// Returns the object's JSON.
+    pub fn json(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.data.as_bytes()[self.starts[3] as usize..])
+    }
+
+    /// Returns the bytes this object occupies in memory, its own header included.
+    pub fn size_bytes(&self) -> usize {
+        self.data.len() + size_of::<Self>()
+    }
+
+    /// Returns whether both are the same state of the same object: uid and resourceVersion are equal.
+    pub fn same_version(&self, other: &Self) -> bool {
+        self.uid() == other.uid() && self.resource_version() == other.resource_version()
+    }
+
+    /// Decodes the object into a type of k8s-openapi or any other.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(&self.json())
+    }
+
+    /// Decodes the object into an untyped JSON value.
+    pub fn value(&self) -> Result<serde_json::Value, serde_json::Error> {
+        self.decode()
+    }
+
+    fn head(&self, from: u32, to: u32) -> &str {
+        &self.data[from as usize..to as usize]
+    }
+}
+
+impl fmt::Debug for Object {
+    /// Names the object and leaves its content out: it may be a Secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({} uid={} rv={})", self.key(), self.uid(), self.resource_version())
+    }
+}
+
+/// An object as it travels between the stages.
+pub type SharedObject = Arc<Object>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn k1_a_key_has_one_or_two_parts() {
+        assert_eq!(ObjectKey::parse("web").expect("one part").as_ref(), KeyRef { namespace: "", name: "web" });
+        assert_eq!(ObjectKey::parse("ns/web").expect("two parts").to_string(), "ns/web");
+        assert!(ObjectKey::parse("a/b/c").is_err());
+    }
+
+    #[test]
+    fn a1_versions_compare_by_length_then_text_and_only_where_the_api_promises_an_order() {
+        let compare = |a: &str, b: &str| ResourceVersion::from(a).compare(&b.into());
+        assert_eq!(compare("9", "10"), Some(Ordering::Less));
+        assert_eq!(compare("10", "10"), Some(Ordering::Equal));
+        assert_eq!(compare("99999999999999999999999", "100"), Some(Ordering::Greater));
+        for odd in ["", "0", "01", "1a", "-1", "x"] {
+            assert_eq!(compare(odd, "1"), None, "{odd:?}");
+            assert_eq!(compare("1", odd), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn lw5_paths_of_core_and_grouped_types() {
+        let pods = ResourceType {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "Pod".into(),
+            plural: "pods".into(),
+            namespaced: true,
+        };
+        assert_eq!(pods.path(None), "/api/v1/pods");
+        assert_eq!(pods.path(Some("a")), "/api/v1/namespaces/a/pods");
+        let nodes = ResourceType { group: "x.io".into(), namespaced: false, plural: "nodes".into(), ..pods };
+        assert_eq!(nodes.path(Some("a")), "/apis/x.io/v1/nodes");
+        assert_eq!(nodes.api_version(), "x.io/v1");
+        assert_eq!(nodes.to_string(), "nodes.x.io");
+    }
+}

@@ -1,0 +1,303 @@
+//! Paths into an object, as the configuration writes them.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// The most steps a path may have; it bounds the recursion of whoever follows one.
+const STEPS_MAX: usize = 32;
+
+/// A path such as `spec.nodeName`, `metadata.annotations['a/b']` or `status.conditions[*].type`.
+///
+/// A step is `.name`, `['name']` or `["name"]` (a backslash before a quote or a backslash), or, for every element of an
+/// array and every member of an object, `[*]` or `.*`. There are no positions in arrays.
+///
+/// Three words are short for a longer path where a path begins with them: `labels` and `annotations` for those of
+/// `metadata`, and `owner`, alone, for `metadata.ownerReferences[*].uid`. A member at the top that has one of these names
+/// is written `['labels']`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct FieldPath {
+    steps: Vec<Step>,
+}
+
+/// One step of a [`FieldPath`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Step {
+    /// A member of an object.
+    Member(Box<str>),
+    /// Every element of an array, or every member of an object: `[*]` or `.*`.
+    Each,
+}
+
+/// A path that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid path {path:?} at byte {at}: {expected}")]
+pub struct FieldPathError {
+    path: String,
+    at: usize,
+    expected: &'static str,
+}
+
+impl FieldPathError {
+    /// Returns the offset in bytes of what cannot be read.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+}
+
+impl FieldPath {
+    /// Reads a path.
+    ///
+    /// ```
+    /// # use deltabus::object::FieldPath;
+    /// let path = FieldPath::parse("labels['app.kubernetes.io/name']").unwrap();
+    /// assert_eq!(path.to_string(), "metadata.labels['app.kubernetes.io/name']");
+    /// assert!(FieldPath::parse(".spec").unwrap_err().to_string().contains("without the leading"));
+    /// ```
+    pub fn parse(path: &str) -> Result<Self, FieldPathError> {
+        Parser { path, at: 0 }.path().map_err(|(at, expected)| FieldPathError { path: path.to_owned(), at, expected })
+    }
+
+    /// Returns the steps; there is at least one.
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+}
+
+/// Reads one path; an error is an offset and what was expected there.
+struct Parser<'a> {
+    path: &'a str,
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn path(mut self) -> Result<FieldPath, (usize, &'static str)> {
+        match self.rest().chars().next() {
+            None => return Err((0, "expected a path, such as `spec.nodeName`")),
+            Some('$') => return Err((0, "write the path without the leading `$`, such as `spec.nodeName`")),
+            Some('.') => return Err((0, "write the path without the leading `.`, such as `spec.nodeName`")),
+            Some('[') => {}
+            Some(_) => return self.name().and_then(|first| self.steps(alias(first))),
+        }
+        self.steps(Vec::new())
+    }
+
+    fn steps(&mut self, mut steps: Vec<Step>) -> Result<FieldPath, (usize, &'static str)> {
+        while let Some(next) = self.rest().chars().next() {
+            if steps.len() >= STEPS_MAX {
+                return Err((self.at, "expected at most 32 steps"));
+            }
+            match next {
+                '.' => {
+                    self.at += 1;
+                    steps.push(self.name()?);
+                }
+                '[' => steps.push(self.bracket()?),
+                _ => return Err((self.at, "expected `.` or `[`")),
+            }
+        }
+        // `owner` alone is short for a longer path; before more steps it is a member
+        if steps == [Step::Member("owner".into())] && !self.path.starts_with('[') {
+            steps = vec![member("metadata"), member("ownerReferences"), Step::Each, member("uid")];
+        }
+        Ok(FieldPath { steps })
+    }
+
+    /// Reads `name` or `*`.
+    fn name(&mut self) -> Result<Step, (usize, &'static str)> {
+        let rest = self.rest();
+        let len = rest.find(|c: char| ".[]'\"$\\,".contains(c) || c.is_whitespace()).unwrap_or(rest.len());
+        let name = &rest[..len];
+        if name.is_empty() {
+            return Err((self.at, "expected a name or `*`"));
+        }
+        if name == "*" {
+            self.at += len;
+            return Ok(Step::Each);
+        }
+        if let Some(star) = name.find('*') {
+            return Err((self.at + star, "expected `*` to stand alone: a part of a name cannot be matched"));
+        }
+        self.at += len;
+        Ok(member(name))
+    }
+
+    /// Reads `[*]`, `['name']` or `["name"]`.
+    fn bracket(&mut self) -> Result<Step, (usize, &'static str)> {
+        self.at += 1;
+        let step = match self.rest().chars().next() {
+            Some('*') => {
+                self.at += 1;
+                Step::Each
+            }
+            Some(quote @ ('\'' | '"')) => self.quoted(quote)?,
+            Some(c) if c.is_ascii_digit() => {
+                return Err((self.at, "expected `[*]`: positions in arrays are not stable"));
+            }
+            Some(_) | None => return Err((self.at, "expected `*` or a name in quotes, such as `['a/b']`")),
+        };
+        if !self.rest().starts_with(']') {
+            return Err((self.at, "expected `]`"));
+        }
+        self.at += 1;
+        Ok(step)
+    }
+
+    fn quoted(&mut self, quote: char) -> Result<Step, (usize, &'static str)> {
+        let mut name = String::new();
+        let mut chars = self.rest().char_indices().skip(1);
+        while let Some((offset, c)) = chars.next() {
+            match c {
+                '\\' => match chars.next() {
+                    Some((_, c @ ('\'' | '"' | '\\'))) => name.push(c),
+                    _ => return Err((self.at + offset + 1, "expected a quote or a backslash after `\\`")),
+                },
+                c if c == quote => {
+                    self.at += offset + 1;
+                    return Ok(member(&name));
+                }
+                c => name.push(c),
+            }
+        }
+        Err((self.path.len(), "expected the closing quote"))
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.path[self.at..]
+    }
+}
+
+fn member(name: &str) -> Step {
+    Step::Member(name.into())
+}
+
+fn alias(first: Step) -> Vec<Step> {
+    match &first {
+        Step::Member(name) if matches!(&**name, "labels" | "annotations") => vec![member("metadata"), first],
+        _ => vec![first],
+    }
+}
+
+impl fmt::Display for FieldPath {
+    /// Writes the path so that [`FieldPath::parse`] reads it as the same.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, step) in self.steps.iter().enumerate() {
+            let first = index == 0;
+            match step {
+                Step::Each => f.write_str("[*]")?,
+                Step::Member(name) if !is_plain(name) || first && is_alias(name) => {
+                    write!(f, "['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))?;
+                }
+                Step::Member(name) if first => f.write_str(name)?,
+                Step::Member(name) => write!(f, ".{name}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+}
+
+fn is_alias(name: &str) -> bool {
+    matches!(name, "labels" | "annotations" | "owner")
+}
+
+impl FromStr for FieldPath {
+    type Err = FieldPathError;
+
+    fn from_str(path: &str) -> Result<Self, FieldPathError> {
+        Self::parse(path)
+    }
+}
+
+impl TryFrom<String> for FieldPath {
+    type Error = FieldPathError;
+
+    fn try_from(path: String) -> Result<Self, FieldPathError> {
+        Self::parse(&path)
+    }
+}
+
+impl From<FieldPath> for String {
+    fn from(path: FieldPath) -> Self {
+        path.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_the_reference_configuration_is_read() {
+        let check = |path: &str, canonical: &str| {
+            let parsed = FieldPath::parse(path).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(parsed.to_string(), canonical, "{path}");
+            assert_eq!(FieldPath::parse(canonical).expect("canonical"), parsed, "{path}");
+        };
+        check("spec", "spec");
+        check("spec.nodeName", "spec.nodeName");
+        check("metadata.annotations['a/b']", "metadata.annotations['a/b']");
+        check("metadata.annotations[\"a/b\"]", "metadata.annotations['a/b']");
+        check("status.conditions[*].type", "status.conditions[*].type");
+        check("data.*", "data[*]");
+        check("*", "[*]");
+        check("[*].a", "[*].a");
+        check("labels['app']", "metadata.labels.app");
+        check("labels", "metadata.labels");
+        check("annotations.x", "metadata.annotations.x");
+        check("['labels'].x", "['labels'].x");
+        check("owner", "metadata.ownerReferences[*].uid");
+        check("owner.name", "['owner'].name");
+        check("['owner']", "['owner']");
+        check(r"a['it\'s'].b", r"a['it\'s'].b");
+        check("a['']", "a['']");
+        check("spec.größe", "spec['größe']");
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_place() {
+        let check = |path: &str, at: usize, word: &str| {
+            let error = FieldPath::parse(path).expect_err(path);
+            assert_eq!(error.at(), at, "{error}");
+            assert!(error.to_string().contains(word), "{error}");
+        };
+        check("", 0, "expected a path");
+        check(".spec", 0, "without the leading `.`");
+        check("$.spec", 0, "without the leading `$`");
+        check("a..b", 2, "a name");
+        check("a.", 2, "a name");
+        check("a[0]", 2, "positions");
+        check("a[b]", 2, "quotes");
+        check("a[", 2, "quotes");
+        check("a['b'", 5, "`]`");
+        check("a['b", 4, "closing quote");
+        check("a[*", 3, "`]`");
+        check("a b", 1, "`.` or `[`");
+        check("a.b*", 3, "alone");
+        check(r"a['\n']", 4, "after `\\`");
+        check(&["a"; 33].join("."), 63, "32 steps");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_path_that_displays_as_itself_or_an_error(path in r#"[a-c.\[\]'"*$\\é ]{0,12}"#) {
+            if let Ok(parsed) = FieldPath::parse(&path) {
+                prop_assert_eq!(FieldPath::parse(&parsed.to_string()), Ok(parsed));
+            }
+        }
+
+        #[test]
+        fn any_steps_survive_being_written(steps in proptest::collection::vec(
+            prop_oneof![any::<String>().prop_map(|name| Step::Member(name.into())), Just(Step::Each)], 1..6
+        )) {
+            let path = FieldPath { steps };
+            prop_assert_eq!(FieldPath::parse(&path.to_string()), Ok(path));
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The scan proper: walks an object once, remembers where its identity lies and what is to be cut.
+
+use super::{Cow, Cursor, Identity, Object, PathTree, ScanError, ScanPlan, Text, TypeJson, cursor::Member};
+
+/// What a scan found in one object; holds nothing but places in the JSON. It can be used again for the next object.
+#[derive(Debug, Default)]
+pub(crate) struct Scanned<'a> {
+    /// The object's own bytes.
+    json: &'a [u8],
+    /// Where they begin in the cursor's text, which is what all offsets count from.
+    from: usize,
+    /// Offset behind the opening brace.
+    inside: usize,
+    api_version: Found<'a>,
+    kind: Found<'a>,
+    namespace: Option<Text<'a>>,
+    name: Option<Text<'a>>,
+    uid: Option<Text<'a>>,
+    resource_version: Option<Text<'a>>,
+    /// Ascending and apart from each other.
+    edits: Vec<Edit>,
+}
+
+/// A member that may be missing, `null`, or a string.
+#[derive(Clone, Copy, Debug, Default)]
+enum Found<'a> {
+    #[default]
+    Missing,
+    Null,
+    Text(Text<'a>),
+}
+
+/// Bytes that are replaced in the copy.
+#[derive(Clone, Copy, Debug)]
+struct Edit {
+    from: usize,
+    to: usize,
+    by: By,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Nothing,
+    ApiVersion,
+    Kind,
+}
+
+impl<'a> Scanned<'a> {
+    /// Scans the object at the cursor, which is behind it afterwards.
+    pub(crate) fn scan(&mut self, cursor: &mut Cursor<'a>, plan: &ScanPlan) -> Result<(), ScanError> {
+        let mut edits = std::mem::take(&mut self.edits);
+        edits.clear();
+        *self = Self { edits, ..Self::default() };
+        cursor.peek()?;
+        self.from = cursor.at();
+        let depth = cursor.set_depth(0);
+        self.root(cursor, plan)?;
+        cursor.set_depth(depth);
+        self.json = cursor.since(self.from);
+        Ok(())
+    }
+
+    /// Returns `apiVersion` as it was found; empty where there is none.
+    pub(crate) fn api_version(&self) -> Result<Cow<'a, str>, ScanError> {
+        self.api_version.decode()
+    }
+
+    /// Returns `kind` as it was found; empty where there is none.
+    pub(crate) fn kind(&self) -> Result<Cow<'a, str>, ScanError> {
+        self.kind.decode()
+    }
+
+    /// Returns `metadata.resourceVersion`; empty where there is none.
+    pub(crate) fn resource_version(&self) -> Result<Cow<'a, str>, ScanError> {
+        decode(self.resource_version)
+    }
+
+    /// Returns the bytes of the object as they were found.
+    pub(crate) fn json(&self) -> &'a [u8] {
+        self.json
+    }
+
+    /// Copies what stays into an object.
+    pub(crate) fn object(&self, plan: &ScanPlan) -> Result<Object, ScanError> {
+        let name = decode(self.name)?;
+        if name.is_empty() {
+            return Err(ScanError::Nameless);
+        }
+        if plan.types.is_none() && !(self.api_version.is_text() && self.kind.is_text()) {
+            return Err(ScanError::Typeless);
+        }
+        let (namespace, uid) = (decode(self.namespace)?, decode(self.uid)?);
+        let resource_version = decode(self.resource_version)?;
+        let identity = Identity { namespace: &namespace, name: &name, uid: &uid, resource_version: &resource_version };
+        let splice = self.splice(plan.types.as_ref());
+        let replacement = |by| match (by, &plan.types) {
+            (By::ApiVersion, Some(types)) => &*types.api_version,
+            (By::Kind, Some(types)) => &*types.kind,
+            _ => &[],
+        };
+        let mut len = self.json.len() + splice.len();
+        for edit in &self.edits {
+            len = len + replacement(edit.by).len() - (edit.to - edit.from);
+        }
+        let assembled = Object::assemble_with(identity, len, |out| {
+            let mut at = self.inside;
+            out.extend_from_slice(&self.json[..at - self.from]);
+            out.extend_from_slice(splice);
+            for edit in &self.edits {
+                out.extend_from_slice(&self.json[at - self.from..edit.from - self.from]);
+                out.extend_from_slice(replacement(edit.by));
+                at = edit.to;
+            }
+            out.extend_from_slice(&self.json[at - self.from..]);
+        });
+        assembled.map_err(|_| {
+            let valid = std::str::from_utf8(self.json).map_or_else(|error| error.valid_up_to(), str::len);
+            ScanError::Malformed { at: self.from + valid, expected: "UTF-8" }
+        })
+    }
+
+    /// Returns what is put behind the opening brace. There is a member behind it: `metadata`.
+    fn splice<'p>(&self, types: Option<&'p TypeJson>) -> &'p [u8] {
+        let Some(types) = types else { return &[] };
+        match (self.api_version.is_missing(), self.kind.is_missing()) {
+            (true, true) => &types.both,
+            (true, false) => &types.both[..types.kind_from],
+            (false, true) => &types.both[types.kind_from..],
+            (false, false) => &[],
+        }
+    }
+
+    fn root(&mut self, cursor: &mut Cursor<'a>, plan: &ScanPlan) -> Result<(), ScanError> {
+        cursor.enter(b'{', "an object")?;
+        self.inside = cursor.at();
+        let mut members = Cutter::new(cursor);
+        while let Some(member) = members.next_member(cursor)? {
+            let key = member.key.bytes()?;
+            let below = plan.drop.member(&key).map(|(_, below)| below);
+            match &*key {
+                b"metadata" => {
+                    members.keep(member.comma, &mut self.edits);
+                    self.metadata(cursor, below)?;
+                }
+                b"apiVersion" => {
+                    members.keep(member.comma, &mut self.edits);
+                    let meta = plan.types.as_ref().map(|types| &*types.meta.api_version);
+                    self.api_version = self.type_member(cursor, meta, By::ApiVersion)?;
+                }
+                b"kind" => {
+                    members.keep(member.comma, &mut self.edits);
+                    let meta = plan.types.as_ref().map(|types| &*types.meta.kind);
+                    self.kind = self.type_member(cursor, meta, By::Kind)?;
+                }
+                _ => self.other(cursor, &mut members, member, below)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads `apiVersion` or `kind`, which will be `wanted`.
+    fn type_member(&mut self, cursor: &mut Cursor<'a>, wanted: Option<&str>, by: By) -> Result<Found<'a>, ScanError> {
+        cursor.peek()?;
+        let from = cursor.at();
+        let text = cursor.string_or_null("a string as apiVersion and as kind")?;
+        let found = text.map_or(Found::Null, Found::Text);
+        if let Some(wanted) = wanted
+            && !(found.is_text() && found.decode()? == wanted)
+        {
+            self.edits.push(Edit { from, to: cursor.at(), by });
+        }
+        Ok(found)
+    }
+
+    /// Reads `metadata`; of two, the last one counts.
+    fn metadata(&mut self, cursor: &mut Cursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
+        (self.namespace, self.name, self.uid, self.resource_version) = (None, None, None, None);
+        if cursor.peek()? == b'n' {
+            return cursor.scalar().map(drop_value);
+        }
+        cursor.enter(b'{', "an object as metadata")?;
+        let mut members = Cutter::new(cursor);
+        while let Some(member) = members.next_member(cursor)? {
+            let key = member.key.bytes()?;
+            let found = match &*key {
+                b"name" => &mut self.name,
+                b"namespace" => &mut self.namespace,
+                b"uid" => &mut self.uid,
+                b"resourceVersion" => &mut self.resource_version,
+                _ => {
+                    let below = drop.and_then(|drop| drop.member(&key)).map(|(_, below)| below);
+                    self.other(cursor, &mut members, member, below)?;
+                    continue;
+                }
+            };
+            *found = cursor.string_or_null("a string as name, namespace, uid and resourceVersion")?;
+            members.keep(member.comma, &mut self.edits);
+        }
+        Ok(())
+    }
+
+    /// Skips a member that says nothing of the identity; cuts it, or what is in it.
+    fn other(
+        &mut self,
+        cursor: &mut Cursor<'a>,
+        members: &mut Cutter,
+        member: Member<'a>,
+        drop: Option<&PathTree>,
+    ) -> Result<(), ScanError> {
+        match drop {
+            Some(drop) if !drop.ends().is_empty() => {
+                cursor.skip_value()?;
+                members.cut(member.comma, cursor.at(), &mut self.edits);
+                Ok(())
+            }
+            _ => {
+                members.keep(member.comma, &mut self.edits);
+                self.below(cursor, drop)
+            }
+        }
+    }
+
+    /// Skips a value and cuts what is in it. Recurses as deep as the longest path.
+    fn below(&mut self, cursor: &mut Cursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
+        match (cursor.peek()?, drop) {
+            (b'{', Some(drop)) if drop.goes_on() => {
+                cursor.enter(b'{', "an object")?;
+                let mut members = Cutter::new(cursor);
+                while let Some(member) = members.next_member(cursor)? {
+                    let below = drop.member(&member.key.bytes()?).map(|(_, below)| below);
+                    self.other(cursor, &mut members, member, below)?;
+                }
+                Ok(())
+            }
+            (b'[', Some(drop)) if let Some(each) = drop.each() => {
+                cursor.enter(b'[', "an array")?;
+                let mut elements = Cutter::new(cursor);
+                while let Some(element) = cursor.next_element(&mut elements.first)? {
+                    if each.ends().is_empty() {
+                        elements.keep(element.comma, &mut self.edits);
+                        self.below(cursor, Some(each))?;
+                    } else {
+                        cursor.skip_value()?;
+                        elements.cut(element.comma, cursor.at(), &mut self.edits);
+                    }
+                }
+                Ok(())
+            }
+            _ => cursor.skip_value().map(drop_value),
+        }
+    }
+}
+
+fn drop_value(_: &[u8]) {}
+
+fn decode(text: Option<Text<'_>>) -> Result<Cow<'_, str>, ScanError> {
+    text.map_or(Ok(Cow::Borrowed("")), |text| text.decode())
+}
+
+impl<'a> Found<'a> {
+    fn decode(self) -> Result<Cow<'a, str>, ScanError> {
+        match self {
+            Self::Text(text) => text.decode(),
+            Self::Missing | Self::Null => Ok(Cow::Borrowed("")),
+        }
+    }
+
+    fn is_text(self) -> bool {
+        matches!(self, Self::Text(_))
+    }
+
+    fn is_missing(self) -> bool {
+        matches!(self, Self::Missing)
+    }
+}
+
+/// Cuts members out of one container so that its commas are right whichever of them go.
+///
+/// With a member that goes goes the comma before it. If none before it stays, the cut begins behind the bracket, and the
+/// first one that stays takes its own comma with it.
+struct Cutter {
+    /// Offset behind the opening bracket.
+    inside: usize,
+    first: bool,
+    kept_any: bool,
+    cut_head: bool,
+}
+
+impl Cutter {
+    fn new(cursor: &Cursor<'_>) -> Self {
+        Self { inside: cursor.at(), first: true, kept_any: false, cut_head: false }
+    }
+
+    fn next_member<'a>(&mut self, cursor: &mut Cursor<'a>) -> Result<Option<Member<'a>>, ScanError> {
+        cursor.next_member(&mut self.first)
+    }
+
+    /// Keeps a member. Comes before any edit within it.
+    fn keep(&mut self, comma: Option<usize>, edits: &mut [Edit]) {
+        if !self.kept_any {
+            self.kept_any = true;
+            if let (true, Some(comma), Some(last)) = (self.cut_head, comma, edits.last_mut()) {
+                last.to = comma + 1;
+            }
+        }
+    }
+
+    /// Cuts a member whose value ends at `to`.
+    fn cut(&mut self, comma: Option<usize>, to: usize, edits: &mut Vec<Edit>) {
+        match (self.kept_any, self.cut_head, comma, edits.last_mut()) {
+            (true, _, Some(comma), _) => edits.push(Edit { from: comma, to, by: By::Nothing }),
+            (false, true, _, Some(last)) => last.to = to,
+            _ => {
+                self.cut_head = true;
+                edits.push(Edit { from: self.inside, to, by: By::Nothing });
+            }
+        }
+    }
+}
