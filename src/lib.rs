@@ -41,6 +41,10 @@
 //! - Nothing that one type, handler or request does stops another.
 pub mod object;
 
+pub mod backoff;
+mod client_error;
+pub mod discovery;
+pub mod list_watch;
 
 
 

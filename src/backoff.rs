@@ -1,0 +1,154 @@
+//! How long to wait before the next attempt (R-3, D-3): shared by reflector, supervision and handlers.
+//!
+//! [`Backoff`] counts attempts. It has no clock and no random source: both are arguments.
+
+use std::time::Duration;
+
+/// How delays grow. The delay of attempt `n` is uniform in `[d, d × (1 + jitter))` with `d = initial × factorⁿ`, at
+/// most `max`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BackoffConfig {
+    /// `d` of the first delay.
+    pub initial: Duration,
+    /// By which `d` grows from one delay to the next; values below 1 count as 1.
+    pub factor: f64,
+    /// How far above `d` a delay may lie, as a share of `d`; 0 makes delays exact.
+    pub jitter: f64,
+    /// Where `d` stops growing. A jittered delay may be longer.
+    pub max: Duration,
+    /// After so much uninterrupted health the next delay is an initial one again (D-3).
+    pub reset_after: Duration,
+}
+
+impl Default for BackoffConfig {
+    /// 0.8 s doubling to 30 s, jitter 1, reset after 2 minutes.
+    fn default() -> Self {
+        Self {
+            initial: Duration::from_millis(800),
+            factor: 2.0,
+            jitter: 1.0,
+            max: Duration::from_secs(30),
+            reset_after: Duration::from_mins(2),
+        }
+    }
+}
+
+/// The growing delay of one thing that fails, reset by health and by nothing else (D-3, R-6).
+///
+/// **Invariant:** success alone does not shorten the next delay; only [`BackoffConfig::reset_after`] of health does.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    config: BackoffConfig,
+    attempt: u32,
+    healthy_since: Option<Duration>,
+}
+
+impl Backoff {
+    /// Makes a backoff that has not failed yet.
+    pub fn new(config: BackoffConfig) -> Self {
+        Self { config, attempt: 0, healthy_since: None }
+    }
+
+    /// Returns how many delays were handed out since the last reset.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Notes that things go well at `now`. Health lasts until the next [`Backoff::fail`].
+    pub fn healthy(&mut self, now: Duration) {
+        self.healthy_since.get_or_insert(now);
+    }
+
+    /// Returns when health, if it lasts, will have reset this backoff; `None` while unhealthy.
+    pub fn resets_at(&self) -> Option<Duration> {
+        self.healthy_since.map(|since| since.saturating_add(self.config.reset_after))
+    }
+
+    /// Resets if health has lasted long enough by `now` (D-3). Returns whether it has.
+    pub fn settle(&mut self, now: Duration) -> bool {
+        let settled = self.resets_at().is_some_and(|at| at <= now);
+        if settled {
+            self.attempt = 0;
+        }
+        settled
+    }
+
+    /// Notes a failure at `now` and returns how long to wait. `jitter` is uniform in `[0, 1)`.
+    pub fn fail(&mut self, now: Duration, jitter: f64) -> Duration {
+        self.settle(now);
+        self.healthy_since = None;
+        let delay = self.delay(jitter);
+        self.attempt = self.attempt.saturating_add(1);
+        delay
+    }
+
+    fn delay(&self, jitter: f64) -> Duration {
+        let max = self.config.max.max(self.config.initial).as_secs_f64();
+        let grown = self.config.factor.max(1.0).powf(f64::from(self.attempt)) * self.config.initial.as_secs_f64();
+        // `min` also turns an infinite or undefined product into the maximum.
+        let seconds = grown.min(max) * (1.0 + self.config.jitter.max(0.0) * jitter.clamp(0.0, 1.0));
+        Duration::try_from_secs_f64(seconds).unwrap_or(self.config.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLIS: fn(u64) -> Duration = Duration::from_millis;
+
+    #[test]
+    fn r3_delays_double_from_800_ms_to_30_s_and_jitter_reaches_up_to_twice() {
+        for (jitter, expected) in [
+            (0.0, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]),
+            (0.5, [1200, 2400, 4800, 9600, 19_200, 38_400, 45_000, 45_000]),
+        ] {
+            let mut backoff = Backoff::new(BackoffConfig::default());
+            let delays = expected.map(|_| backoff.fail(Duration::ZERO, jitter));
+            assert_eq!(delays, expected.map(MILLIS), "jitter {jitter}");
+        }
+    }
+
+    #[test]
+    fn r3_a_delay_stays_below_twice_its_base() {
+        let mut backoff = Backoff::new(BackoffConfig::default());
+        assert!(backoff.fail(Duration::ZERO, 0.999_999) < Duration::from_millis(1600));
+    }
+
+    #[test]
+    fn d3_two_minutes_of_health_reset_and_two_minutes_of_failures_do_not() {
+        let second = Duration::from_secs;
+        let mut backoff = Backoff::new(BackoffConfig::default());
+        backoff.fail(second(0), 0.0);
+        assert_eq!(backoff.fail(second(300), 0.0), MILLIS(1600), "wall clock is not health");
+        backoff.healthy(second(310));
+        backoff.healthy(second(400));
+        assert_eq!(backoff.resets_at(), Some(second(430)), "health counts from its beginning");
+        assert_eq!(backoff.fail(second(429), 0.0), MILLIS(3200), "119 s are too short");
+        backoff.healthy(second(430));
+        assert_eq!(backoff.fail(second(550), 0.0), MILLIS(800));
+        assert_eq!(backoff.fail(second(550), 0.0), MILLIS(1600));
+    }
+
+    #[test]
+    fn r6_success_alone_does_not_reset() {
+        let mut backoff = Backoff::new(BackoffConfig::default());
+        for expected in [800, 1600, 3200] {
+            assert_eq!(backoff.fail(Duration::from_secs(1), 0.0), MILLIS(expected));
+            backoff.healthy(Duration::from_secs(1));
+        }
+    }
+
+    #[test]
+    fn odd_configurations_give_delays_and_never_a_panic() {
+        for factor in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
+            for initial in [Duration::ZERO, Duration::MAX] {
+                let mut backoff =
+                    Backoff::new(BackoffConfig { factor, initial, jitter: f64::NAN, ..BackoffConfig::default() });
+                for _ in 0..5 {
+                    backoff.fail(Duration::ZERO, 2.0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What an error of the kube client says, in one line: its own words wrap causes that wrap causes.
+
+use std::{error::Error, io};
+
+use hyper_util::client::legacy;
+
+/// Says an error with its causes, each once.
+pub(crate) fn describe(error: &(dyn Error + 'static)) -> String {
+    let mut said: Vec<String> = Vec::new();
+    for cause in causes(error) {
+        // the kube crate's and the HTTP client's outermost words say nothing that their causes do not
+        let is_wrapper = cause.is::<kube::Error>() && cause.source().is_some() || cause.is::<legacy::Error>();
+        let text = cause.to_string();
+        if !is_wrapper && !said.iter().any(|before| before.contains(&text)) {
+            said.push(text);
+        }
+    }
+    if said.is_empty() { error.to_string() } else { said.join(": ") }
+}
+
+/// An error and its causes. An [`io::Error`] hides the error that it was made of; here it is a cause.
+pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    let cause = |error: &'a (dyn Error + 'static)| match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref)
+    {
+        Some(inner) => Some(inner as &'a (dyn Error + 'static)),
+        None => error.source(),
+    };
+    std::iter::successors(Some(error), move |error| cause(*error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_said_once_and_wrappers_are_left_out() {
+        let inside = io::Error::new(io::ErrorKind::InvalidData, "certificate unknown");
+        let error = kube::Error::Service(Box::new(io::Error::other(inside)));
+        assert_eq!(describe(&error), "certificate unknown");
+        assert_eq!(describe(&io::Error::from(io::ErrorKind::TimedOut)), "timed out");
+    }
+}

@@ -1,0 +1,22 @@
+//! From what the configuration names to what the server serves: `deployments.apps` → a
+//! [`ResourceType`](crate::object::ResourceType).
+//!
+//! ```text
+//! documents   aggregated (1.26 and later) or legacy discovery documents → groups, versions, types (pure)
+//! catalog     Catalog: every served type in kubectl's order of preference; resolves a Pattern (pure)
+//! pattern     kubectl's spelling of a type (pure)
+//! ask         discover, cluster_uid, allowed: the requests
+//! ```
+//!
+//! **Invariant:** one API group that fails hides no other; it is in [`Catalog::unavailable`] with its error.
+
+mod ask;
+mod catalog;
+mod documents;
+mod pattern;
+#[cfg(test)]
+mod tests;
+
+pub use ask::{Access, DiscoveryError, allowed, cluster_uid, discover};
+pub use catalog::{Catalog, Conflict, Resolution, ServedType, Unavailable, conflicts};
+pub use pattern::{Pattern, PatternError};

@@ -1,0 +1,235 @@
+//! The requests of discovery. What the answers mean is decided in `documents` and `catalog`.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use http::{Request, header};
+use kube::Client;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    catalog::Catalog,
+    documents::{self, Group, Root},
+};
+use crate::{client_error::describe, object::ResourceType};
+
+/// How long one answer may take. An aggregated API that is down costs the API server up to 30 s of its own.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
+
+/// How many legacy documents are asked for at once.
+const REQUESTS_MAX: usize = 8;
+
+/// Why the server could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoveryError {
+    /// There was no answer, or an error as the answer.
+    #[error("failed to get {path}: {said}")]
+    Request {
+        /// The path asked for.
+        path: String,
+        /// HTTP code of the answer, if there was one.
+        code: Option<u16>,
+        /// What happened.
+        said: String,
+    },
+    /// No answer in time.
+    #[error("no answer to {path} within {}s", timeout.as_secs())]
+    Timeout {
+        /// The path asked for.
+        path: String,
+        /// How long was waited.
+        timeout: Duration,
+    },
+    /// The answer is not what the path is for.
+    #[error("unexpected answer to {path}: {what}")]
+    Undecodable {
+        /// The path asked for.
+        path: String,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl DiscoveryError {
+    /// Returns the HTTP code of the server's answer, if this is one.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Request { code, .. } => *code,
+            _ => None,
+        }
+    }
+
+    fn of_client(path: &str, error: &kube::Error) -> Self {
+        let (code, said) = match error {
+            kube::Error::Api(status) => {
+                (Some(status.code), format!("HTTP {} {}: {}", status.code, status.reason, status.message.trim()))
+            }
+            other => (None, describe(other)),
+        };
+        Self::Request { path: path.to_owned(), code, said }
+    }
+}
+
+/// What the caller may do with a type.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Whether it may list.
+    pub list: bool,
+    /// Whether it may watch.
+    pub watch: bool,
+    /// What the server says about it; may be empty.
+    pub reason: String,
+}
+
+/// Asks the server what it serves: two requests, or one a group and version where the server is older than 1.26.
+///
+/// Fails if `/api` or `/apis` fails. A group that fails alone is in [`Catalog::unavailable`].
+pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
+    let mut groups = root(client, "/api").await?;
+    groups.extend(root(client, "/apis").await?);
+    Ok(Catalog::new(groups))
+}
+
+/// Returns what identifies a cluster: the uid of the namespace `kube-system`. `None` if that may not be seen or does not
+/// exist.
+pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryError> {
+    #[derive(Deserialize)]
+    struct Namespace {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        #[serde(default)]
+        uid: String,
+    }
+    let path = "/api/v1/namespaces/kube-system";
+    match get(client, path, "application/json").await {
+        Ok(text) => {
+            let namespace: Namespace =
+                serde_json::from_str(&text).map_err(|error| undecodable(path, error.to_string()))?;
+            Ok(Some(namespace.metadata.uid).filter(|uid| !uid.is_empty()))
+        }
+        Err(error) if matches!(error.code(), Some(403 | 404)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks whether the caller may list and watch a type, in one namespace or in all. Two requests.
+pub async fn allowed(
+    client: &Client,
+    resource: &ResourceType,
+    namespace: Option<&str>,
+) -> Result<Access, DiscoveryError> {
+    let (list, watch) =
+        futures_util::join!(review(client, resource, namespace, "list"), review(client, resource, namespace, "watch"));
+    let (list, watch) = (list?, watch?);
+    let reason = if list.0 { watch.1 } else { list.1 };
+    Ok(Access { list: list.0, watch: watch.0, reason })
+}
+
+/// Asks about one verb; returns the answer and its reason.
+async fn review(
+    client: &Client,
+    resource: &ResourceType,
+    namespace: Option<&str>,
+    verb: &str,
+) -> Result<(bool, String), DiscoveryError> {
+    #[derive(Deserialize)]
+    struct Review {
+        status: Answer,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Answer {
+        allowed: bool,
+        reason: String,
+        evaluation_error: String,
+    }
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let attributes = json!({
+        "group": resource.group,
+        "version": resource.version,
+        "resource": resource.plural,
+        "namespace": namespace.filter(|_| resource.namespaced).unwrap_or_default(),
+        "verb": verb,
+    });
+    let body = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": attributes },
+    });
+    let request = Request::post(path)
+        .header(header::ACCEPT, "application/json")
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(body.to_string().into_bytes());
+    let text = send(client, path, request).await?;
+    let Review { status } = serde_json::from_str(&text).map_err(|error| undecodable(path, error.to_string()))?;
+    let reason = if status.reason.is_empty() { status.evaluation_error } else { status.reason };
+    Ok((status.allowed, reason))
+}
+
+/// Asks `/api` or `/apis`, and for the versions where the answer only names them.
+async fn root(client: &Client, path: &str) -> Result<Vec<Group>, DiscoveryError> {
+    let text = match get(client, path, documents::ACCEPT).await {
+        // a server of nothing but custom groups, or of nothing but the core group
+        Err(error) if error.code() == Some(404) => return Ok(Vec::new()),
+        answer => answer?,
+    };
+    let mut root = documents::read_root(&text).map_err(|what| undecodable(path, what))?;
+    if root == Root::Groups(Vec::new()) {
+        // an aggregated document with nothing in it is a server's way not to have one
+        let text = get(client, path, "application/json").await?;
+        root = documents::read_root(&text).map_err(|what| undecodable(path, what))?;
+    }
+    match root {
+        Root::Groups(groups) => Ok(groups),
+        Root::Names(groups) => Ok(fill(client, groups).await),
+    }
+}
+
+/// Asks for every version's types.
+async fn fill(client: &Client, mut groups: Vec<Group>) -> Vec<Group> {
+    let mut versions = Vec::new();
+    for (group_index, group) in groups.iter().enumerate() {
+        for (version_index, version) in group.versions.iter().enumerate() {
+            let path = match &*group.name {
+                "" => format!("/api/{}", version.name),
+                name => format!("/apis/{name}/{}", version.name),
+            };
+            versions.push((group_index, version_index, path));
+        }
+    }
+    let mut answers = stream::iter(versions)
+        .map(|(group, version, path)| async move { (group, version, types(client, &path).await) })
+        .buffer_unordered(REQUESTS_MAX);
+    while let Some((group, version, answer)) = answers.next().await {
+        let version = &mut groups[group].versions[version];
+        match answer {
+            Ok(types) => version.types = types,
+            Err(error) => version.error = Some(error.to_string()),
+        }
+    }
+    groups
+}
+
+async fn types(client: &Client, path: &str) -> Result<Vec<documents::Type>, DiscoveryError> {
+    let text = get(client, path, "application/json").await?;
+    documents::read_types(&text).map_err(|what| undecodable(path, what))
+}
+
+async fn get(client: &Client, path: &str, accept: &str) -> Result<String, DiscoveryError> {
+    send(client, path, Request::get(path).header(header::ACCEPT, accept).body(Vec::new())).await
+}
+
+async fn send(client: &Client, path: &str, request: http::Result<Request<Vec<u8>>>) -> Result<String, DiscoveryError> {
+    let failed = |error: kube::Error| DiscoveryError::of_client(path, &error);
+    let request = request.map_err(kube::Error::HttpError).map_err(failed)?;
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, client.request_text(request)).await;
+    let timeout = || DiscoveryError::Timeout { path: path.to_owned(), timeout: ANSWER_TIMEOUT };
+    answer.map_err(|_| timeout())?.map_err(failed)
+}
+
+fn undecodable(path: &str, what: String) -> DiscoveryError {
+    DiscoveryError::Undecodable { path: path.to_owned(), what }
+}

@@ -1,0 +1,141 @@
+//! How people name resource types.
+
+use std::{fmt, str::FromStr};
+
+/// What `match` says: a type in kubectl's spelling, or many.
+///
+/// - `pods`, `pod`, `po`, `Pod`: plural, singular, short name or kind; the kind in any case
+/// - `deployments.apps`: with the group
+/// - `deployments.v1.apps`, `pods.v1.`: with version and group; the core group is empty
+/// - `*.apps`, `*`: all types of a group, all types
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Pattern {
+    /// `*`.
+    All,
+    /// `*.GROUP`.
+    Group(String),
+    /// One type.
+    Type {
+        /// Plural, singular, short name or kind, in lower case.
+        name: String,
+        /// What follows the first dot: a group, or a version and a group. Which of the two only the server's offer says:
+        /// in `certificates.cert-manager.io` it is the group. `None` without a dot.
+        rest: Option<String>,
+    },
+}
+
+/// A text that names no resource type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unexpected resource type {text:?}, expected {expected}")]
+pub struct PatternError {
+    text: String,
+    expected: &'static str,
+}
+
+impl Pattern {
+    /// Reads a pattern.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        let fail = |expected| Err(PatternError { text: text.to_owned(), expected });
+        let (name, rest) = match text.split_once('.') {
+            Some((name, rest)) => (name, Some(rest)),
+            None => (text, None),
+        };
+        if text.contains('/') {
+            return fail("a name as kubectl takes it, like deployments.v1.apps; subresources cannot be watched");
+        }
+        match (name, rest) {
+            ("*", None) => Ok(Self::All),
+            ("*", Some(group)) if is_group(group) => Ok(Self::Group(group.to_ascii_lowercase())),
+            ("*", Some(_)) => fail("*.GROUP, like *.apps"),
+            (name, _) if !is_label(name) => fail("a name like pods, deployments.apps or deployments.v1.apps, or *"),
+            (_, Some(rest)) if !is_group(rest.strip_suffix('.').unwrap_or(rest)) => {
+                fail("NAME.GROUP or NAME.VERSION.GROUP")
+            }
+            (name, rest) => Ok(Self::Type { name: name.to_ascii_lowercase(), rest: rest.map(str::to_ascii_lowercase) }),
+        }
+    }
+
+    /// Returns whether this may name many types.
+    pub fn is_wildcard(&self) -> bool {
+        !matches!(self, Self::Type { .. })
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("*"),
+            Self::Group(group) => write!(f, "*.{group}"),
+            Self::Type { name, rest: None } => f.write_str(name),
+            Self::Type { name, rest: Some(rest) } => write!(f, "{name}.{rest}"),
+        }
+    }
+}
+
+/// A DNS label, in any case.
+fn is_label(text: &str) -> bool {
+    let inside = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    !text.is_empty() && text.bytes().all(inside) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+fn is_group(text: &str) -> bool {
+    text.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_read_in_kubectls_spelling() {
+        let one = |name: &str, rest: Option<&str>| Pattern::Type { name: name.into(), rest: rest.map(Into::into) };
+        for (text, expected) in [
+            ("pods", one("pods", None)),
+            ("Pod", one("pod", None)),
+            ("deployments.apps", one("deployments", Some("apps"))),
+            ("Deployment.v1.apps", one("deployment", Some("v1.apps"))),
+            ("pods.v1.", one("pods", Some("v1."))),
+            ("certificates.cert-manager.io", one("certificates", Some("cert-manager.io"))),
+            ("*", Pattern::All),
+            ("*.apps", Pattern::Group("apps".into())),
+        ] {
+            assert_eq!(Pattern::parse(text).unwrap(), expected, "{text}");
+        }
+        for (text, shown) in
+            [("Deployment.V1.apps", "deployment.v1.apps"), ("*.apps", "*.apps"), ("*", "*"), ("pods.v1.", "pods.v1.")]
+        {
+            assert_eq!(Pattern::parse(text).unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn what_names_no_type_is_refused() {
+        for text in [
+            "",
+            ".",
+            ".apps",
+            "pods..",
+            "pods..apps",
+            "pods/status",
+            "apps/v1",
+            "po ds",
+            "*pods",
+            "*.",
+            "**",
+            "*.*",
+            "-a",
+            "a.b-",
+            "pöds",
+        ] {
+            assert!(Pattern::parse(text).is_err(), "{text:?}");
+        }
+    }
+}

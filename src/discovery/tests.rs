@@ -1,0 +1,343 @@
+//! Documents in the shape real servers give, resolved as kubectl resolves; and the requests against a scripted server.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+
+use super::{
+    documents::{Group, Root, read_root, read_types},
+    *,
+};
+use crate::object::ResourceType;
+
+/// `/api` of a 1.36 server, shortened.
+const CORE: &str = r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[
+{"metadata":{"creationTimestamp":null},"versions":[{"version":"v1","freshness":"Current","resources":[
+{"resource":"bindings","responseKind":{"group":"","version":"v1","kind":"Binding"},"scope":"Namespaced","singularResource":"binding","verbs":["create"]},
+{"resource":"events","responseKind":{"group":"","version":"v1","kind":"Event"},"scope":"Namespaced","singularResource":"event","verbs":["create","delete","get","list","patch","update","watch"],"shortNames":["ev"]},
+{"resource":"nodes","responseKind":{"group":"","version":"v1","kind":"Node"},"scope":"Cluster","singularResource":"node","verbs":["get","list","watch"],"shortNames":["no"],"subresources":[{"subresource":"status","responseKind":{"group":"","version":"v1","kind":"Node"},"verbs":["get"]}]},
+{"resource":"pods","responseKind":{"group":"","version":"v1","kind":"Pod"},"scope":"Namespaced","singularResource":"pod","verbs":["create","get","list","watch"],"shortNames":["po"],"categories":["all"]}]}]}]}"#;
+
+/// `/apis` of the same, with an aggregated API that is down.
+const GROUPS: &str = r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[
+{"metadata":{"name":"apps","creationTimestamp":null},"versions":[{"version":"v1","freshness":"Current","resources":[
+{"resource":"deployments","responseKind":{"group":"apps","version":"v1","kind":"Deployment"},"scope":"Namespaced","singularResource":"deployment","verbs":["get","list","watch"],"shortNames":["deploy"]},
+{"resource":"daemonsets","responseKind":{"group":"apps","version":"v1","kind":"DaemonSet"},"scope":"Namespaced","singularResource":"daemonset","verbs":["get","list","watch"],"shortNames":["ds"]}]}]},
+{"metadata":{"name":"events.k8s.io"},"versions":[{"version":"v1","freshness":"Current","resources":[
+{"resource":"events","responseKind":{"group":"events.k8s.io","version":"v1","kind":"Event"},"scope":"Namespaced","singularResource":"event","verbs":["get","list","watch"],"shortNames":["ev"]}]}]},
+{"metadata":{"name":"autoscaling"},"versions":[
+{"version":"v2","resources":[{"resource":"horizontalpodautoscalers","responseKind":{"kind":"HorizontalPodAutoscaler"},"scope":"Namespaced","singularResource":"horizontalpodautoscaler","verbs":["list","watch"],"shortNames":["hpa"]}]},
+{"version":"v1","resources":[{"resource":"horizontalpodautoscalers","responseKind":{"kind":"HorizontalPodAutoscaler"},"scope":"Namespaced","singularResource":"horizontalpodautoscaler","verbs":["list","watch"],"shortNames":["hpa"]},
+{"resource":"olds","responseKind":{"kind":"Old"},"scope":"Cluster","singularResource":"old","verbs":["list","watch"]},
+{"resource":"gadgets","responseKind":{"kind":"Gadget"},"scope":"Namespaced","singularResource":"gadget","verbs":["get","list"]}]}]},
+{"metadata":{"name":"cert-manager.io"},"versions":[{"version":"v1","resources":[
+{"resource":"certificates","responseKind":{"kind":"Certificate"},"scope":"Namespaced","singularResource":"certificate","verbs":["list","watch"],"shortNames":["cert"]},
+{"resource":"pods","responseKind":{"kind":"Pod"},"scope":"Namespaced","singularResource":"pod","verbs":["list","watch"]},
+{"resource":"gadgets","responseKind":{"kind":"Gadget"},"scope":"Namespaced","singularResource":"gadget","verbs":["list","watch"]},
+{"resource":"kindless","scope":"Namespaced","verbs":["list","watch"]}]}]},
+{"metadata":{"name":"metrics.k8s.io"},"versions":[{"version":"v1beta1","freshness":"Stale"}]},
+{"metadata":{"name":"up.metrics.k8s.io"},"versions":[{"version":"v1beta1","resources":[
+{"resource":"pods","responseKind":{"kind":"PodMetrics"},"scope":"Namespaced","singularResource":"","verbs":["get","list"]}]}]}]}"#;
+
+fn groups(json: &str) -> Vec<Group> {
+    match read_root(json).unwrap() {
+        Root::Groups(groups) => groups,
+        Root::Names(names) => panic!("{names:?}"),
+    }
+}
+
+fn catalog() -> Catalog {
+    // the core group comes first, wherever it stands
+    Catalog::new([groups(GROUPS), groups(CORE)].concat())
+}
+
+fn resolve(text: &str) -> Resolution {
+    catalog().resolve(&Pattern::parse(text).unwrap())
+}
+
+#[test]
+fn a_type_is_found_as_kubectl_finds_it() {
+    for (text, expected) in [
+        ("pods", "pods.v1."),
+        ("pod", "pods.v1."),
+        ("po", "pods.v1."),
+        ("Pod", "pods.v1."),
+        ("POD", "pods.v1."),
+        ("pods.v1.", "pods.v1."),
+        ("pods.cert-manager.io", "pods.v1.cert-manager.io"),
+        ("deployments", "deployments.v1.apps"),
+        ("deploy", "deployments.v1.apps"),
+        ("deploy.apps", "deployments.v1.apps"),
+        ("Deployment.apps", "deployments.v1.apps"),
+        ("deployments.v1.apps", "deployments.v1.apps"),
+        // the core group goes first
+        ("events", "events.v1."),
+        ("ev", "events.v1."),
+        ("events.events.k8s.io", "events.v1.events.k8s.io"),
+        ("events.v1.events.k8s.io", "events.v1.events.k8s.io"),
+        // the preferred version goes first, if it has the type
+        ("hpa", "horizontalpodautoscalers.v2.autoscaling"),
+        ("hpa.autoscaling", "horizontalpodautoscalers.v2.autoscaling"),
+        ("hpa.v1.autoscaling", "horizontalpodautoscalers.v1.autoscaling"),
+        ("olds.autoscaling", "olds.v1.autoscaling"),
+        // of one name, what can be watched goes first
+        ("gadgets", "gadgets.v1.cert-manager.io"),
+        // two dots need not be version and group
+        ("certificates.cert-manager.io", "certificates.v1.cert-manager.io"),
+        ("certificates.v1.cert-manager.io", "certificates.v1.cert-manager.io"),
+    ] {
+        let Resolution::Found(found) = resolve(text) else { panic!("{text}: {:?}", resolve(text)) };
+        assert_eq!(format!("{}.{}.{}", found.plural, found.version, found.group), expected, "{text}");
+    }
+    let Resolution::Found(node) = resolve("no") else { panic!() };
+    assert_eq!(
+        node,
+        ResourceType {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "Node".into(),
+            plural: "nodes".into(),
+            namespaced: false
+        }
+    );
+}
+
+#[test]
+fn what_is_not_served_is_answered_with_the_nearest_names() {
+    for (text, expected) in [
+        ("pdos", &["pods", "pods.cert-manager.io"][..]),
+        ("deploymnets.apps", &["deployments.apps"]),
+        ("deployments.app", &["deployments.apps"]),
+        ("deployments.v2.apps", &["deployments.apps"]),
+        ("certificate.v1.certmanager.io", &["certificates.cert-manager.io"]),
+        ("daemonset.extensions", &["daemonsets.apps"]),
+        ("zebras", &[]),
+        // what cannot be watched is no help
+        ("bindngs", &[]),
+        ("kindless", &[]),
+    ] {
+        let Resolution::Missing { suggestions, .. } = resolve(text) else { panic!("{text}: {:?}", resolve(text)) };
+        assert_eq!(suggestions, expected, "{text}");
+    }
+}
+
+#[test]
+fn a_group_that_is_down_hides_no_other_and_is_named_where_it_matters() {
+    assert_eq!(catalog().unavailable().len(), 1);
+    for (text, names_it) in [
+        ("zebras", true),
+        ("pods.v1beta1.metrics.k8s.io", true),
+        ("nodes.metrics.k8s.io", true),
+        ("zebras.apps", false),
+    ] {
+        let Resolution::Missing { unavailable, .. } = resolve(text) else { panic!("{text}") };
+        assert_eq!(unavailable.first().map(|group| &*group.group), names_it.then_some("metrics.k8s.io"), "{text}");
+    }
+}
+
+#[test]
+fn a_type_without_list_or_watch_is_unwatchable() {
+    let Resolution::Unwatchable { resource, verbs } = resolve("bindings") else { panic!() };
+    assert_eq!((&*resource.plural, verbs), ("bindings", vec!["create".to_owned()]));
+    assert!(matches!(resolve("pods.up.metrics.k8s.io"), Resolution::Unwatchable { .. }));
+    // a kind of that name that can be watched would have gone first
+    assert!(matches!(resolve("podmetrics"), Resolution::Unwatchable { .. }));
+}
+
+#[test]
+fn wildcards_name_many_types() {
+    assert_eq!(resolve("*"), Resolution::Many);
+    assert_eq!(resolve("*.apps"), Resolution::Many);
+}
+
+#[test]
+fn d12_one_type_named_by_two_entries_is_a_conflict_whatever_the_version() {
+    let found = |text: &str| match resolve(text) {
+        Resolution::Found(found) => found,
+        other => panic!("{other:?}"),
+    };
+    let (v1, v2, pods) = (found("hpa.v1.autoscaling"), found("hpa"), found("pods"));
+    let other_pods = found("pods.cert-manager.io");
+    let claims = [("a", &v1), ("a", &pods), ("b", &v2), ("b", &other_pods), ("c", &pods)];
+    let said: Vec<String> = conflicts(claims).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "a and b both match horizontalpodautoscalers.autoscaling, a type belongs to one entry",
+            "a and c both match pods, a type belongs to one entry",
+        ]
+    );
+}
+
+#[test]
+fn documents_with_less_or_more_than_expected_are_read() {
+    assert_eq!(read_root(r#"{"kind":"APIGroupDiscoveryList","items":null,"new":{}}"#), Ok(Root::Groups(vec![])));
+    assert_eq!(read_root(r#"{"kind":"APIGroupDiscoveryList","items":[{}]}"#), Ok(Root::Groups(vec![Group::default()])));
+    assert_eq!(read_root(r#"{"kind":"APIGroupList"}"#), Ok(Root::Names(vec![])));
+    assert!(read_root(r#"{"kind":"Status","message":"x"}"#).is_err());
+    for text in ["", "[]", "<html>", "{}", r#"{"kind":7}"#] {
+        assert!(read_root(text).is_err(), "{text}");
+        assert!(read_types(text).is_err(), "{text}");
+    }
+    assert_eq!(read_types(r#"{"kind":"APIResourceList","resources":null}"#), Ok(vec![]));
+}
+
+#[test]
+fn of_a_legacy_group_the_preferred_version_goes_first_and_the_rest_keep_their_order() {
+    let json = r#"{"kind":"APIGroupList","groups":[{"name":"x.io","versions":[
+        {"groupVersion":"x.io/v1","version":"v1"},{"version":"v3"},{"version":"v2"}],"preferredVersion":{"version":"v2"}}]}"#;
+    let Ok(Root::Names(groups)) = read_root(json) else { panic!() };
+    let names: Vec<&str> = groups[0].versions.iter().map(|version| &*version.name).collect();
+    assert_eq!(names, ["v2", "v1", "v3"]);
+}
+
+/// Answers each path (with `METHOD` before it) by a table; 404 where it has nothing. Returns the client and what it asked.
+async fn serve(answers: &'static [(&'static str, u16, &'static str)]) -> (kube::Client, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let requests = seen.clone();
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let requests = requests.clone();
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 16 << 10];
+                let mut len = 0;
+                let is_whole = |request: &[u8]| {
+                    let text = String::from_utf8_lossy(request);
+                    text.split_once("\r\n\r\n")
+                        .is_some_and(|(head, body)| !head.starts_with("POST") || body.ends_with('}'))
+                };
+                while !is_whole(&buffer[..len]) {
+                    match socket.read(&mut buffer[len..]).await {
+                        Ok(0) | Err(_) => return,
+                        Ok(read) => len += read,
+                    }
+                }
+                let request = String::from_utf8_lossy(&buffer[..len]).into_owned();
+                let path = request.split(" HTTP").next().unwrap_or_default().to_owned();
+                // an answer may be bound to what the request says
+                let (code, body) = answers
+                    .iter()
+                    .find(|(key, ..)| match key.split_once(" if ") {
+                        Some((key, part)) => key == path && request.contains(part),
+                        None => *key == path,
+                    })
+                    .map_or((404, "404 page not found"), |(_, code, body)| (*code, *body));
+                requests.lock().unwrap().push(request);
+                let head = format!("HTTP/1.1 {code} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+                socket.write_all(format!("{head}{body}").as_bytes()).await.ok();
+            });
+        }
+    });
+    let mut config = kube::Config::new(url.parse().unwrap());
+    config.default_retry = false;
+    (kube::Client::try_from(config).unwrap(), seen)
+}
+
+#[tokio::test]
+async fn a_new_server_is_asked_twice() {
+    let (client, seen) = serve(&[("GET /api", 200, CORE), ("GET /apis", 200, GROUPS)]).await;
+    let catalog = discover(&client).await.unwrap();
+    assert!(matches!(catalog.resolve(&Pattern::parse("deploy").unwrap()), Resolution::Found(_)));
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 2);
+    assert!(
+        seen[0]
+            .contains("accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;"),
+        "{}",
+        seen[0]
+    );
+}
+
+const VERSIONS: &str = r#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[]}"#;
+const NAMES: &str = r#"{"kind":"APIGroupList","apiVersion":"v1","groups":[
+{"name":"metrics.k8s.io","versions":[{"groupVersion":"metrics.k8s.io/v1beta1","version":"v1beta1"}],"preferredVersion":{"version":"v1beta1"}},
+{"name":"apps","versions":[{"groupVersion":"apps/v1","version":"v1"}],"preferredVersion":{"version":"v1"}}]}"#;
+const CORE_TYPES: &str = r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[
+{"name":"pods","singularName":"","namespaced":true,"kind":"Pod","verbs":["list","watch"],"shortNames":["po"]},
+{"name":"pods/log","singularName":"","namespaced":true,"kind":"Pod","verbs":["get"]}]}"#;
+const APPS_TYPES: &str = r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"apps/v1","resources":[
+{"name":"deployments","singularName":"deployment","namespaced":true,"kind":"Deployment","verbs":["list","watch"],"shortNames":["deploy"]}]}"#;
+
+#[tokio::test]
+async fn an_old_server_is_asked_for_each_group_and_one_that_fails_hides_no_other() {
+    let (client, seen) = serve(&[
+        ("GET /api", 200, VERSIONS),
+        ("GET /apis", 200, NAMES),
+        ("GET /api/v1", 200, CORE_TYPES),
+        ("GET /apis/apps/v1", 200, APPS_TYPES),
+        ("GET /apis/metrics.k8s.io/v1beta1", 503, "service unavailable"),
+    ])
+    .await;
+    let catalog = discover(&client).await.unwrap();
+    let names: Vec<String> = catalog.types().iter().map(|served| served.resource.qualified_name()).collect();
+    assert_eq!(names, ["pods", "deployments.apps"]);
+    let [down] = catalog.unavailable() else { panic!("{:?}", catalog.unavailable()) };
+    assert_eq!((&*down.group, &*down.version), ("metrics.k8s.io", "v1beta1"));
+    assert!(down.error.contains("/apis/metrics.k8s.io/v1beta1"), "{}", down.error);
+    assert_eq!(seen.lock().unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn an_empty_aggregated_document_is_none() {
+    let (client, _) = serve(&[
+        ("GET /api if APIGroupDiscoveryList", 200, r#"{"kind":"APIGroupDiscoveryList","items":[]}"#),
+        ("GET /api", 200, VERSIONS),
+        ("GET /api/v1", 200, CORE_TYPES),
+    ])
+    .await;
+    let catalog = discover(&client).await.unwrap();
+    assert_eq!(catalog.types().len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_or_answers_something_else_is_an_error_with_the_path() {
+    let (client, _) = serve(&[(
+        "GET /api",
+        401,
+        r#"{"kind":"Status","code":401,"reason":"Unauthorized","message":"no","status":"Failure"}"#,
+    )])
+    .await;
+    let error = discover(&client).await.unwrap_err();
+    assert_eq!((error.code(), &*error.to_string()), (Some(401), "failed to get /api: HTTP 401 Unauthorized: no"));
+    let (client, _) = serve(&[("GET /api", 200, "<html>")]).await;
+    assert!(matches!(discover(&client).await, Err(DiscoveryError::Undecodable { .. })));
+    assert!(cluster_uid(&client).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn the_cluster_is_known_by_the_uid_of_kube_system() {
+    let (client, _) = serve(&[(
+        "GET /api/v1/namespaces/kube-system",
+        200,
+        r#"{"kind":"Namespace","metadata":{"name":"kube-system","uid":"u-1"}}"#,
+    )])
+    .await;
+    assert_eq!(cluster_uid(&client).await.unwrap().as_deref(), Some("u-1"));
+    let (client, _) = serve(&[("GET /api/v1/namespaces/kube-system", 500, "x")]).await;
+    assert_eq!(cluster_uid(&client).await.unwrap_err().code(), Some(500));
+}
+
+#[tokio::test]
+async fn access_is_asked_for_by_verb() {
+    const PATH_LIST: &str = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews if \"verb\":\"list\"";
+    const PATH_WATCH: &str = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews if \"verb\":\"watch\"";
+    let (client, seen) = serve(&[
+        (
+            PATH_LIST,
+            201,
+            r#"{"kind":"SelfSubjectAccessReview","status":{"allowed":true,"reason":"RBAC: allowed by x"}}"#,
+        ),
+        (PATH_WATCH, 201, r#"{"kind":"SelfSubjectAccessReview","status":{"allowed":false,"reason":"no rule"}}"#),
+    ])
+    .await;
+    let Resolution::Found(pods) = resolve("pods") else { panic!() };
+    let access = allowed(&client, &pods, Some("a")).await.unwrap();
+    assert_eq!(access, Access { list: true, watch: false, reason: "no rule".into() });
+    assert!(seen.lock().unwrap().iter().all(|request| request.contains(r#""namespace":"a""#)));
+}

@@ -1,0 +1,56 @@
+//! From the bytes of a response to what they say: watch streams, lists, errors. No I/O: bytes are pushed in.
+//!
+//! Both decoders are fed chunks as they arrive, however they are cut, and give the same answer for every cut at a cost
+//! linear in the bytes. What lies within one chunk is read where it is; what is cut is collected first.
+
+mod list;
+mod status;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::borrow::Cow;
+
+pub use list::ListDecoder;
+pub use status::decode_status;
+pub use watch::WatchDecoder;
+
+use super::SkipReason;
+use crate::object::scan::{Cursor, Nesting, Progress, ScanError, Scanned, TypeMeta};
+
+/// Above this a buffer for what is cut between chunks is given back after use.
+const SPARE_BYTES_MAX: usize = 1 << 20;
+
+/// The largest frame there can be: offsets within an object are 32 bits wide, and its identity is stored beside it.
+const FRAME_MAX: usize = 1 << 31;
+
+/// A buffer for one thing that is cut between chunks.
+#[derive(Debug, Default)]
+struct Pending {
+    bytes: Vec<u8>,
+}
+
+impl Pending {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        if self.bytes.capacity() > SPARE_BYTES_MAX {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
+/// Says what kind of object was found where another was expected.
+fn wrong_type(api_version: &str, kind: &str) -> SkipReason {
+    SkipReason::WrongType { found: type_name(api_version, kind) }
+}
+
+fn type_name(api_version: &str, kind: &str) -> String {
+    let known = |text: &str| if text.is_empty() { "?".to_owned() } else { text.to_owned() };
+    format!("{} {}", known(api_version), known(kind))
+}
+
+/// Returns the bytes from the first one that is not whitespace.
+fn trim_start(chunk: &[u8]) -> &[u8] {
+    let len = chunk.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count();
+    &chunk[len..]
+}

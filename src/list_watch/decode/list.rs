@@ -1,0 +1,355 @@
+//! The body of a list.
+
+use std::sync::Arc;
+
+use super::{Cow, Cursor, FRAME_MAX, Nesting, Pending, Progress, ScanError, Scanned, TypeMeta, trim_start, type_name};
+use crate::{
+    list_watch::{Failure, ListPage},
+    object::{ResourceVersion, scan::ScanPlan},
+};
+
+/// Reads a list, item by item, while it arrives; no more than one item is held undecoded.
+///
+/// Keys may come in any order. Items without `apiVersion` and `kind` get the plan's (A-7); items of another type (R-55),
+/// without a name (K-4), or nested too deeply to be decoded are counted as rejected. Anything else that is wrong fails the whole page: a list never removes
+/// things because it could not be read (R-25).
+#[derive(Debug)]
+pub struct ListDecoder {
+    served: TypeMeta,
+    plan: Arc<ScanPlan>,
+    item_bytes_max: usize,
+    place: Place,
+    pending: Pending,
+    token: Option<Token>,
+    page: ListPage,
+    api_version: String,
+    kind: String,
+    /// `items` was seen, as an array or `null`.
+    has_items: bool,
+    /// An item came without a type of its own.
+    has_untyped: bool,
+    failed: Option<Failure>,
+    read_bytes: usize,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    Start,
+    /// A key, or the closing brace if `may_close`.
+    Key {
+        may_close: bool,
+    },
+    Colon(Key),
+    Value(Key),
+    /// A comma or the closing brace.
+    AfterValue,
+    /// An item, or the closing bracket if `may_close`.
+    Item {
+        may_close: bool,
+    },
+    /// A comma or the closing bracket.
+    AfterItem,
+    End,
+}
+
+/// A member of the list that means something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Key {
+    ApiVersion,
+    Kind,
+    Metadata,
+    Items,
+    Other,
+}
+
+/// A key, a value or an item that is being read; it may be cut between chunks.
+#[derive(Clone, Copy, Debug)]
+enum Token {
+    Container(Nesting),
+    String { escaped: bool, opened: bool },
+    Scalar,
+}
+
+impl Token {
+    fn beginning_with(byte: u8) -> Self {
+        match byte {
+            b'{' | b'[' => Self::Container(Nesting::default()),
+            b'"' => Self::String { escaped: false, opened: false },
+            _ => Self::Scalar,
+        }
+    }
+
+    /// Goes on through `bytes`; returns how many belong to the token if it ends there.
+    fn advance(&mut self, bytes: &[u8]) -> Option<usize> {
+        match self {
+            Self::Container(nesting) => match nesting.advance(bytes, u32::MAX) {
+                Progress::Done(len) => Some(len),
+                Progress::More | Progress::TooDeep(_) => None,
+            },
+            Self::Scalar => bytes.iter().position(|byte| b",]}: \t\r\n".contains(byte)),
+            Self::String { escaped, opened } => {
+                for (offset, byte) in bytes.iter().enumerate() {
+                    match byte {
+                        _ if std::mem::take(escaped) => {}
+                        b'\\' => *escaped = true,
+                        b'"' if std::mem::replace(opened, true) => return Some(offset + 1),
+                        _ => {}
+                    }
+                }
+                None
+            }
+        }
+    }
+}
+
+impl ListDecoder {
+    /// Makes a decoder of a list of items of the type `served`, which `plan` makes objects of; see
+    /// [`WatchDecoder::new`](super::WatchDecoder::new). An item, or the list's own metadata, longer than `item_bytes_max` (at
+    /// most 2 GiB) fails the list.
+    pub fn new(served: TypeMeta, plan: Arc<ScanPlan>, item_bytes_max: usize) -> Self {
+        let plan = match plan.type_meta() {
+            Some(_) => plan,
+            None => Arc::new(ScanPlan::clone(&plan).with_type_meta(served.clone())),
+        };
+        Self {
+            served,
+            plan,
+            item_bytes_max: item_bytes_max.min(FRAME_MAX),
+            place: Place::Start,
+            pending: Pending::default(),
+            token: None,
+            page: ListPage::default(),
+            api_version: String::new(),
+            kind: String::new(),
+            has_items: false,
+            has_untyped: false,
+            failed: None,
+            read_bytes: 0,
+        }
+    }
+
+    /// Reads the next bytes. After an error nothing more is read, and [`ListDecoder::finish`] says it again.
+    pub fn push(&mut self, chunk: &[u8]) -> Result<(), Failure> {
+        if let Some(failure) = &self.failed {
+            return Err(failure.clone());
+        }
+        let result = self.read(chunk);
+        self.read_bytes += chunk.len();
+        if let Err(failure) = &result {
+            self.failed = Some(failure.clone());
+            self.page = ListPage::default();
+            self.pending = Pending::default();
+        }
+        result
+    }
+
+    /// Ends the body and returns what was read.
+    pub fn finish(mut self) -> Result<ListPage, Failure> {
+        if let Some(failure) = self.failed {
+            return Err(failure);
+        }
+        if self.place != Place::End {
+            return Err(Failure::Disconnected(format!(
+                "the list ended within the document, after {} bytes",
+                self.read_bytes
+            )));
+        }
+        self.check_kind()?;
+        Ok(std::mem::take(&mut self.page))
+    }
+
+    fn read(&mut self, mut chunk: &[u8]) -> Result<(), Failure> {
+        let mut scanned = Scanned::default();
+        loop {
+            if self.token.is_none() {
+                chunk = trim_start(chunk);
+                let Some(byte) = chunk.first() else { return Ok(()) };
+                if let Place::Item { may_close } = self.place
+                    && !(may_close && *byte == b']')
+                {
+                    let mut cursor = Cursor::new(chunk);
+                    if scanned.scan(&mut cursor, &self.plan).is_ok() {
+                        self.check_len(cursor.at())?;
+                        self.item(&scanned)?;
+                        chunk = &chunk[cursor.at()..];
+                        continue;
+                    }
+                } else if self.punctuation(*byte)? {
+                    chunk = &chunk[1..];
+                    continue;
+                }
+                self.token = Some(Token::beginning_with(*byte));
+            }
+            let Some(token) = &mut self.token else { return Ok(()) };
+            let ends = token.advance(chunk);
+            let part = &chunk[..ends.unwrap_or(chunk.len())];
+            chunk = &chunk[part.len()..];
+            if self.place == Place::Value(Key::Other) {
+                // what means nothing is not kept, however long it is
+                self.pending.bytes.clear();
+            } else {
+                self.check_len(self.pending.bytes.len() + part.len())?;
+                self.pending.bytes.extend_from_slice(part);
+            }
+            if ends.is_none() {
+                return Ok(());
+            }
+            self.token = None;
+            let mut pending = std::mem::take(&mut self.pending);
+            self.complete(&pending.bytes)?;
+            pending.clear();
+            self.pending = pending;
+        }
+    }
+
+    /// Takes a byte that stands for itself; returns `false` where a token begins instead.
+    fn punctuation(&mut self, byte: u8) -> Result<bool, Failure> {
+        self.place = match (self.place, byte) {
+            (Place::Start, b'{') => Place::Key { may_close: true },
+            (Place::Start, _) => return Err(Failure::NotAList("the answer is no JSON object".into())),
+            (Place::Key { may_close: true } | Place::AfterValue, b'}') => Place::End,
+            (Place::Key { .. }, b'"') | (Place::Value(_), b'"' | b'{' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => {
+                return Ok(false);
+            }
+            (Place::Colon(key), b':') => Place::Value(key),
+            (Place::Value(Key::Items), b'[') => {
+                (self.page.items, self.page.rejected) = (Vec::new(), 0);
+                (self.has_items, self.has_untyped) = (true, false);
+                Place::Item { may_close: true }
+            }
+            (Place::Value(_), b'[') => return Ok(false),
+            (Place::AfterValue, b',') => Place::Key { may_close: false },
+            (Place::Item { may_close: true } | Place::AfterItem, b']') => Place::AfterValue,
+            (Place::AfterItem, b',') => Place::Item { may_close: false },
+            (place, byte) => return Err(malformed(format!("{:?} is not expected: {place:?}", char::from(byte)))),
+        };
+        Ok(true)
+    }
+
+    /// Takes a whole key, value or item.
+    fn complete(&mut self, token: &[u8]) -> Result<(), Failure> {
+        let error = |error: ScanError| malformed(error.to_string());
+        let mut cursor = Cursor::new(token);
+        match self.place {
+            Place::Key { .. } => {
+                let key = cursor.string("a key").and_then(|key| key.bytes()).map_err(error)?;
+                self.place = Place::Colon(match &*key {
+                    b"apiVersion" => Key::ApiVersion,
+                    b"kind" => Key::Kind,
+                    b"metadata" => Key::Metadata,
+                    b"items" => Key::Items,
+                    _ => Key::Other,
+                });
+            }
+            Place::Item { .. } => {
+                let mut scanned = Scanned::default();
+                match scanned.scan(&mut cursor, &self.plan) {
+                    Ok(()) => self.item(&scanned)?,
+                    Err(ScanError::TooDeep { .. }) => {
+                        self.page.rejected += 1;
+                        self.place = Place::AfterItem;
+                    }
+                    Err(other) => return Err(error(other)),
+                }
+            }
+            Place::Value(key) => {
+                match key {
+                    Key::ApiVersion => self.api_version = text(token)?,
+                    Key::Kind => self.kind = text(token)?,
+                    Key::Metadata => self.metadata(token).map_err(error)?,
+                    Key::Items if token == b"null" => {
+                        (self.page.items, self.page.rejected) = (Vec::new(), 0);
+                        (self.has_items, self.has_untyped) = (true, false);
+                    }
+                    Key::Items => return Err(Failure::NotAList("items is no array".into())),
+                    Key::Other => {}
+                }
+                self.place = Place::AfterValue;
+            }
+            place => return Err(malformed(format!("a value is not expected: {place:?}"))),
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, scanned: &Scanned<'_>) -> Result<(), Failure> {
+        let error = |error: ScanError| malformed(error.to_string());
+        let (api_version, kind) = (scanned.api_version().map_err(error)?, scanned.kind().map_err(error)?);
+        self.has_untyped |= api_version.is_empty() || kind.is_empty();
+        self.place = Place::AfterItem;
+        let fits = |found: &str, served: &str| found.is_empty() || found == served;
+        if !fits(&api_version, &self.served.api_version) || !fits(&kind, &self.served.kind) {
+            self.page.rejected += 1;
+            return Ok(());
+        }
+        match scanned.object(&self.plan) {
+            Ok(object) => self.page.items.push(Arc::new(object)),
+            Err(ScanError::Nameless) => self.page.rejected += 1,
+            Err(other) => return Err(error(other)),
+        }
+        Ok(())
+    }
+
+    fn metadata(&mut self, json: &[u8]) -> Result<(), ScanError> {
+        (self.page.resource_version, self.page.continue_token) = (ResourceVersion::unset(), None);
+        if json == b"null" {
+            return Ok(());
+        }
+        let mut cursor = Cursor::new(json);
+        cursor.enter(b'{', "an object as metadata")?;
+        let mut first = true;
+        while let Some(member) = cursor.next_member(&mut first)? {
+            match &*member.key.bytes()? {
+                b"resourceVersion" => {
+                    let text = cursor.string_or_null("a string as resourceVersion")?.map(|text| text.decode());
+                    self.page.resource_version = ResourceVersion::from(&*text.transpose()?.unwrap_or_default());
+                }
+                b"continue" => {
+                    let text = cursor.string_or_null("a string as continue")?.map(|text| text.decode());
+                    let text = text.transpose()?.map(Cow::into_owned);
+                    self.page.continue_token = text.filter(|token| !token.is_empty());
+                }
+                _ => {
+                    cursor.skip_value()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that this was the list that was asked for (R-24).
+    ///
+    /// Its kind is the items' and `List`. A custom resource may name its list otherwise; that is accepted if no item had
+    /// to be taken for what the list says it is.
+    fn check_kind(&self) -> Result<(), Failure> {
+        let group = self.served.api_version.split_once('/').map_or("", |(group, _)| group);
+        let may_be_custom = group.contains('.') && !group.ends_with(".k8s.io");
+        let fits = self.kind.strip_suffix("List") == Some(&*self.served.kind)
+            || may_be_custom && !self.kind.is_empty() && self.kind != "Status" && !self.has_untyped;
+        if self.has_items && self.api_version == self.served.api_version && fits {
+            return Ok(());
+        }
+        let found = type_name(&self.api_version, &self.kind);
+        Err(Failure::NotAList(format!(
+            "{found}, expected {}List",
+            type_name(&self.served.api_version, &self.served.kind)
+        )))
+    }
+
+    fn check_len(&self, len: usize) -> Result<(), Failure> {
+        if len <= self.item_bytes_max { Ok(()) } else { Err(Failure::FrameTooLong { max_bytes: self.item_bytes_max }) }
+    }
+}
+
+fn malformed(what: String) -> Failure {
+    Failure::Undecodable(what)
+}
+
+fn text(token: &[u8]) -> Result<String, Failure> {
+    let mut cursor = Cursor::new(token);
+    if token == b"null" {
+        return Ok(String::new());
+    }
+    let text = cursor.string("a string as apiVersion and as kind").and_then(|text| text.decode());
+    text.map(Cow::into_owned).map_err(|error| malformed(error.to_string()))
+}

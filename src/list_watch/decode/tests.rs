@@ -1,0 +1,402 @@
+use std::{cell::Cell, fmt::Write as _, sync::Arc};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    list_watch::{Failure, ListPage, Status, WatchEvent},
+    object::{
+        FieldPath,
+        scan::{ScanPlan, testing::Writer},
+    },
+};
+
+fn pod_type() -> TypeMeta {
+    TypeMeta::new("v1", "Pod")
+}
+
+fn plan() -> Arc<ScanPlan> {
+    let drop = [FieldPath::parse("metadata.managedFields").unwrap(), FieldPath::parse("a.*").unwrap()];
+    Arc::new(ScanPlan::new(&drop, Some(pod_type())))
+}
+
+fn show(event: &WatchEvent) -> String {
+    let mut shown = format!("{event:?}");
+    if let WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) = event {
+        shown.push_str(&String::from_utf8_lossy(&object.json()));
+    }
+    shown
+}
+
+/// Pushes pieces and returns the events and how it ended.
+fn watch<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) -> (Vec<String>, Result<(), Failure>) {
+    let mut decoder = WatchDecoder::new(pod_type(), plan(), max);
+    let mut events = Vec::new();
+    let mut result = Ok(());
+    for piece in pieces {
+        result = result.and(decoder.push(piece, &mut events));
+    }
+    (events.iter().map(show).collect(), result)
+}
+
+fn list<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<ListPage, Failure> {
+    let mut decoder = ListDecoder::new(pod_type(), plan(), 1 << 20);
+    for piece in pieces {
+        if decoder.push(piece).is_err() {
+            break;
+        }
+    }
+    decoder.finish()
+}
+
+fn show_page(page: &Result<ListPage, Failure>) -> String {
+    let mut shown = format!("{page:?}");
+    for item in page.iter().flat_map(|page| &page.items) {
+        shown.push_str(&String::from_utf8_lossy(&item.json()));
+    }
+    shown
+}
+
+/// Cuts bytes at random places, now and then at every one.
+fn pieces<'a>(writer: &mut Writer, bytes: &'a [u8]) -> Vec<&'a [u8]> {
+    let longest = [1, 3, 70, 1000][writer.below(4)];
+    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    while !rest.is_empty() {
+        let (piece, tail) = rest.split_at((writer.below(longest) + 1).min(rest.len()));
+        pieces.push(piece);
+        rest = tail;
+    }
+    pieces
+}
+
+fn space(writer: &mut Writer, out: &mut String) {
+    for _ in 0..writer.below(3) {
+        out.push(['\n', ' ', '\r', '\t'][writer.below(4)]);
+    }
+}
+
+fn stream(writer: &mut Writer) -> String {
+    let mut out = String::new();
+    for _ in 0..writer.below(5) {
+        space(writer, &mut out);
+        let mut members = Vec::new();
+        let mut kind = String::from("\"type\":");
+        space(writer, &mut kind);
+        let name = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"][writer.below(5)];
+        writer.string(name, &mut kind);
+        members.push(kind);
+        let mut object = String::from("\"object\":");
+        if writer.one_in(10) {
+            writer.value(3, &mut object);
+        } else {
+            writer.object(&mut object);
+        }
+        members.push(object);
+        if writer.one_in(5) {
+            let mut other = String::from("\"other\":");
+            writer.value(3, &mut other);
+            members.push(other);
+        }
+        let turn = writer.below(members.len() * 2).saturating_sub(members.len());
+        members.rotate_left(turn);
+        write!(out, "{{{}}}", members.join(",")).unwrap();
+    }
+    out
+}
+
+fn list_text(writer: &mut Writer) -> String {
+    let mut items = String::from("\"items\":[");
+    for index in 0..writer.below(5) {
+        if index > 0 {
+            items.push(',');
+        }
+        space(writer, &mut items);
+        writer.object(&mut items);
+        space(writer, &mut items);
+    }
+    items.push(']');
+    let mut other = String::from("\"other\" :");
+    writer.value(3, &mut other);
+    let version = format!("\"metadata\":{{\"resourceVersion\": \"{}\",\"continue\":\"\"}}", writer.below(99));
+    let mut members = [items, other, "\"kind\" : \"PodList\"".into(), "\"apiVersion\":\"v1\"".into(), version];
+    let turn = writer.below(5);
+    members.rotate_left(turn);
+    format!("{{{}}}", members.join(" , "))
+}
+
+#[test]
+fn t6_a_stream_says_the_same_however_it_is_cut() {
+    let (events, failed) = (Cell::new(0), Cell::new(0));
+    let cases = ProptestConfig::default().cases.max(1500);
+    proptest!(ProptestConfig { cases, ..Default::default() }, |(seed in any::<u64>())| {
+        let mut writer = Writer::new(seed);
+        let mut bytes = stream(&mut writer).into_bytes();
+        if !bytes.is_empty() && writer.one_in(3) {
+            writer.mutate(&mut bytes);
+        }
+        let max = if writer.one_in(4) { 300 } else { 1 << 20 };
+        let whole = watch([&bytes[..]], max);
+        events.set(events.get() + whole.0.len());
+        failed.set(failed.get() + usize::from(whole.1.is_err()));
+        prop_assert_eq!(watch(pieces(&mut writer, &bytes), max), whole);
+    });
+    assert!(events.get() > 1000 && failed.get() > 10, "{} events, {} too long", events.get(), failed.get());
+}
+
+#[test]
+fn a_list_says_the_same_however_it_is_cut() {
+    let items = Cell::new(0);
+    let cases = ProptestConfig::default().cases.max(1000);
+    proptest!(ProptestConfig { cases, ..Default::default() }, |(seed in any::<u64>())| {
+        let mut writer = Writer::new(seed);
+        let mut bytes = list_text(&mut writer).into_bytes();
+        let damaged = writer.one_in(3);
+        if damaged {
+            writer.mutate(&mut bytes);
+        }
+        let whole = list([&bytes[..]]);
+        prop_assert_eq!(show_page(&list(pieces(&mut writer, &bytes))), show_page(&whole));
+        let value = serde_json::from_slice::<serde_json::Value>(&bytes);
+        if let (Ok(page), Ok(value), false) = (whole, value, damaged) {
+            let total = page.items.len() + usize::try_from(page.rejected).unwrap();
+            prop_assert_eq!(total, value["items"].as_array().map_or(0, Vec::len));
+            prop_assert_eq!(page.resource_version.as_str(), value["metadata"]["resourceVersion"].as_str().unwrap());
+            items.set(items.get() + page.items.len());
+        }
+    });
+    assert!(items.get() > 500, "{}", items.get());
+}
+
+const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","resourceVersion":"7"}}"#;
+
+fn one(document: &str) -> WatchEvent {
+    let mut events = Vec::new();
+    let mut decoder = WatchDecoder::new(pod_type(), plan(), 1 << 20);
+    decoder.push(document.as_bytes(), &mut events).unwrap();
+    let [event] = &events[..] else { panic!("{document}: {events:?}") };
+    event.clone()
+}
+
+#[test]
+fn r51_each_type_is_its_event_in_either_order_of_the_keys() {
+    for (name, expected) in [("ADDED", "Added"), ("MODIFIED", "Modified"), ("DELETED", "Deleted")] {
+        let expected = format!("{expected}(Object(a uid= rv=7)){POD}");
+        assert_eq!(show(&one(&format!(r#"{{"type":"{name}","object":{POD}}}"#))), expected);
+        assert_eq!(show(&one(&format!(r#"{{"object":{POD},"type":"{name}"}}"#))), expected);
+        assert_eq!(show(&one(&format!(r#"{{"type":"ERROR","object":{POD},"type":"{name}"}}"#))), expected);
+    }
+}
+
+#[test]
+fn r32_only_an_annotation_that_is_exactly_true_ends_the_initial_events() {
+    let bookmark = |annotations: &str| {
+        let object = format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"9"{annotations}}}}}"#);
+        one(&format!(r#"{{"type":"BOOKMARK","object":{object}}}"#))
+    };
+    let is_end = |annotations: &str| match bookmark(annotations) {
+        WatchEvent::Bookmark { resource_version, initial_events_end } if resource_version.as_str() == "9" => {
+            initial_events_end
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!(is_end(r#","annotations":{"k8s.io/initial-events-end":"true"}"#));
+    assert!(is_end(r#","annotations":{"x":1,"k8s.io\/initial-events-end":"tru\u0065"}"#));
+    for other in ["\"false\"", "\"True\"", "\"true \"", "true", "null", "\"\""] {
+        assert!(!is_end(&format!(r#","annotations":{{"k8s.io/initial-events-end":{other}}}"#)), "{other}");
+    }
+    assert!(!is_end(r#","annotations":{"k8s.io/initial-events-end":"true","k8s.io/initial-events-end":"false"}"#));
+    assert!(!is_end(r#","annotations":null"#));
+    assert!(!is_end(""));
+}
+
+#[test]
+fn r50_r55_what_is_of_another_type_or_nameless_is_skipped() {
+    let skipped = |object: &str| match one(&format!(r#"{{"type":"MODIFIED","object":{object}}}"#)) {
+        WatchEvent::Skipped(reason) => reason,
+        other => panic!("{object}: {other:?}"),
+    };
+    let wrong = |found: &str| SkipReason::WrongType { found: found.into() };
+    assert_eq!(skipped(r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a"}}"#), wrong("v1 Secret"));
+    assert_eq!(skipped(r#"{"apiVersion":"v2","kind":"Pod","metadata":{"name":"a"}}"#), wrong("v2 Pod"));
+    assert_eq!(skipped(r#"{"kind":"Pod","metadata":{"name":"a"}}"#), wrong("? Pod"));
+    assert_eq!(skipped(r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","rows":[]}"#), wrong("meta.k8s.io/v1 Table"));
+    assert_eq!(skipped(r#"{"apiVersion":"v1","kind":"Pod"}"#), SkipReason::Nameless);
+    assert_eq!(skipped(r#"{"apiVersion":"v1","kind":"Pod","metadata":null}"#), SkipReason::Nameless);
+    let deep = format!(r#"{{"apiVersion":"v1","kind":"Pod","x":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+    assert_eq!(skipped(&deep), SkipReason::TooDeep);
+    let versionless = one(r#"{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"Pod","metadata":{}}}"#);
+    assert_eq!(show(&versionless), "Skipped(Nameless)");
+}
+
+#[test]
+fn r54_after_what_cannot_be_read_nothing_more_is() {
+    for document in [
+        r#"{"type":"RENAMED","object":{}}"#,
+        r#"{"type":5,"object":{}}"#,
+        r#"{"type":"ADDED"}"#,
+        r#"{"object":{}}"#,
+        "{}",
+        r#"{"type":"ADDED","object":null}"#,
+        r#"{"type":"ADDED","object":[]}"#,
+        r#"{"type":"ADDED","object":{"metadata":{"name":"a"}}}"#,
+        r#"{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":{}}}}"#,
+        r#"{"type":"ERROR","object":{"kind":"Pod"}}"#,
+        r#"{"type":"ERROR","object":"text"}"#,
+        r#"{"type":"ERROR"}"#,
+        r#"{"type" "ADDED"}"#,
+        r"{]",
+        "null",
+        "]",
+        "HTTP/1.1 400",
+    ] {
+        let bytes =
+            format!("{{\"type\":\"ADDED\",\"object\":{POD}}}\n{document}\n{{\"type\":\"ADDED\",\"object\":{POD}}}");
+        let (events, result) = watch([bytes.as_bytes(), b"{}"], 1 << 20);
+        assert_eq!(result, Ok(()));
+        assert_eq!(events.len(), 2, "{document}: {events:?}");
+        assert!(events[1].starts_with("Undecodable"), "{document}: {events:?}");
+    }
+}
+
+#[test]
+fn r45_an_error_carries_its_status() {
+    let event = one(concat!(
+        r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","#,
+        r#""message":"too old resource version: 1 (2)","reason":"Expired","code":410}}"#
+    ));
+    let WatchEvent::Error(status) = event else { panic!("{event:?}") };
+    let message = "too old resource version: 1 (2)".to_owned();
+    assert_eq!(status, Status { code: 410, reason: "Expired".into(), message, too_large: false, retry_after: None });
+}
+
+#[test]
+fn a_metadata_only_watch_emits_the_real_type() {
+    let served = TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata");
+    let mut decoder = WatchDecoder::new(served, plan(), 1 << 20);
+    let mut events = Vec::new();
+    let partial = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a"}}"#;
+    // the server ignored what was asked for: a whole object must not get in
+    let document = format!(r#"{{"type":"ADDED","object":{partial}}}{{"type":"ADDED","object":{POD}}}"#);
+    decoder.push(document.as_bytes(), &mut events).unwrap();
+    let shown: Vec<_> = events.iter().map(show).collect();
+    assert_eq!(
+        shown,
+        [
+            r#"Added(Object(a uid= rv=)){"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"}}"#,
+            r#"Skipped(WrongType { found: "v1 Pod" })"#
+        ]
+    );
+}
+
+#[test]
+fn a_frame_over_the_maximum_ends_the_stream_whole_or_in_pieces() {
+    let document = format!(r#"{{"type":"ADDED","object":{POD}}}"#);
+    let two = document.repeat(2);
+    assert_eq!(watch([two.as_bytes()], document.len()).1, Ok(()));
+    for size in [1, 7, two.len()] {
+        let (events, result) = watch(two.as_bytes().chunks(size), document.len() - 1);
+        assert_eq!((events.len(), result), (0, Err(Failure::FrameTooLong { max_bytes: document.len() - 1 })));
+    }
+}
+
+#[test]
+fn a_huge_frame_in_small_pieces_costs_no_more_than_its_bytes() {
+    let json = format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"x":["{}",{}1]}}"#,
+        "\\\"{".repeat(1_000_000),
+        "[2],\n".repeat(300_000)
+    );
+    let document = format!("{{\"type\":\"ADDED\",\"object\":{json}}}");
+    let (events, result) = watch(document.as_bytes().chunks(50), 1 << 24);
+    assert_eq!((events.len(), result), (1, Ok(())));
+    let body = format!(r#"{{"kind":"PodList","apiVersion":"v1","rows":{json},"items":[{json}]}}"#);
+    let mut decoder = ListDecoder::new(pod_type(), plan(), 1 << 24);
+    body.as_bytes().chunks(50).for_each(|piece| decoder.push(piece).unwrap());
+    assert_eq!(decoder.finish().unwrap().items.len(), 1);
+}
+
+#[test]
+fn r43_a_document_that_is_cut_off_by_the_end_is_no_event() {
+    let document = format!(r#"{{"type":"ADDED","object":{POD}}}"#);
+    for len in 0..document.len() {
+        let mut decoder = WatchDecoder::new(pod_type(), plan(), 1 << 20);
+        let mut events = Vec::new();
+        decoder.push(&document.as_bytes()[..len], &mut events).unwrap();
+        assert_eq!((events.len(), decoder.finish()), (0, len));
+    }
+}
+
+#[test]
+fn a7_items_get_the_type_of_their_list() {
+    let page = list([br#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"12","continue":"next","remainingItemCount":3},
+        "items":[{"metadata":{"name":"a"}}, {"metadata":{"name":"b","namespace":"n"},"kind":"Pod"} ]}"#.as_slice()])
+    .unwrap();
+    assert_eq!((page.resource_version.as_str(), page.continue_token.as_deref()), ("12", Some("next")));
+    assert_eq!(page.items[0].json(), br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}"#.as_slice());
+    assert_eq!(page.items[1].value().unwrap()["apiVersion"], "v1");
+}
+
+#[test]
+fn items_of_another_type_and_nameless_ones_are_rejected_and_counted() {
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let body = format!(
+        r#"{{"items":[{{"kind":"Secret","metadata":{{"name":"s"}}}},{{"metadata":{{}}}},{POD},{{"x":{deep}}}],"kind":"PodList","apiVersion":"v1"}}"#
+    );
+    let page = list([body.as_bytes()]).unwrap();
+    assert_eq!((page.items.len(), page.rejected, page.resource_version.is_unset()), (1, 3, true));
+}
+
+#[test]
+fn r24_what_is_no_list_of_the_type_is_refused() {
+    let kind = |body: &str| match list([body.as_bytes()]) {
+        Ok(page) => format!("{} items", page.items.len()),
+        Err(Failure::NotAList(_)) => "not a list".into(),
+        Err(Failure::Undecodable(_)) => "undecodable".into(),
+        Err(Failure::Disconnected(_)) => "cut off".into(),
+        Err(other) => format!("{other:?}"),
+    };
+    let check = |body: &str, expected: &str| assert_eq!(kind(body), expected, "{body}");
+    check(r#"{"kind":"PodList","apiVersion":"v1","items":null}"#, "0 items");
+    check(r#"{"kind":"PodList","apiVersion":"v1","items":[]} "#, "0 items");
+    check(r#"{"items":[{}],"items":[],"kind":"Table","kind":"PodList","apiVersion":"v1"}"#, "0 items");
+    check(r#"{"kind":"PodList","apiVersion":"v1"}"#, "not a list");
+    check(r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","rows":[{"object":{}}]}"#, "not a list");
+    check(r#"{"kind":"ServiceList","apiVersion":"v1","items":[]}"#, "not a list");
+    check(r#"{"kind":"PodList","apiVersion":"v2","items":[]}"#, "not a list");
+    check(r#"{"apiVersion":"v1","items":[]}"#, "not a list");
+    check(r#"{"kind":"PodList","apiVersion":"v1","items":{}}"#, "not a list");
+    check(POD, "not a list");
+    check("[]", "not a list");
+    check("<html>", "not a list");
+    check("", "cut off");
+    check(r#"{"kind":"PodList","apiVersion":"v1","items":[{"metadata":{"na"#, "cut off");
+    for body in [
+        r#"{"kind":"PodList","apiVersion":"v1","items":[]}x"#,
+        r#"{"kind":"PodList","apiVersion":"v1","items":[{"metadata":{"name":1}}]}"#,
+        r#"{"kind":"PodList","apiVersion":"v1","items":[1]}"#,
+        r#"{"kind":"PodList","apiVersion":"v1","items":[{},]}"#,
+        r#"{"kind":"PodList","apiVersion":"v1","items":[,{}]}"#,
+        r#"{"kind":"PodList","apiVersion":"v1",}"#,
+        r#"{"kind":"PodList" "apiVersion":"v1"}"#,
+        r#"{"kind":1}"#,
+    ] {
+        check(body, "undecodable");
+    }
+}
+
+#[test]
+fn a_custom_resource_may_name_its_list_as_it_likes() {
+    let read = |api_version: &str, body: &str| {
+        let mut decoder = ListDecoder::new(TypeMeta::new(api_version, "Foo"), Arc::default(), 1 << 20);
+        decoder.push(body.as_bytes()).unwrap();
+        decoder.finish()
+    };
+    let foo = r#"{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"a"}}"#;
+    assert_eq!(
+        read("x.io/v1", &format!(r#"{{"items":[{foo}],"kind":"Foos","apiVersion":"x.io/v1"}}"#)).unwrap().items.len(),
+        1
+    );
+    read("x.io/v1", r#"{"items":[{"metadata":{"name":"a"}}],"kind":"Foos","apiVersion":"x.io/v1"}"#).unwrap_err();
+    read("x.io/v1", r#"{"items":[],"kind":"Status","apiVersion":"x.io/v1"}"#).unwrap_err();
+    read("batch/v1", r#"{"items":[],"kind":"Foos","apiVersion":"batch/v1"}"#).unwrap_err();
+}

@@ -1,0 +1,244 @@
+//! The documents of a watch stream.
+
+use std::sync::Arc;
+
+use super::{
+    Cow, Cursor, FRAME_MAX, Nesting, Pending, Progress, ScanError, Scanned, SkipReason, TypeMeta, status, trim_start,
+    wrong_type,
+};
+use crate::{
+    list_watch::{Failure, WatchEvent},
+    object::{
+        Object, ResourceVersion,
+        scan::{ScanPlan, annotations_of},
+    },
+};
+
+/// Reads a watch stream (T-6): documents `{"type":…,"object":…}` one behind the other, whatever is or is not between them.
+///
+/// - A document whose object is of another type than the served one is [`WatchEvent::Skipped`].
+/// - After [`WatchEvent::Undecodable`] or an error nothing more is read.
+/// - A document that is not complete when the stream ends is ignored: that is a normal end.
+#[derive(Debug)]
+pub struct WatchDecoder {
+    reader: Reader,
+    frame_bytes_max: usize,
+    /// The beginning of a document that did not end in the chunks so far.
+    pending: Pending,
+    /// Where its brackets stand.
+    nesting: Nesting,
+    ended: bool,
+}
+
+/// Reads whole documents.
+#[derive(Debug)]
+struct Reader {
+    served: TypeMeta,
+    plan: Arc<ScanPlan>,
+}
+
+impl WatchDecoder {
+    /// Makes a decoder of a stream that serves objects of the type `served`, which `plan` makes objects of.
+    ///
+    /// The plan's type may be another one: a metadata-only watch serves `meta.k8s.io/v1` `PartialObjectMetadata`, and its
+    /// objects carry the real type. A document longer than `frame_bytes_max` (at most 2 GiB) ends the stream.
+    pub fn new(served: TypeMeta, plan: Arc<ScanPlan>, frame_bytes_max: usize) -> Self {
+        Self {
+            reader: Reader { served, plan },
+            frame_bytes_max: frame_bytes_max.min(FRAME_MAX),
+            pending: Pending::default(),
+            nesting: Nesting::default(),
+            ended: false,
+        }
+    }
+
+    /// Reads the next bytes and appends the events that they complete.
+    ///
+    /// Fails with [`Failure::FrameTooLong`] once a document is longer than allowed; the events before it are appended.
+    pub fn push(&mut self, mut chunk: &[u8], events: &mut Vec<WatchEvent>) -> Result<(), Failure> {
+        let mut scanned = Scanned::default();
+        while !self.ended {
+            if self.pending.bytes.is_empty() {
+                chunk = trim_start(chunk);
+                match chunk.first() {
+                    None => return Ok(()),
+                    Some(b'{') => {}
+                    Some(_) => {
+                        self.emit(WatchEvent::Undecodable("expected a document".into()), events);
+                        return Ok(());
+                    }
+                }
+                // A document that lies in the chunk is read in one pass. What fails here is framed first, so that what is
+                // said of it does not depend on where the chunks were cut.
+                if let Ok((event, len)) = self.reader.read(chunk, &mut scanned) {
+                    self.check_len(len)?;
+                    self.emit(event, events);
+                    chunk = &chunk[len..];
+                    continue;
+                }
+                self.nesting = Nesting::default();
+            }
+            match self.nesting.advance(chunk, u32::MAX) {
+                Progress::Done(len) => {
+                    self.check_len(self.pending.bytes.len() + len)?;
+                    let event = self.complete(&chunk[..len]);
+                    self.emit(event, events);
+                    chunk = &chunk[len..];
+                }
+                Progress::More | Progress::TooDeep(_) => {
+                    self.check_len(self.pending.bytes.len() + chunk.len())?;
+                    self.pending.bytes.extend_from_slice(chunk);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the stream; returns how many bytes of an incomplete document are ignored.
+    pub fn finish(self) -> usize {
+        self.pending.bytes.len()
+    }
+
+    /// Reads the document whose last bytes are these.
+    fn complete(&mut self, last: &[u8]) -> WatchEvent {
+        let frame = if self.pending.bytes.is_empty() {
+            last
+        } else {
+            self.pending.bytes.extend_from_slice(last);
+            &self.pending.bytes
+        };
+        let read = self.reader.read(frame, &mut Scanned::default());
+        let event = match read {
+            Ok((event, _)) => event,
+            Err(ScanError::TooDeep { .. }) => WatchEvent::Skipped(SkipReason::TooDeep),
+            Err(error) => WatchEvent::Undecodable(error.to_string()),
+        };
+        self.pending.clear();
+        event
+    }
+
+    fn emit(&mut self, event: WatchEvent, events: &mut Vec<WatchEvent>) {
+        self.ended = matches!(event, WatchEvent::Undecodable(_));
+        events.push(event);
+    }
+
+    fn check_len(&mut self, len: usize) -> Result<(), Failure> {
+        if len <= self.frame_bytes_max {
+            return Ok(());
+        }
+        self.ended = true;
+        self.pending = Pending::default();
+        Err(Failure::FrameTooLong { max_bytes: self.frame_bytes_max })
+    }
+}
+
+/// The `type` of a document.
+#[derive(Clone, Copy, PartialEq)]
+enum EventType {
+    Added,
+    Modified,
+    Deleted,
+    Bookmark,
+    Error,
+}
+
+impl EventType {
+    fn of(text: &[u8]) -> Option<Self> {
+        Some(match text {
+            b"ADDED" => Self::Added,
+            b"MODIFIED" => Self::Modified,
+            b"DELETED" => Self::Deleted,
+            b"BOOKMARK" => Self::Bookmark,
+            b"ERROR" => Self::Error,
+            _ => return None,
+        })
+    }
+}
+
+impl Reader {
+    /// Reads the document that `bytes` begin with; returns its event and its length.
+    ///
+    /// An error says that this is no document, or that it does not end here.
+    fn read<'a>(&self, bytes: &'a [u8], scanned: &mut Scanned<'a>) -> Result<(WatchEvent, usize), ScanError> {
+        let mut cursor = Cursor::new(bytes);
+        let (mut event_type, mut object, mut is_scanned) = (None, None, false);
+        cursor.enter(b'{', "a document")?;
+        let mut first = true;
+        while let Some(member) = cursor.next_member(&mut first)? {
+            match &*member.key.bytes()? {
+                b"type" => event_type = Some(cursor.string("a string as type")?),
+                b"object" => {
+                    // an ERROR's object need not have metadata
+                    is_scanned = match event_type {
+                        Some(text) => EventType::of(&text.bytes()?).is_some_and(|t| t != EventType::Error),
+                        None => false,
+                    };
+                    if is_scanned {
+                        scanned.scan(&mut cursor, &self.plan)?;
+                        object = Some(scanned.json());
+                    } else {
+                        object = Some(cursor.skip_value()?);
+                    }
+                }
+                _ => {
+                    cursor.skip_value()?;
+                }
+            }
+        }
+        let event_type = event_type.map(|text| text.decode()).transpose()?.unwrap_or_default();
+        let Some(known) = EventType::of(event_type.as_bytes()) else {
+            return Ok((WatchEvent::Undecodable(format!("unknown event type {event_type:?}")), cursor.at()));
+        };
+        let Some(object) = object else {
+            return Ok((WatchEvent::Undecodable("event without object".into()), cursor.at()));
+        };
+        if known == EventType::Error {
+            let status = status::of_object(object).map(WatchEvent::Error);
+            let event = status.unwrap_or_else(|| WatchEvent::Undecodable("ERROR without a Status".into()));
+            return Ok((event, cursor.at()));
+        }
+        if !is_scanned {
+            scanned.scan(&mut Cursor::new(object), &self.plan)?;
+        }
+        Ok((self.event(known, scanned)?, cursor.at()))
+    }
+
+    /// Makes the event of an object.
+    fn event(&self, event_type: EventType, scanned: &Scanned<'_>) -> Result<WatchEvent, ScanError> {
+        let (api_version, kind) = (scanned.api_version()?, scanned.kind()?);
+        if kind.is_empty() {
+            return Ok(WatchEvent::Undecodable("object without kind".into()));
+        }
+        if *api_version != *self.served.api_version || *kind != *self.served.kind {
+            return Ok(WatchEvent::Skipped(wrong_type(&api_version, &kind)));
+        }
+        if event_type == EventType::Bookmark {
+            return Self::bookmark(scanned);
+        }
+        let object: Arc<Object> = match scanned.object(&self.plan) {
+            Ok(object) => Arc::new(object),
+            Err(ScanError::Nameless) => return Ok(WatchEvent::Skipped(SkipReason::Nameless)),
+            Err(error) => return Err(error),
+        };
+        Ok(match event_type {
+            EventType::Added => WatchEvent::Added(object),
+            EventType::Modified => WatchEvent::Modified(object),
+            _ => WatchEvent::Deleted(object),
+        })
+    }
+
+    /// Makes a bookmark. One without a version says nothing; taken at its word it would unset the reflector's.
+    fn bookmark(scanned: &Scanned<'_>) -> Result<WatchEvent, ScanError> {
+        let resource_version: Cow<'_, str> = scanned.resource_version()?;
+        if resource_version.is_empty() {
+            return Ok(WatchEvent::Skipped(SkipReason::Nameless));
+        }
+        Ok(WatchEvent::Bookmark {
+            resource_version: ResourceVersion::from(&*resource_version),
+            initial_events_end: annotations_of(scanned.json())
+                .iter()
+                .any(|(key, value)| key == "k8s.io/initial-events-end" && value == "true"),
+        })
+    }
+}

@@ -1,0 +1,412 @@
+//! Which cluster, and as whom: kubeconfig or service account, found in kubectl's order.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use kube::{
+    Config,
+    config::{InClusterError, Kubeconfig, KubeconfigError},
+};
+
+use super::connect;
+
+/// What the configuration says about cluster access: `[kube] kubeconfig` and `context`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KubeOptions {
+    /// A kubeconfig; empty: `KUBECONFIG`, in a pod its service account, else `~/.kube/config`.
+    pub kubeconfig: String,
+    /// A context of the kubeconfig; empty: its `current-context`. With a context named, the service account is not
+    /// considered.
+    pub context: String,
+}
+
+/// Everything needed to reach one cluster. It holds no connection; [`ClusterAccess::client`] makes clients.
+#[derive(Clone)]
+pub struct ClusterAccess {
+    config: Config,
+    cluster_name: Option<String>,
+}
+
+/// Why there is no access to a cluster. Nothing was sent yet.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// Nothing names a cluster.
+    #[error(
+        "no cluster access found: tried {tried}; set [kube] kubeconfig or KUBECONFIG, or run in a pod with a service account"
+    )]
+    NotFound {
+        /// Every place that was looked at, and what was there.
+        tried: String,
+    },
+    /// A kubeconfig cannot be read, or does not say what is needed.
+    #[error("failed to use kubeconfig {path}")]
+    Kubeconfig {
+        /// The file, or the files of `KUBECONFIG`.
+        path: String,
+        /// What is wrong with it.
+        source: Box<KubeconfigError>,
+    },
+    /// The kubeconfig has no such context.
+    #[error("no context {context:?} in kubeconfig {path}, expected one of: {known}")]
+    UnknownContext {
+        /// The file, or the files of `KUBECONFIG`.
+        path: String,
+        /// The context that was asked for.
+        context: String,
+        /// The contexts there are.
+        known: String,
+    },
+    /// The kubeconfig has no `current-context` and none was named.
+    #[error("kubeconfig {path} has no current-context, set [kube] context to one of: {known}")]
+    NoContext {
+        /// The file, or the files of `KUBECONFIG`.
+        path: String,
+        /// The contexts there are.
+        known: String,
+    },
+    /// This is a pod, but its service account cannot be used.
+    #[error("failed to use the pod's service account; is automountServiceAccountToken off?")]
+    ServiceAccount(#[source] Box<InClusterError>),
+    /// The server's address is no URL.
+    #[error("unexpected server address {url:?}, expected http://HOST[:PORT] or https://HOST[:PORT]")]
+    ServerUrl {
+        /// The address.
+        url: String,
+    },
+    /// The cluster is behind a proxy.
+    #[error(
+        "unsupported proxy {proxy} for {server}; put the server's host into NO_PROXY if it can be reached directly"
+    )]
+    Proxy {
+        /// The proxy.
+        proxy: String,
+        /// The API server.
+        server: String,
+    },
+    /// TLS or credentials cannot be set up.
+    #[error("failed to set up the client for {server}")]
+    Client {
+        /// The API server.
+        server: String,
+        /// What is wrong.
+        source: Box<kube::Error>,
+    },
+}
+
+/// What of the process's surroundings says where the cluster is.
+#[derive(Clone, Debug, Default)]
+struct Surroundings {
+    kubeconfig: Option<OsString>,
+    in_pod: bool,
+    home: Option<PathBuf>,
+    no_proxy: String,
+}
+
+impl Surroundings {
+    fn of_process() -> Self {
+        Self {
+            kubeconfig: env::var_os("KUBECONFIG").filter(|value| !value.is_empty()),
+            in_pod: env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty()),
+            home: env::home_dir(),
+            no_proxy: env::var("NO_PROXY").or_else(|_| env::var("no_proxy")).unwrap_or_default(),
+        }
+    }
+}
+
+/// Where access comes from.
+#[derive(Debug, PartialEq)]
+enum Source {
+    Files(Vec<PathBuf>),
+    ServiceAccount,
+}
+
+impl ClusterAccess {
+    /// Finds the cluster as kubectl does: the kubeconfig named, the files of `KUBECONFIG`, in a pod its service account,
+    /// `~/.kube/config`. Reads files; sends nothing.
+    pub fn load(options: &KubeOptions) -> Result<Self, AccessError> {
+        Self::load_in(options, &Surroundings::of_process())
+    }
+
+    /// Makes access to a server that wants no credentials, `http://127.0.0.1:8001`.
+    pub fn without_credentials(url: &str, cluster_name: &str) -> Result<Self, AccessError> {
+        let server = url.parse().map_err(|_| AccessError::ServerUrl { url: url.to_owned() })?;
+        Self::prepare(Config::new(server), Some(cluster_name.to_owned()), "")
+    }
+
+    /// Returns what the kubeconfig calls the context; `None` in a pod, where nothing names the cluster.
+    pub fn cluster_name(&self) -> Option<&str> {
+        self.cluster_name.as_deref()
+    }
+
+    /// Returns the API server's address, without credentials.
+    pub fn server_url(&self) -> String {
+        server_url(&self.config)
+    }
+
+    /// Makes a client whose connections live on the current tokio runtime: call it on the arbiter that will use it, and
+    /// use it there only.
+    ///
+    /// A credential plugin of the kubeconfig is run, and waited for.
+    pub fn client(&self) -> Result<kube::Client, AccessError> {
+        connect::client(&self.config)
+            .map_err(|source| AccessError::Client { server: self.server_url(), source: Box::new(source) })
+    }
+
+    fn load_in(options: &KubeOptions, surroundings: &Surroundings) -> Result<Self, AccessError> {
+        match find(options, surroundings)? {
+            Source::ServiceAccount => {
+                let config = Config::incluster().map_err(|error| AccessError::ServiceAccount(Box::new(error)))?;
+                Self::prepare(config, None, &surroundings.no_proxy)
+            }
+            Source::Files(paths) => {
+                let (config, context) = read(&paths, &options.context)?;
+                Self::prepare(config, Some(context), &surroundings.no_proxy)
+            }
+        }
+    }
+
+    fn prepare(mut config: Config, cluster_name: Option<String>, no_proxy: &str) -> Result<Self, AccessError> {
+        if config.cluster_url.host().is_none() || !matches!(config.cluster_url.scheme_str(), Some("http" | "https")) {
+            return Err(AccessError::ServerUrl { url: config.cluster_url.to_string() });
+        }
+        // the kube crate takes HTTPS_PROXY for http:// servers too and compares NO_PROXY with the proxy itself
+        if let Some(proxy) = config.proxy_url.take()
+            && config.cluster_url.scheme_str() == Some("https")
+            && !is_direct(config.cluster_url.host().unwrap_or_default(), no_proxy)
+        {
+            return Err(AccessError::Proxy {
+                proxy: proxy.host().unwrap_or_default().into(),
+                server: server_url(&config),
+            });
+        }
+        // Retries are the reflector's: shown, not silent. Streams live for minutes: their idle deadline is the reflector's.
+        config.default_retry = false;
+        config.read_timeout = None;
+        config.disable_compression = true;
+        Ok(Self { config, cluster_name })
+    }
+}
+
+impl fmt::Debug for ClusterAccess {
+    /// Leaves the credentials out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { config: _, cluster_name } = self;
+        f.debug_struct("ClusterAccess").field("server", &self.server_url()).field("cluster_name", cluster_name).finish()
+    }
+}
+
+fn server_url(config: &Config) -> String {
+    let uri = &config.cluster_url;
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{}://{host}{}", uri.scheme_str().unwrap_or("https"), uri.path().trim_end_matches('/'))
+}
+
+/// Decides where access comes from.
+fn find(options: &KubeOptions, surroundings: &Surroundings) -> Result<Source, AccessError> {
+    if !options.kubeconfig.is_empty() {
+        return Ok(Source::Files(vec![expand_home(&options.kubeconfig, surroundings.home.as_deref())]));
+    }
+    let mut tried = vec!["[kube] kubeconfig (not set)".to_owned()];
+    match &surroundings.kubeconfig {
+        Some(list) => {
+            // as kubectl does, files that do not exist are passed over
+            let named: Vec<PathBuf> = env::split_paths(list).filter(|path| !path.as_os_str().is_empty()).collect();
+            let files: Vec<PathBuf> = named.iter().filter(|path| path.exists()).cloned().collect();
+            if !files.is_empty() {
+                return Ok(Source::Files(files));
+            }
+            tried.push(format!("KUBECONFIG ({} does not exist)", list.to_string_lossy()));
+        }
+        None => tried.push("KUBECONFIG (not set)".to_owned()),
+    }
+    if surroundings.in_pod && options.context.is_empty() {
+        return Ok(Source::ServiceAccount);
+    }
+    tried.push(
+        if surroundings.in_pod {
+            "no service account, as a context is named"
+        } else {
+            "service account (not in a pod)"
+        }
+        .into(),
+    );
+    match &surroundings.home {
+        Some(home) => {
+            let file = home.join(".kube").join("config");
+            if file.exists() {
+                return Ok(Source::Files(vec![file]));
+            }
+            tried.push(format!("{} (does not exist)", file.display()));
+        }
+        None => tried.push("~/.kube/config (no home directory)".to_owned()),
+    }
+    Err(AccessError::NotFound { tried: tried.join(", ") })
+}
+
+fn expand_home(path: &str, home: Option<&Path>) -> PathBuf {
+    match (path.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => path.into(),
+    }
+}
+
+/// Reads and merges kubeconfigs; returns what they say of a context, and its name.
+fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessError> {
+    let path = || {
+        let list = env::join_paths(paths).unwrap_or_default();
+        OsStr::to_string_lossy(&list).into_owned()
+    };
+    let failed = |source| AccessError::Kubeconfig { path: path(), source: Box::new(source) };
+    let mut merged = Kubeconfig::default();
+    for file in paths {
+        merged = Kubeconfig::read_from(file).and_then(|next| merged.merge(next)).map_err(failed)?;
+    }
+    let known = || match &merged.contexts[..] {
+        [] => "(it has none)".to_owned(),
+        contexts => contexts.iter().map(|context| &*context.name).collect::<Vec<_>>().join(", "),
+    };
+    let current = merged.current_context.clone().filter(|name| !name.is_empty());
+    let context = match (context, current) {
+        ("", Some(current)) => current,
+        ("", None) => return Err(AccessError::NoContext { path: path(), known: known() }),
+        (named, _) => named.to_owned(),
+    };
+    if !merged.contexts.iter().any(|named| named.name == context) {
+        return Err(AccessError::UnknownContext { path: path(), known: known(), context });
+    }
+    merged.current_context = Some(context.clone());
+    Ok((Config::try_from(merged).map_err(failed)?, context))
+}
+
+/// Returns whether `NO_PROXY` says that `host` is reached without a proxy: its name, a domain above it, or `*`. Loopback
+/// always is.
+fn is_direct(host: &str, no_proxy: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = bare == "localhost" || bare.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    is_loopback
+        || no_proxy.split(',').map(|entry| entry.trim().trim_start_matches('.')).any(|entry| {
+            let above = || bare.strip_suffix(entry).is_some_and(|rest| rest.ends_with('.'));
+            entry == "*" || !entry.is_empty() && (bare == entry || above())
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KUBECONFIG: &str = r"
+apiVersion: v1
+kind: Config
+current-context: dev
+contexts:
+- {name: dev, context: {cluster: c, user: u}}
+- {name: prod, context: {cluster: p, user: u}}
+- {name: odd, context: {cluster: o}}
+clusters:
+- {name: c, cluster: {server: 'http://127.0.0.1:8080/'}}
+- {name: p, cluster: {server: 'https://user:secret@prod.example:6443/k8s/'}}
+- {name: o, cluster: {server: 'localhost'}}
+users:
+- {name: u, user: {token: t0ps3cret}}
+";
+
+    fn home() -> (tempfile::TempDir, Surroundings) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(".kube")).unwrap();
+        std::fs::write(dir.path().join(".kube/config"), KUBECONFIG).unwrap();
+        let surroundings = Surroundings { home: Some(dir.path().into()), ..Surroundings::default() };
+        (dir, surroundings)
+    }
+
+    fn options(kubeconfig: &str, context: &str) -> KubeOptions {
+        KubeOptions { kubeconfig: kubeconfig.into(), context: context.into() }
+    }
+
+    #[test]
+    fn access_is_found_in_kubectls_order() {
+        let (dir, at_home) = home();
+        let other = dir.path().join("other");
+        std::fs::write(&other, KUBECONFIG).unwrap();
+        let in_pod = Surroundings { in_pod: true, ..at_home.clone() };
+        let with_env = Surroundings { kubeconfig: Some(other.clone().into()), ..in_pod.clone() };
+        let default_file = Source::Files(vec![dir.path().join(".kube/config")]);
+
+        assert_eq!(find(&options("/x", ""), &with_env).unwrap(), Source::Files(vec!["/x".into()]));
+        assert_eq!(find(&options("~/other", ""), &with_env).unwrap(), Source::Files(vec![other.clone()]));
+        assert_eq!(find(&options("", ""), &with_env).unwrap(), Source::Files(vec![other.clone()]));
+        assert_eq!(find(&options("", ""), &in_pod).unwrap(), Source::ServiceAccount);
+        assert_eq!(find(&options("", "dev"), &in_pod).unwrap(), default_file);
+        assert_eq!(find(&options("", ""), &at_home).unwrap(), default_file);
+        let list = env::join_paths([dir.path().join("missing"), other.clone()]).unwrap();
+        let with_list = Surroundings { kubeconfig: Some(list), ..at_home };
+        assert_eq!(find(&options("", ""), &with_list).unwrap(), Source::Files(vec![other]));
+    }
+
+    #[test]
+    fn where_nothing_is_found_every_place_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let surroundings = Surroundings {
+            home: Some(dir.path().into()),
+            kubeconfig: Some("/missing".into()),
+            ..Surroundings::default()
+        };
+        let error = ClusterAccess::load_in(&KubeOptions::default(), &surroundings).unwrap_err().to_string();
+        for part in [
+            "KUBECONFIG (/missing does not exist)",
+            "not in a pod",
+            ".kube/config (does not exist)",
+            "[kube] kubeconfig",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_context_names_the_cluster_and_plain_http_works() {
+        let (_dir, at_home) = home();
+        let access = ClusterAccess::load_in(&KubeOptions::default(), &at_home).unwrap();
+        assert_eq!((access.cluster_name(), &*access.server_url()), (Some("dev"), "http://127.0.0.1:8080"));
+        assert!(!access.config.default_retry && access.config.disable_compression);
+        assert_eq!(access.config.read_timeout, None);
+        let access = ClusterAccess::load_in(&options("", "prod"), &at_home).unwrap();
+        assert_eq!((access.cluster_name(), &*access.server_url()), (Some("prod"), "https://prod.example:6443/k8s"));
+        let shown = format!("{access:?}");
+        assert!(!shown.contains("secret") && !shown.contains("t0ps"), "{shown}");
+    }
+
+    #[test]
+    fn a_wrong_kubeconfig_is_named_with_what_was_expected() {
+        let (dir, at_home) = home();
+        let load = |options: &KubeOptions| ClusterAccess::load_in(options, &at_home).unwrap_err().to_string();
+        assert!(load(&options("", "prdo")).contains("expected one of: dev, prod, odd"));
+        assert!(load(&options("", "odd")).contains("expected http://"));
+        assert!(load(&options("/missing", "")).contains("/missing"));
+        let empty = dir.path().join("empty");
+        std::fs::write(&empty, "").unwrap();
+        assert!(load(&options(empty.to_str().unwrap(), "")).contains("no current-context"));
+        std::fs::write(&empty, "a: [").unwrap();
+        assert!(load(&options(empty.to_str().unwrap(), "")).contains("failed to use kubeconfig"));
+    }
+
+    #[test]
+    fn no_proxy_names_hosts_and_domains() {
+        for (host, no_proxy, expected) in [
+            ("127.0.0.1", "", true),
+            ("[::1]", "", true),
+            ("localhost", "", true),
+            ("api.example.com", "", false),
+            ("api.example.com", "a, api.example.com", true),
+            ("api.example.com", ".example.com", true),
+            ("api.example.com", "example.com", true),
+            ("badexample.com", "example.com", false),
+            ("api.example.com", "*", true),
+        ] {
+            assert_eq!(is_direct(host, no_proxy), expected, "{host} {no_proxy:?}");
+        }
+    }
+}

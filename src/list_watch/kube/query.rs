@@ -1,0 +1,166 @@
+//! What is sent: the path and query of each request. Only the parameters that the rules name, in the order of their
+//! names.
+
+use form_urlencoded::Serializer;
+
+use super::Scope;
+use crate::{
+    list_watch::{ListRequest, WatchRequest},
+    object::ResourceType,
+};
+
+/// `Accept` of a list.
+pub(super) fn accept_list(scope: &Scope) -> &'static str {
+    if scope.metadata_only {
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+    } else {
+        "application/json"
+    }
+}
+
+/// `Accept` of a watch.
+pub(super) fn accept_watch(scope: &Scope) -> &'static str {
+    if scope.metadata_only {
+        "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+    } else {
+        "application/json"
+    }
+}
+
+/// Returns path and query of one page (A-2, P-2).
+pub(super) fn list_uri(resource: &ResourceType, scope: &Scope, request: &ListRequest) -> String {
+    let mut query = Query::default();
+    query.text("continue", request.continue_token.as_deref().unwrap_or_default());
+    scope_of(&mut query, scope);
+    if let Some(limit) = request.limit {
+        query.number("limit", limit);
+    }
+    query.text("resourceVersion", request.resource_version.as_str());
+    query.below(&resource.path(scope.namespace.as_deref()))
+}
+
+/// Returns path and query of a watch.
+pub(super) fn watch_uri(resource: &ResourceType, scope: &Scope, request: &WatchRequest) -> String {
+    let mut query = Query::default();
+    query.text("allowWatchBookmarks", "true");
+    scope_of(&mut query, scope);
+    query.text("resourceVersion", request.resource_version.as_str());
+    if request.initial_events {
+        query.text("resourceVersionMatch", "NotOlderThan");
+        query.text("sendInitialEvents", "true");
+    }
+    query.number("timeoutSeconds", request.timeout_seconds);
+    query.text("watch", "true");
+    query.below(&resource.path(scope.namespace.as_deref()))
+}
+
+fn scope_of(query: &mut Query, scope: &Scope) {
+    query.text("fieldSelector", &scope.fields);
+    query.text("labelSelector", &scope.labels);
+}
+
+/// A query string; what is empty is left out.
+struct Query(Serializer<'static, String>);
+
+impl Default for Query {
+    fn default() -> Self {
+        Self(Serializer::new(String::new()))
+    }
+}
+
+impl Query {
+    fn text(&mut self, name: &str, value: &str) {
+        if !value.is_empty() {
+            self.0.append_pair(name, value);
+        }
+    }
+
+    fn number(&mut self, name: &str, value: u32) {
+        self.0.append_pair(name, &value.to_string());
+    }
+
+    fn below(mut self, path: &str) -> String {
+        // as a URL has it, not as a form has it: there are parsers that leave a plus as it is
+        let query = self.0.finish().replace('+', "%20");
+        if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::ResourceVersion;
+
+    fn pods() -> ResourceType {
+        ResourceType {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "Pod".into(),
+            plural: "pods".into(),
+            namespaced: true,
+        }
+    }
+
+    fn list(rv: &str, limit: Option<u32>, continue_token: Option<&str>) -> ListRequest {
+        ListRequest { resource_version: rv.into(), limit, continue_token: continue_token.map(Into::into) }
+    }
+
+    #[test]
+    fn a2_p2_a_list_names_only_what_is_set() {
+        for (request, expected) in [
+            (list("", None, None), "/api/v1/pods"),
+            (list("0", Some(500), None), "/api/v1/pods?limit=500&resourceVersion=0"),
+            (list("7", None, None), "/api/v1/pods?resourceVersion=7"),
+            (list("", Some(500), Some("a+/=&b c")), "/api/v1/pods?continue=a%2B%2F%3D%26b%20c&limit=500"),
+            (list("", None, Some("")), "/api/v1/pods"),
+        ] {
+            assert_eq!(list_uri(&pods(), &Scope::default(), &request), expected);
+        }
+    }
+
+    #[test]
+    fn r30_r41_a_watch_names_only_what_is_set() {
+        let watch = |rv: &str, initial_events| WatchRequest {
+            resource_version: ResourceVersion::from(rv),
+            initial_events,
+            timeout_seconds: 300,
+        };
+        for (request, expected) in [
+            (watch("", false), "allowWatchBookmarks=true&timeoutSeconds=300&watch=true"),
+            (watch("7", false), "allowWatchBookmarks=true&resourceVersion=7&timeoutSeconds=300&watch=true"),
+            (
+                watch("", true),
+                "allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=300&watch=true",
+            ),
+            (
+                watch("7", true),
+                "allowWatchBookmarks=true&resourceVersion=7&resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=300&watch=true",
+            ),
+        ] {
+            assert_eq!(watch_uri(&pods(), &Scope::default(), &request), format!("/api/v1/pods?{expected}"));
+        }
+    }
+
+    #[test]
+    fn lw1_both_requests_carry_the_same_scope() {
+        let scope = Scope {
+            namespace: Some("a".into()),
+            labels: "app in (web,api),!legacy".into(),
+            fields: "status.phase!=Succeeded".into(),
+            metadata_only: true,
+        };
+        let selectors =
+            "fieldSelector=status.phase%21%3DSucceeded&labelSelector=app%20in%20%28web%2Capi%29%2C%21legacy";
+        assert_eq!(list_uri(&pods(), &scope, &list("", None, None)), format!("/api/v1/namespaces/a/pods?{selectors}"));
+        let request = WatchRequest { resource_version: "7".into(), initial_events: false, timeout_seconds: 9 };
+        assert_eq!(
+            watch_uri(&pods(), &scope, &request),
+            format!(
+                "/api/v1/namespaces/a/pods?allowWatchBookmarks=true&{selectors}&resourceVersion=7&timeoutSeconds=9&watch=true"
+            )
+        );
+        assert!(accept_list(&scope).starts_with("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,"));
+        assert!(accept_watch(&scope).starts_with("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,"));
+        assert_eq!(accept_watch(&Scope::default()), "application/json");
+    }
+}

@@ -1,0 +1,456 @@
+//! The source against a scripted server: raw bytes over TCP, one connection after the other.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::{Instant, sleep, timeout},
+};
+
+use super::*;
+use crate::list_watch::WatchEvent;
+
+/// What the server does on a connection once it has read a request.
+#[derive(Clone)]
+enum Step {
+    Send(Vec<u8>),
+    Wait(Duration),
+    /// Ends the connection with RST instead of FIN.
+    Reset,
+    /// Keeps silent until the client is gone.
+    Hold,
+}
+
+/// A server that answers the n-th connection as the n-th script says, and the rest as the last one.
+struct Server {
+    url: String,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    async fn start(scripts: Vec<Vec<Step>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+        let seen = requests.clone();
+        tokio::spawn(async move {
+            for number in 0.. {
+                let (socket, _) = listener.accept().await.unwrap();
+                let script = scripts[usize::min(number, scripts.len() - 1)].clone();
+                tokio::spawn(play(socket, script, seen.clone()));
+            }
+        });
+        Self { url, requests }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    fn source(&self) -> KubeListWatch {
+        self.source_of(Scope::default(), Limits { idle: Duration::from_secs(5), ..Limits::default() })
+    }
+
+    fn source_of(&self, scope: Scope, limits: Limits) -> KubeListWatch {
+        source(&self.url, scope, limits)
+    }
+}
+
+fn source(url: &str, scope: Scope, limits: Limits) -> KubeListWatch {
+    let client = ClusterAccess::without_credentials(url, "test").unwrap().client().unwrap();
+    let pods = ResourceType {
+        group: String::new(),
+        version: "v1".into(),
+        kind: "Pod".into(),
+        plural: "pods".into(),
+        namespaced: true,
+    };
+    KubeListWatch::new(client, Arc::new(pods), scope, ScanPlan::default(), limits)
+}
+
+async fn play(mut socket: TcpStream, script: Vec<Step>, seen: Arc<Mutex<Vec<String>>>) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match socket.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => return,
+        }
+    }
+    seen.lock().unwrap().push(String::from_utf8(head).unwrap());
+    for step in script {
+        match step {
+            Step::Send(bytes) => {
+                if socket.write_all(&bytes).await.is_err() {
+                    return;
+                }
+            }
+            Step::Wait(time) => sleep(time).await,
+            Step::Reset => {
+                socket.set_zero_linger().unwrap();
+                return;
+            }
+            Step::Hold => {
+                socket.read_u8().await.ok();
+            }
+        }
+    }
+}
+
+fn send(text: impl AsRef<[u8]>) -> Step {
+    Step::Send(text.as_ref().into())
+}
+
+/// A whole answer with a length.
+fn answer(status: &str, headers: &str, body: &str) -> Vec<Step> {
+    vec![send(format!(
+        "HTTP/1.1 {status}\r\n{headers}connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    ))]
+}
+
+fn ok(body: &str) -> Vec<Step> {
+    answer("200 OK", "", body)
+}
+
+/// The head of an answer in HTTP/1.1 chunks.
+fn chunked() -> Step {
+    send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+}
+
+fn chunk(text: &str) -> Step {
+    send(format!("{:x}\r\n{text}\r\n", text.len()))
+}
+
+fn pod(name: &str, rv: u32) -> String {
+    format!(
+        r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"a","uid":"u-{name}","resourceVersion":"{rv}"}}}}"#
+    )
+}
+
+fn event(kind: &str, name: &str, rv: u32) -> String {
+    format!("{{\"type\":\"{kind}\",\"object\":{}}}\n", pod(name, rv))
+}
+
+const POD_LIST: &str = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"9","continue":"next"},"items":[
+{"metadata":{"name":"web","namespace":"a","uid":"u","resourceVersion":"5"},"spec":{}}]}"#;
+
+fn first_page() -> ListRequest {
+    ListRequest { resource_version: "0".into(), limit: Some(500), continue_token: None }
+}
+
+fn from_seven() -> WatchRequest {
+    WatchRequest { resource_version: "7".into(), initial_events: false, timeout_seconds: 300 }
+}
+
+/// Reads a watch to its end: the sizes of its batches, what came, and how it ended.
+async fn drain(mut stream: WatchStream) -> (Vec<usize>, Vec<String>, Option<Failure>) {
+    let (mut sizes, mut said) = (Vec::new(), Vec::new());
+    while let Some(batch) = timeout(Duration::from_secs(10), stream.next()).await.expect("the stream goes on") {
+        match batch {
+            Ok(events) => {
+                sizes.push(events.len());
+                said.extend(events.iter().map(say));
+            }
+            Err(failure) => {
+                assert!(stream.next().await.is_none(), "an error is the end");
+                return (sizes, said, Some(failure));
+            }
+        }
+    }
+    (sizes, said, None)
+}
+
+fn say(event: &WatchEvent) -> String {
+    match event {
+        WatchEvent::Added(object) => format!("+{}", object.name()),
+        WatchEvent::Modified(object) => format!("~{}", object.name()),
+        WatchEvent::Deleted(object) => format!("-{}", object.name()),
+        WatchEvent::Bookmark { resource_version, .. } => format!("@{resource_version}"),
+        WatchEvent::Error(status) => format!("!{}", status.code),
+        WatchEvent::Skipped(_) => "skipped".into(),
+        WatchEvent::Undecodable(_) => "undecodable".into(),
+    }
+}
+
+#[tokio::test]
+async fn a2_a7_a_list_is_asked_for_and_read() {
+    let server = Server::start(vec![ok(POD_LIST)]).await;
+    let page = server.source().list(first_page()).await.unwrap();
+    assert_eq!((page.resource_version.as_str(), page.continue_token.as_deref()), ("9", Some("next")));
+    let value = page.items[0].value().unwrap();
+    assert_eq!((&value["kind"], &value["apiVersion"]), (&"Pod".into(), &"v1".into()));
+    let request = server.requests().remove(0).to_lowercase();
+    assert!(request.starts_with("get /api/v1/pods?limit=500&resourceversion=0 http/1.1\r\n"), "{request}");
+    assert!(request.contains("\r\naccept: application/json\r\n"), "{request}");
+}
+
+#[tokio::test]
+async fn t6_document_boundaries_are_not_chunk_boundaries() {
+    let stream = event("ADDED", "x", 8) + &event("MODIFIED", "x", 9) + &event("DELETED", "x", 10);
+    for size in [1, 7, 64, 1000] {
+        let mut steps = vec![chunked()];
+        for piece in stream.as_bytes().chunks(size) {
+            steps.push(chunk(std::str::from_utf8(piece).unwrap()));
+        }
+        steps.push(send("0\r\n\r\n"));
+        let server = Server::start(vec![steps]).await;
+        let stream = server.source().watch(from_seven()).await.unwrap();
+        let (_, said, end) = drain(stream).await;
+        assert_eq!((said, end), (vec!["+x".to_owned(), "~x".into(), "-x".into()], None), "{size}");
+        let request = server.requests().remove(0).to_lowercase();
+        assert!(request.contains("\r\naccept-encoding: identity\r\n"), "{request}");
+    }
+}
+
+#[tokio::test]
+async fn d3_what_has_arrived_is_one_batch_though_each_event_is_a_chunk_of_its_own() {
+    let mut many = Vec::new();
+    for number in 0..100 {
+        let text = event("ADDED", &format!("p{number}"), 8 + number);
+        many.extend_from_slice(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes());
+    }
+    let steps = vec![
+        chunked(),
+        Step::Send(many),
+        Step::Wait(Duration::from_millis(200)),
+        chunk(&event("ADDED", "last", 200)),
+        send("0\r\n\r\n"),
+    ];
+    let server = Server::start(vec![steps]).await;
+    // on a LocalSet, as on an arbiter: there the connection's task is not in the same queue
+    let source = server.source();
+    let local = tokio::task::LocalSet::new();
+    let reader = local.spawn_local(async move {
+        let stream = source.watch(from_seven()).await.unwrap();
+        sleep(Duration::from_millis(100)).await;
+        drain(stream).await
+    });
+    let (sizes, said, end) = local.run_until(reader).await.unwrap();
+    assert_eq!((said.len(), end), (101, None));
+    assert!(sizes.len() <= 4, "{sizes:?}");
+    assert_eq!(sizes.last(), Some(&1));
+}
+
+#[tokio::test]
+async fn r43_a_stream_that_ends_within_a_document_delivers_what_was_whole() {
+    let whole = event("ADDED", "x", 8);
+    let half = event("MODIFIED", "x", 9)[..40].to_owned();
+    // with the last chunk, and cut off without it
+    let clean = vec![chunked(), chunk(&whole), chunk(&half), send("0\r\n\r\n")];
+    let cut = vec![chunked(), chunk(&whole), chunk(&half)];
+    let reset = vec![chunked(), chunk(&whole), Step::Wait(Duration::from_millis(50)), Step::Reset];
+    for (steps, is_clean) in [(clean, true), (cut, false), (reset, false)] {
+        let server = Server::start(vec![steps]).await;
+        let (_, said, end) = drain(server.source().watch(from_seven()).await.unwrap()).await;
+        assert_eq!(said, ["+x"]);
+        match end {
+            None => assert!(is_clean),
+            Some(Failure::Disconnected(_)) => assert!(!is_clean),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn r54_nothing_is_read_after_an_undecodable_document() {
+    let steps =
+        vec![chunked(), chunk(&event("ADDED", "x", 8)), chunk("{\"type\":\"ODD\",\"object\":{}}\n"), Step::Hold];
+    let server = Server::start(vec![steps]).await;
+    let (_, said, end) = drain(server.source().watch(from_seven()).await.unwrap()).await;
+    assert_eq!((said, end), (vec!["+x".to_owned(), "undecodable".into()], None));
+}
+
+#[tokio::test]
+async fn a_frame_over_the_cap_ends_the_stream_after_the_events_before_it() {
+    let long = event("ADDED", &"x".repeat(2000), 9);
+    let server = Server::start(vec![vec![chunked(), chunk(&(event("ADDED", "x", 8) + &long)), Step::Hold]]).await;
+    let limits = Limits { max_frame: 1000, ..Limits::default() };
+    let source = server.source_of(Scope::default(), limits);
+    let (_, said, end) = drain(source.watch(from_seven()).await.unwrap()).await;
+    assert_eq!((said, end), (vec!["+x".to_owned()], Some(Failure::FrameTooLong { max_bytes: 1000 })));
+}
+
+#[tokio::test]
+async fn d4_an_expired_or_too_large_version_is_not_repeated() {
+    let expired = r#"{"kind":"Status","status":"Failure","code":410,"reason":"Expired","message":"too old"}"#;
+    let too_large = r#"{"kind":"Status","code":504,"reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge"}],"retryAfterSeconds":1}}"#;
+    for (answer, expected) in [
+        (answer("410 Gone", "", expired), (true, false)),
+        (answer("410 Gone", "retry-after: 0\r\n", "gone, in prose"), (true, false)),
+        (answer("504 Gateway Timeout", "retry-after: 1\r\n", too_large), (false, true)),
+    ] {
+        let server = Server::start(vec![answer]).await;
+        for failure in [
+            server.source().list(first_page()).await.unwrap_err(),
+            server.source().watch(from_seven()).await.map(|_| ()).unwrap_err(),
+        ] {
+            let status = failure.status().unwrap_or_else(|| panic!("{failure:?}"));
+            assert_eq!((status.is_expired(), status.is_too_large()), expected);
+        }
+        assert_eq!(server.requests().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn t1_retry_after_is_repeated_with_the_same_query_ten_times_at_most() {
+    let busy = answer("429 Too Many Requests", "retry-after: 0\r\n", "busy");
+    let server = Server::start(vec![busy.clone()]).await;
+    let failure = server.source().watch(from_seven()).await.map(|_| ()).unwrap_err();
+    assert!(failure.status().is_some_and(|status| status.code == 429), "{failure:?}");
+    let requests = server.requests();
+    assert_eq!(requests.len(), 11);
+    assert!(requests.iter().all(|request| request == &requests[0]));
+
+    let server =
+        Server::start(vec![answer("503 Service Unavailable", "retry-after: 1\r\n", ""), busy, ok(POD_LIST)]).await;
+    let start = Instant::now();
+    assert_eq!(server.source().list(first_page()).await.unwrap().items.len(), 1);
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    assert_eq!(server.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn t1_an_error_without_the_header_is_passed_up_at_once() {
+    let patience = r#"{"kind":"Status","code":503,"details":{"retryAfterSeconds":1}}"#;
+    for (status, headers, body) in [
+        ("500 Internal Server Error", "", ""),
+        ("503 Service Unavailable", "", patience),
+        ("503 Service Unavailable", "retry-after: Wed, 21 Oct 2026 07:28:00 GMT\r\n", ""),
+        ("403 Forbidden", "retry-after: 0\r\n", r#"{"kind":"Status","code":403,"reason":"Forbidden","message":"no"}"#),
+        ("302 Found", "location: /login\r\n", ""),
+    ] {
+        let server = Server::start(vec![answer(status, headers, body)]).await;
+        let failure = server.source().list(first_page()).await.unwrap_err();
+        assert_eq!(failure.status().map(|s| s.code.to_string()).as_deref(), Some(&status[..3]), "{failure:?}");
+        assert_eq!(server.requests().len(), 1, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn t3_a_connection_lost_while_opening_or_within_a_list_is_repeated() {
+    let half = vec![send("HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n"), send(&POD_LIST[..60])];
+    let server = Server::start(vec![vec![Step::Reset], half, ok(POD_LIST)]).await;
+    assert_eq!(server.source().list(first_page()).await.unwrap().items.len(), 1);
+    assert_eq!(server.requests().len(), 3);
+
+    let stream = vec![chunked(), chunk(&event("ADDED", "x", 8)), send("0\r\n\r\n")];
+    let server = Server::start(vec![vec![Step::Reset], stream]).await;
+    let start = Instant::now();
+    let (_, said, _) = drain(server.source().watch(from_seven()).await.unwrap()).await;
+    assert_eq!(said, ["+x"]);
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    let requests = server.requests();
+    assert_eq!((requests.len(), &requests[0]), (2, &requests[1]));
+}
+
+#[tokio::test]
+async fn r40_a_refused_connection_is_passed_up_at_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let source = source(&url, Scope::default(), Limits::default());
+    assert_eq!(source.list(first_page()).await.unwrap_err(), Failure::Refused);
+    assert_eq!(source.watch(from_seven()).await.map(|_| ()).unwrap_err(), Failure::Refused);
+}
+
+#[tokio::test]
+async fn tls_towards_a_server_that_speaks_none_and_unknown_names_are_failures_of_the_request() {
+    let server = Server::start(vec![vec![send("HTTP/1.1 400 Bad Request\r\n\r\n")]]).await;
+    // the scripted server waits for the end of a request that never comes: let it answer anything at once
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+            socket.read_u8().await.ok();
+            sleep(Duration::from_secs(1)).await;
+        }
+    });
+    for url in [&*url, "http://no-such-host.invalid"] {
+        let failure = source(url, Scope::default(), Limits::default()).list(first_page()).await.unwrap_err();
+        assert!(matches!(failure, Failure::Request(_)), "{failure:?}");
+    }
+    drop(server);
+}
+
+#[tokio::test]
+async fn garbage_is_undecodable_and_a_foreign_answer_is_no_list() {
+    let garbage = vec![send("\x16\x03 this is not HTTP\r\n\r\n")];
+    let html = ok("<html>login</html>");
+    let table = ok(r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","rows":[]}"#);
+    let status = ok(r#"{"kind":"Status","apiVersion":"v1","code":500}"#);
+    let broken = ok(r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[{"metadata":tru}]}"#);
+    for (answer, is_undecodable) in [(garbage, true), (html, false), (table, false), (status, false), (broken, true)] {
+        let server = Server::start(vec![answer]).await;
+        let failure = server.source().list(first_page()).await.unwrap_err();
+        let fits = if is_undecodable {
+            matches!(failure, Failure::Undecodable(_))
+        } else {
+            matches!(failure, Failure::NotAList(_))
+        };
+        assert!(fits, "{failure:?}");
+        assert_eq!(server.requests().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_never_goes_on_fails_after_the_idle_deadline_and_one_that_drips_does_not() {
+    let limits = Limits { idle: Duration::from_millis(300), ..Limits::default() };
+    let head = send(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", POD_LIST.len()));
+    for steps in
+        [vec![Step::Hold], vec![head.clone(), Step::Hold], vec![head.clone(), send(&POD_LIST[..90]), Step::Hold]]
+    {
+        let server = Server::start(vec![steps]).await;
+        let failure = server.source_of(Scope::default(), limits).list(first_page()).await.unwrap_err();
+        assert!(matches!(&failure, Failure::Disconnected(said) if said.contains("no byte")), "{failure:?}");
+        assert_eq!(server.requests().len(), 1);
+    }
+    let mut dripping = vec![head];
+    for piece in POD_LIST.as_bytes().chunks(30) {
+        dripping.extend([Step::Wait(Duration::from_millis(100)), send(piece)]);
+    }
+    let server = Server::start(vec![dripping]).await;
+    assert!(server.source_of(Scope::default(), limits).list(first_page()).await.is_ok());
+}
+
+#[tokio::test]
+async fn metadata_only_asks_for_partial_objects_and_gives_them_their_type() {
+    let list = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"9"},"items":[
+        {"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"web","namespace":"a"}}]}"#;
+    let scope = Scope { metadata_only: true, ..Scope::default() };
+    let server = Server::start(vec![ok(list)]).await;
+    let page = server.source_of(scope.clone(), Limits::default()).list(first_page()).await.unwrap();
+    assert_eq!(page.items[0].value().unwrap()["kind"], "Pod");
+    assert!(server.requests()[0].contains("accept: application/json;as=PartialObjectMetadataList;"));
+
+    let frame = "{\"type\":\"ADDED\",\"object\":{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":{\"name\":\"web\"}}}\n";
+    let server = Server::start(vec![vec![chunked(), chunk(frame), send("0\r\n\r\n")]]).await;
+    let mut stream = server.source_of(scope, Limits::default()).watch(from_seven()).await.unwrap();
+    match &stream.next().await.unwrap().unwrap()[..] {
+        [WatchEvent::Added(object)] => assert_eq!(object.value().unwrap()["kind"], "Pod"),
+        other => panic!("{other:?}"),
+    }
+    assert!(server.requests()[0].contains("accept: application/json;as=PartialObjectMetadata;"));
+}
+
+#[tokio::test]
+async fn lw3_a_dropped_stream_closes_its_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let served = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut buffer = vec![0; 4096];
+        assert!(socket.read(&mut buffer).await.unwrap() > 0);
+        socket.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
+        socket.read(&mut buffer).await
+    });
+    let stream = source(&url, Scope::default(), Limits::default()).watch(from_seven()).await.unwrap();
+    drop(stream);
+    let read = timeout(Duration::from_secs(5), served).await.expect("the connection closes").unwrap();
+    assert_eq!(read.unwrap_or(0), 0);
+}

@@ -1,0 +1,170 @@
+//! One GET, and what comes of its answer: a page, or batches of events.
+
+use std::{future::Future, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, Stream, stream};
+use http::{Request, Response, header};
+use http_body_util::BodyExt;
+use kube::client::Body;
+
+use super::{Attempt, Source, failure, query};
+use crate::list_watch::{
+    Failure, ListPage, WatchEvent,
+    decode::{ListDecoder, WatchDecoder, decode_status},
+};
+
+/// A batch is handed over once it was made of so many bytes, or holds so many events, even if more has arrived (D3 of
+/// the design: bounded latency and memory under load).
+const BATCH_BYTES_MAX: usize = 1 << 20;
+const BATCH_EVENTS_MAX: usize = 4096;
+
+/// How much of an error's body is read.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+/// Gets one page.
+pub(super) async fn list(source: &Source, uri: &str) -> Result<ListPage, Attempt> {
+    let request = get(uri).header(header::ACCEPT, query::accept_list(&source.scope));
+    let idle = source.limits.idle;
+    let mut body = send(source, request).await?.into_body();
+    let mut decoder = ListDecoder::new(source.served(), source.plan.clone(), source.limits.max_frame);
+    loop {
+        match within(idle, next_chunk(&mut body)).await? {
+            None => return Ok(decoder.finish()?),
+            Some(chunk) => decoder.push(&chunk?)?,
+        }
+    }
+}
+
+/// Opens a watch. The stream has nothing in common with the request any more; dropping it closes the connection.
+pub(super) async fn open_watch(
+    source: &Source,
+    uri: &str,
+) -> Result<impl Stream<Item = Result<Vec<WatchEvent>, Failure>> + use<>, Attempt> {
+    // a server may compress a watch event by event, which costs it and us more than it saves
+    let request =
+        get(uri).header(header::ACCEPT, query::accept_watch(&source.scope)).header(header::ACCEPT_ENCODING, "identity");
+    let body = send(source, request).await?.into_body();
+    let decoder = WatchDecoder::new(source.served(), source.plan.clone(), source.limits.max_frame);
+    let batches = Batches { body, decoder, end: None, events: 0 };
+    Ok(stream::unfold(batches, |mut batches| async move { Some((batches.next().await?, batches)) }))
+}
+
+/// An open watch.
+struct Batches {
+    body: Body,
+    decoder: WatchDecoder,
+    /// Set once nothing more is read.
+    end: Option<End>,
+    /// Length of the last batch, which is a good guess at the next one's.
+    events: usize,
+}
+
+enum End {
+    /// Said to the consumer after the events before it.
+    Failed(Failure),
+    Reached,
+}
+
+impl Batches {
+    /// Returns everything that has arrived, and waits if nothing has.
+    async fn next(&mut self) -> Option<Result<Vec<WatchEvent>, Failure>> {
+        let mut events = Vec::with_capacity(self.events);
+        let mut bytes = 0;
+        let mut is_dry = false;
+        while self.end.is_none() && bytes < BATCH_BYTES_MAX && events.len() < BATCH_EVENTS_MAX {
+            let chunk = if events.is_empty() {
+                next_chunk(&mut self.body).await
+            } else if let Some(chunk) = next_chunk(&mut self.body).now_or_never() {
+                chunk
+            } else if is_dry {
+                break;
+            } else {
+                // The connection's task hands over one chunk at a time and lives on this thread: let it go on. Only a
+                // body that has nothing after that is read out.
+                is_dry = true;
+                tokio::task::yield_now().await;
+                continue;
+            };
+            is_dry = false;
+            match chunk {
+                None => self.end = Some(End::Reached),
+                Some(Err(failure)) => self.end = Some(End::Failed(failure)),
+                Some(Ok(chunk)) => {
+                    bytes += chunk.len();
+                    self.decode(&chunk, &mut events);
+                }
+            }
+        }
+        self.events = events.len();
+        if !events.is_empty() {
+            return Some(Ok(events));
+        }
+        match self.end.replace(End::Reached) {
+            Some(End::Failed(failure)) => Some(Err(failure)),
+            _ => None,
+        }
+    }
+
+    fn decode(&mut self, chunk: &[u8], events: &mut Vec<WatchEvent>) {
+        if let Err(failure) = self.decoder.push(chunk, events) {
+            self.end = Some(End::Failed(failure));
+        } else if let Some(WatchEvent::Undecodable(_)) = events.last() {
+            self.end = Some(End::Reached);
+        }
+    }
+}
+
+fn get(uri: &str) -> http::request::Builder {
+    Request::get(uri)
+}
+
+/// Sends a request; an answer other than success is a failure.
+async fn send(source: &Source, request: http::request::Builder) -> Result<Response<Body>, Attempt> {
+    let request = request.body(Body::empty()).map_err(|error| Failure::Request(error.to_string()))?;
+    let idle = source.limits.idle;
+    let answer = within(idle, source.client.send(request)).await?.map_err(|error| failure::sort(&error))?;
+    if answer.status().is_success() {
+        return Ok(answer);
+    }
+    let (head, mut body) = answer.into_parts();
+    let text = error_text(&mut body, idle).await;
+    let retry_after = head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let status = decode_status(head.status.as_u16(), retry_after, &text);
+    let may_repeat = retry_after.is_some_and(|seconds| seconds.trim().parse::<u64>().is_ok());
+    Err(Attempt { failure: Failure::Status(status), may_repeat })
+}
+
+/// Reads the body of an error, as far as it comes.
+async fn error_text(body: &mut Body, idle: Duration) -> Vec<u8> {
+    let mut text = Vec::new();
+    while text.len() < ERROR_BYTES_MAX
+        && let Ok(Some(Ok(chunk))) = within(idle, next_chunk(body)).await
+    {
+        text.extend_from_slice(&chunk);
+    }
+    text
+}
+
+/// Returns the next piece of a body; `None` at its end.
+async fn next_chunk(body: &mut Body) -> Option<Result<Bytes, Failure>> {
+    loop {
+        match body.frame().await? {
+            Err(error) => return Some(Err(failure::sort(&error))),
+            Ok(frame) => {
+                // what is no data is a trailer
+                if let Ok(data) = frame.into_data() {
+                    return Some(Ok(data));
+                }
+            }
+        }
+    }
+}
+
+/// Waits so long. Silence is not repeated: it has cost more time than ten repeats would.
+async fn within<T>(idle: Duration, future: impl Future<Output = T>) -> Result<T, Attempt> {
+    tokio::time::timeout(idle, future).await.map_err(|_| Attempt {
+        failure: Failure::Disconnected(format!("no byte from the server for {idle:?}")),
+        may_repeat: false,
+    })
+}

@@ -1,0 +1,93 @@
+//! Whether one GET is repeated below the reflector, with the same query (T-1, T-3), and when it is not (T-2, D-4).
+
+use std::time::Duration;
+
+use super::Failure;
+
+/// Repeats of one GET (T-1).
+pub const REPEATS_MAX: u32 = 10;
+/// Delay before a lost connection is tried again (T-3).
+pub const RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// A longer `Retry-After` is not waited for in silence: the failure is passed up, and the reflector shows its wait.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
+
+/// The repeats of one GET, list or opening of a watch. Make one for each request of the reflector.
+#[derive(Clone, Debug, Default)]
+pub struct Retry {
+    repeats: u32,
+}
+
+impl Retry {
+    /// Returns how often the GET was repeated so far.
+    pub fn repeats(&self) -> u32 {
+        self.repeats
+    }
+
+    /// Returns after which delay the same GET is sent again; `None` passes `failure` up.
+    ///
+    /// Repeated are a lost connection, and 429 or 5xx with `Retry-After`. Not repeated: what the reflector answers
+    /// itself, that is a refused connection, an expired and a too large version (D-4).
+    pub fn next(&mut self, failure: &Failure) -> Option<Duration> {
+        let delay = match failure {
+            Failure::Disconnected(_) => RECONNECT_DELAY,
+            Failure::Status(status) if status.is_expired() || status.is_too_large() => return None,
+            Failure::Status(status) if status.is_too_many_requests() || (500..600).contains(&status.code) => {
+                status.retry_after.filter(|after| *after <= RETRY_AFTER_MAX)?
+            }
+            _ => return None,
+        };
+        if self.repeats == REPEATS_MAX {
+            return None;
+        }
+        self.repeats += 1;
+        Some(delay)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Status, *};
+
+    fn status(code: u16, retry_after: Option<u64>) -> Failure {
+        Failure::Status(Status { code, retry_after: retry_after.map(Duration::from_secs), ..Status::default() })
+    }
+
+    #[test]
+    fn t1_t3_d4_which_failures_are_repeated() {
+        let too_large = Status { too_large: true, ..status(504, Some(1)).status().unwrap().clone() };
+        let expired = Status { reason: "Expired".into(), ..status(503, Some(1)).status().unwrap().clone() };
+        let second = Duration::from_secs;
+        for (failure, expected) in [
+            (status(429, Some(3)), Some(second(3))),
+            (status(500, Some(0)), Some(second(0))),
+            (status(503, Some(1)), Some(second(1))),
+            (status(429, None), None),
+            (status(503, None), None),
+            (status(503, Some(3600)), None),
+            (status(404, Some(1)), None),
+            (status(403, Some(1)), None),
+            (status(410, Some(1)), None),
+            (Failure::Status(too_large), None),
+            (Failure::Status(expired), None),
+            (Failure::Disconnected("reset".into()), Some(second(1))),
+            (Failure::Refused, None),
+            (Failure::NotAList("Table".into()), None),
+            (Failure::Undecodable("x".into()), None),
+            (Failure::FrameTooLong { max_bytes: 1 }, None),
+            (Failure::Request("tls".into()), None),
+        ] {
+            assert_eq!(Retry::default().next(&failure), expected, "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn t1_ten_repeats_shared_by_all_causes_then_the_last_answer_is_passed_up() {
+        let mut retry = Retry::default();
+        for round in 0..REPEATS_MAX {
+            let failure = if round % 2 == 0 { status(503, Some(1)) } else { Failure::Disconnected(String::new()) };
+            assert!(retry.next(&failure).is_some(), "repeat {round}");
+        }
+        assert_eq!(retry.next(&status(503, Some(1))), None);
+        assert_eq!(retry.repeats(), REPEATS_MAX);
+    }
+}
