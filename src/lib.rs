@@ -45,8 +45,11 @@ pub mod backoff;
 mod client_error;
 pub mod discovery;
 pub mod list_watch;
+pub mod reflector;
 
+pub mod supervisor;
 
+pub mod testing;
 
 /// What the README shows is run.
 #[cfg(doctest)]

@@ -1,0 +1,469 @@
+//! Mirrors one collection of the API server as a stream of events: list or streaming list, then watch, for ever.
+//!
+//! [`Reflector`] is the pure machine (rules R-1 … R-64 with D-1 … D-6); `reflector/actor.rs` carries its actions out.
+//!
+//! ```text
+//!            ┌───────────────────────── wait, then a new cycle ─────────────────────────┐
+//!            ▼                                                                          │
+//!   Start ─▶ Streaming ──marker: Replace──▶ Watching ──410, 500, short, broken──▶ Waiting
+//!            │ gave up                      ▲  │  ▲                                     │
+//!            └──▶ Listing ──last page: ─────┘  │  └──────── wait, then rewatch ──────────┘
+//!                           Replace            └─▶ rewatch at once after a normal end
+//! ```
+//!
+//! A cycle begins with an initial state and ends when a watch cannot be resumed. `reflector/listing.rs`,
+//! `reflector/streaming.rs` and `reflector/watching.rs` hold one phase each, `reflector/report.rs` what is said of it.
+
+mod listing;
+mod pager;
+mod report;
+mod snapshot;
+mod stream;
+mod streaming;
+mod watching;
+
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::{
+    backoff::{Backoff, BackoffConfig},
+    list_watch::{Failure, ListPage, ListRequest, WatchEvent, WatchRequest},
+    object::{ResourceVersion, SharedObject},
+};
+
+pub use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorState, Report, WaitReason};
+use {listing::Listing, stream::Stream, streaming::Streaming};
+
+/// What the reflector emits: changes in stream order, and whole lists.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The server said `ADDED`.
+    Added(SharedObject),
+    /// The server said `MODIFIED`.
+    Updated(SharedObject),
+    /// The server said `DELETED`; the object is its final state.
+    Deleted(SharedObject),
+    /// A complete list, or the complete snapshot of a streaming list (R-23, R-33).
+    Replace {
+        /// Every object of the collection.
+        items: Vec<SharedObject>,
+        /// Version of the list.
+        resource_version: ResourceVersion,
+    },
+    /// The stream has come so far; no object changed (A-5).
+    Bookmark(ResourceVersion),
+    /// Cached objects shall be delivered again (R-60, R-61).
+    Resync,
+}
+
+/// `[kube] streaming_lists`: whether the initial state is asked for as a stream (R-10).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StreamingLists {
+    /// Streams, and falls back to lists where that fails (R-34, D-2).
+    #[default]
+    Auto,
+    /// Streams only: a failure waits and streams again.
+    Always,
+    /// Lists only; also for sources that cannot stream (LW-4).
+    Never,
+}
+
+/// How a reflector asks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReflectorConfig {
+    /// Whether the initial state is streamed.
+    pub streaming_lists: StreamingLists,
+    /// Unmarked streams before a streaming list is given up (D-2).
+    pub streaming_attempts_max: u32,
+    /// The marker must come within this time of the opening and of each `ADDED` before it (D-2).
+    pub marker_deadline: Duration,
+    /// For so long a server that does not stream is not asked to again (D-2).
+    pub streaming_retry_after: Duration,
+    /// Objects a page: `None` pages by 500 where the server has to read etcd anyway, and asks its watch cache for
+    /// everything at once (R-20); `Some(n)` always pages by `n`; `Some(0)` never pages (P-1).
+    pub page_size: Option<u32>,
+    /// `timeoutSeconds` is drawn from `[watch_timeout, 2 × watch_timeout]` for each watch (R-42).
+    pub watch_timeout: Duration,
+    /// How long after its `timeoutSeconds` a watch may still be open before it counts as stalled (D-6).
+    pub watch_grace: Duration,
+    /// Once a bookmark was seen, a watch without events or bookmarks for so long counts as stalled; zero: never (D-6).
+    pub stall_after: Duration,
+    /// For so long after a first 500 on a watch the watch is resumed instead of listed again; zero: never (R-45).
+    pub internal_error_retry: Duration,
+    /// Between two resyncs; zero: never (R-60).
+    pub resync_period: Duration,
+    /// Between cycles, and before a watch that needs patience (R-3, R-5).
+    pub backoff: BackoffConfig,
+}
+
+impl Default for ReflectorConfig {
+    fn default() -> Self {
+        Self {
+            streaming_lists: StreamingLists::Auto,
+            streaming_attempts_max: 3,
+            marker_deadline: Duration::from_mins(1),
+            streaming_retry_after: Duration::from_mins(30),
+            page_size: None,
+            watch_timeout: Duration::from_mins(5),
+            watch_grace: Duration::from_secs(15),
+            stall_after: Duration::from_mins(3),
+            internal_error_retry: Duration::ZERO,
+            resync_period: Duration::ZERO,
+            backoff: BackoffConfig::default(),
+        }
+    }
+}
+
+/// Where a reflector begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// With the initial state (R-1).
+    #[default]
+    Fresh,
+    /// With a watch from the version that the store has reached: a restarted unit, a warm start (D6, D7). An unusable
+    /// version (unset, `"0"`) is a fresh start.
+    Resume(ResourceVersion),
+}
+
+/// What has happened, as the shell tells it.
+#[derive(Debug)]
+pub enum Input {
+    /// Begin; the first input.
+    Start,
+    /// The answer to [`Action::List`].
+    Page(Result<ListPage, Failure>),
+    /// The answer to [`Action::OpenWatch`].
+    Opened(Result<(), Failure>),
+    /// A batch of the open stream; never cut or reordered.
+    Received(Vec<WatchEvent>),
+    /// The open stream ended; by an EOF if `Ok`.
+    Ended(Result<(), Failure>),
+    /// The time of [`Action::Read`] or [`Action::Wait`] has come.
+    Timer,
+    /// Stop for good (R-63).
+    Stop,
+}
+
+/// What the shell does next. Everything but [`Action::Read`] and [`Action::Keep`] closes a stream that is open (R-46).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Ask for a page and answer with [`Input::Page`]. How long that may take is the source's to bound.
+    List(ListRequest),
+    /// Open a watch and answer with [`Input::Opened`]. How long that may take is the source's to bound; afterwards
+    /// [`Action::Read`] has a deadline (D-6).
+    OpenWatch(WatchRequest),
+    /// Read the open stream: the next batch is [`Input::Received`], its end [`Input::Ended`].
+    Read {
+        /// When this comes first, [`Input::Timer`].
+        until: Duration,
+    },
+    /// Send nothing until then, then [`Input::Timer`].
+    Wait {
+        /// The time of the timer.
+        until: Duration,
+        /// For people.
+        reason: WaitReason,
+    },
+    /// The input did not fit what was asked for, a late timer for instance: go on with the last action.
+    Keep,
+    /// Nothing any more: stopped.
+    Done,
+}
+
+/// What one input led to.
+#[derive(Debug)]
+pub struct Step {
+    /// To hand on, in this order.
+    pub events: Vec<Event>,
+    /// To do next.
+    pub action: Action,
+    /// To log.
+    pub reports: Vec<Report>,
+    /// Set when `events` moved the version from which a watch may be resumed once they are applied.
+    pub resume_version: Option<ResourceVersion>,
+    /// The action is part of fetching an initial state: it needs a permit of `max_concurrent_lists`, to be kept until a
+    /// step says `false`.
+    pub holds_list_permit: bool,
+}
+
+/// The machine: mirrors one collection, for ever.
+///
+/// One input in, one [`Step`] out; it waits for exactly one answer at a time. Times are on any monotonic clock of the
+/// caller. It has no clock, no random source and no I/O, and it keeps no objects but those of an unfinished initial
+/// state.
+///
+/// **Invariants:** nothing of an initial state is emitted before it is complete (P-5, R-31); no action but
+/// [`Action::Done`] follows [`Input::Stop`] (R-63); a list is applied only if it is at least as new as what is known,
+/// or the server's most recent (D-5).
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own that survives cycles (R-7), none a state")]
+pub struct Reflector {
+    config: ReflectorConfig,
+    state: State,
+    /// The version synced or seen last (R-7).
+    last: ResourceVersion,
+    /// `last` was refused as expired or too large (R-7).
+    unavailable: bool,
+    /// The server's watch cache is off (R-21).
+    force_pages: bool,
+    has_listed: bool,
+    backoff: Backoff,
+    /// Unmarked streams of this cycle (D-2).
+    unmarked: u32,
+    /// The server does not stream; asked again at this time (D-2).
+    streaming_retry_at: Option<Duration>,
+    /// The server sends bookmarks (D-6).
+    bookmarks_seen: bool,
+    resync_at: Option<Duration>,
+    internal_errors: Option<InternalErrors>,
+    availability: Availability,
+    last_error: Option<Failure>,
+    counters: Counters,
+}
+
+/// 500s on a watch (R-45).
+#[derive(Clone, Copy, Debug)]
+struct InternalErrors {
+    first: Duration,
+    last: Duration,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Listing(Listing),
+    Streaming(Streaming),
+    Watching(Stream),
+    Waiting { until: Duration, reason: WaitReason, then: Then },
+    Stopped,
+}
+
+/// What follows a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Cycle,
+    Stream,
+    Watch,
+}
+
+/// One step in the making.
+struct Turn {
+    now: Duration,
+    jitter: f64,
+    events: Vec<Event>,
+    reports: Vec<Report>,
+    version_moved: bool,
+}
+
+impl Turn {
+    fn report(&mut self, report: Report) {
+        self.reports.push(report);
+    }
+}
+
+impl Reflector {
+    /// Makes a reflector. Its first input is [`Input::Start`].
+    pub fn new(config: ReflectorConfig, start: Start) -> Self {
+        let last = match start {
+            Start::Resume(version) if stream::is_usable(&version) => version,
+            Start::Resume(_) | Start::Fresh => ResourceVersion::unset(),
+        };
+        Self {
+            has_listed: !last.is_unset(),
+            last,
+            state: State::Idle,
+            unavailable: false,
+            force_pages: false,
+            backoff: Backoff::new(config.backoff),
+            unmarked: 0,
+            streaming_retry_at: None,
+            bookmarks_seen: false,
+            resync_at: None,
+            internal_errors: None,
+            availability: Availability::Unknown,
+            last_error: None,
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// Takes what has happened and returns what to do. `jitter` is uniform in `[0, 1)`, a new one for each step.
+    pub fn step(&mut self, input: Input, now: Duration, jitter: f64) -> Step {
+        let mut turn = Turn { now, jitter, events: Vec::new(), reports: Vec::new(), version_moved: false };
+        let action = self.advance(input, &mut turn);
+        Step {
+            holds_list_permit: matches!(self.state, State::Listing(_) | State::Streaming(_)),
+            resume_version: turn.version_moved.then(|| self.last.clone()),
+            events: turn.events,
+            reports: turn.reports,
+            action,
+        }
+    }
+
+    /// Returns what it is doing.
+    pub fn state(&self) -> ReflectorState {
+        match self.state {
+            State::Idle => ReflectorState::Idle,
+            State::Listing(_) => ReflectorState::Listing,
+            State::Streaming(_) => ReflectorState::Streaming,
+            State::Watching(_) => ReflectorState::Watching,
+            State::Waiting { until, reason, .. } => ReflectorState::Waiting { until, reason },
+            State::Stopped => ReflectorState::Stopped,
+        }
+    }
+
+    /// Returns the version synced or seen last; unset before the first (R-62).
+    pub fn last_version(&self) -> &ResourceVersion {
+        &self.last
+    }
+
+    /// Returns the last failure of a request or a stream, also after it was overcome.
+    pub fn last_error(&self) -> Option<&Failure> {
+        self.last_error.as_ref()
+    }
+
+    /// Returns whether an initial state was emitted, or is in the store from which this was resumed.
+    pub fn has_listed(&self) -> bool {
+        self.has_listed
+    }
+
+    /// Returns whether the server lets us list and watch.
+    pub fn availability(&self) -> Availability {
+        self.availability
+    }
+
+    /// Returns how many waits were begun since the last two minutes of health (D-3).
+    pub fn attempt(&self) -> u32 {
+        self.backoff.attempt()
+    }
+
+    /// Returns what was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn advance(&mut self, input: Input, turn: &mut Turn) -> Action {
+        match (std::mem::replace(&mut self.state, State::Stopped), input) {
+            (State::Stopped, _) | (_, Input::Stop) => Action::Done,
+            (State::Idle, Input::Start) if self.has_listed => self.begin_watch(turn),
+            (State::Idle, Input::Start) => self.begin_cycle(turn),
+            (State::Listing(listing), Input::Page(answer)) => self.page(listing, answer, turn),
+            (State::Streaming(streaming), input) => self.advance_streaming(streaming, input, turn),
+            (State::Watching(stream), input) => self.advance_watch(stream, input, turn),
+            (State::Waiting { until, then, .. }, Input::Timer) if until <= turn.now => self.resume(then, turn),
+            (State::Waiting { until, reason, then }, Input::Timer) => {
+                self.state = State::Waiting { until, reason, then };
+                Action::Wait { until, reason }
+            }
+            (state, _) => {
+                self.state = state;
+                Action::Keep
+            }
+        }
+    }
+
+    fn advance_streaming(&mut self, streaming: Streaming, input: Input, turn: &mut Turn) -> Action {
+        match (streaming.is_open(), input) {
+            (false, Input::Opened(Ok(()))) => self.streaming_opened(streaming, turn),
+            (false, Input::Opened(Err(failure))) => self.streaming_failed(&streaming, failure, turn),
+            (true, Input::Received(batch)) => self.receive_streaming(streaming, batch, turn),
+            (true, Input::Ended(end)) => self.streaming_ended(&streaming, end, turn),
+            (true, Input::Timer) => self.read_streaming(streaming, turn),
+            _ => {
+                self.state = State::Streaming(streaming);
+                Action::Keep
+            }
+        }
+    }
+
+    fn advance_watch(&mut self, stream: Stream, input: Input, turn: &mut Turn) -> Action {
+        match (stream.opened_at.is_some(), input) {
+            (false, Input::Opened(Ok(()))) => self.watch_opened(stream, turn),
+            (false, Input::Opened(Err(failure))) => self.watch_refused(&stream, failure, turn),
+            (true, Input::Received(batch)) => self.receive(stream, batch.into_iter(), turn),
+            (true, Input::Ended(end)) => self.watch_ended(&stream, end, turn),
+            (true, Input::Timer) => self.read(stream, turn),
+            _ => {
+                self.state = State::Watching(stream);
+                Action::Keep
+            }
+        }
+    }
+
+    /// Starts a cycle with its initial state (R-10, R-11).
+    fn begin_cycle(&mut self, turn: &mut Turn) -> Action {
+        self.unmarked = 0;
+        let stream = match self.config.streaming_lists {
+            StreamingLists::Never => false,
+            StreamingLists::Always => true,
+            StreamingLists::Auto => self.streaming_retry_at.is_none_or(|at| at <= turn.now),
+        };
+        if stream { self.begin_streaming(turn) } else { self.begin_list() }
+    }
+
+    /// Waits for one backoff delay, and for as long as the server asks (R-5).
+    fn wait(&mut self, reason: WaitReason, then: Then, retry_after: Option<Duration>, turn: &Turn) -> Action {
+        let delay = self.backoff.fail(turn.now, turn.jitter);
+        let delay = retry_after.map_or(delay, |after| delay.max(after.min(RETRY_AFTER_MAX)));
+        let until = turn.now.saturating_add(delay);
+        if then == Then::Cycle {
+            self.resync_at = None;
+        }
+        self.counters.backoffs += 1;
+        self.state = State::Waiting { until, reason, then };
+        Action::Wait { until, reason }
+    }
+
+    fn resume(&mut self, then: Then, turn: &mut Turn) -> Action {
+        match then {
+            Then::Cycle => self.begin_cycle(turn),
+            Then::Stream => self.begin_streaming(turn),
+            Then::Watch => self.open_watch(turn),
+        }
+    }
+
+    /// Hands a complete state on, as one Replace (R-23, R-33).
+    fn replace(&mut self, items: Vec<SharedObject>, version: ResourceVersion, turn: &mut Turn) {
+        self.unavailable = false;
+        self.has_listed = true;
+        self.unmarked = 0;
+        self.counters.replaces += 1;
+        self.backoff.healthy(turn.now);
+        self.last = version.clone();
+        turn.version_moved = true;
+        turn.events.push(Event::Replace { items, resource_version: version });
+    }
+
+    /// Notes a failure for those who look, and counts it.
+    fn note(&mut self, failure: &Failure) {
+        match failure {
+            Failure::Status(status) if status.is_expired() => self.counters.expired += 1,
+            Failure::Status(status) if status.is_too_large() => self.counters.too_large += 1,
+            Failure::FrameTooLong { .. } => self.counters.frames_too_long += 1,
+            Failure::Undecodable(_) => self.counters.undecodable += 1,
+            _ => {}
+        }
+        match WaitReason::of(failure) {
+            WaitReason::Missing => self.availability = Availability::Missing,
+            WaitReason::Forbidden => self.availability = Availability::Forbidden,
+            _ => {}
+        }
+        self.last_error = Some(failure.clone());
+    }
+}
+
+/// No answer of a server makes us wait longer than this at once, a long backoff aside.
+const RETRY_AFTER_MAX: Duration = Duration::from_mins(2);
+
+/// Returns whether `failure` says that another version must be asked for (R-22, R-34).
+fn refuses_version(failure: &Failure) -> bool {
+    failure.status().is_some_and(|status| status.is_expired() || status.is_too_large())
+}
+
+fn retry_after(failure: &Failure) -> Option<Duration> {
+    failure.status().and_then(|status| status.retry_after)
+}

@@ -1,0 +1,118 @@
+//! The initial state by lists (R-20 … R-26).
+
+use std::cmp::Ordering;
+
+use super::{
+    Action, Reflector, Report, State, Then, Turn, WaitReason,
+    pager::{List, Paged, Pager},
+    refuses_version, retry_after,
+    snapshot::deduplicate,
+};
+use crate::{
+    list_watch::{Failure, ListPage, ListRequest},
+    object::ResourceVersion,
+};
+
+/// Page size where paging helps (P-1).
+const PAGE_SIZE: u32 = 500;
+
+/// A list under way.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pager: Pager,
+    version: ResourceVersion,
+    limit: Option<u32>,
+    /// It is the repeat with an unset version (R-22, D-5); there is no other.
+    repeated: bool,
+}
+
+impl Reflector {
+    /// Starts a list.
+    pub(super) fn begin_list(&mut self) -> Action {
+        let version = if self.unavailable {
+            ResourceVersion::unset()
+        } else if self.last.is_unset() {
+            ResourceVersion::any()
+        } else {
+            self.last.clone()
+        };
+        let limit = self.limit(&version);
+        self.list(version, limit, false)
+    }
+
+    fn limit(&self, version: &ResourceVersion) -> Option<u32> {
+        match self.config.page_size {
+            Some(size) => Some(size).filter(|size| *size > 0),
+            None if self.force_pages || version.is_unset() || version.is_any() => Some(PAGE_SIZE),
+            None => None,
+        }
+    }
+
+    fn list(&mut self, version: ResourceVersion, limit: Option<u32>, repeated: bool) -> Action {
+        self.counters.lists += 1;
+        let pager = Pager::new(version.clone(), limit);
+        let request = pager.request();
+        self.ask(Listing { pager, version, limit, repeated }, request)
+    }
+
+    fn ask(&mut self, listing: Listing, request: ListRequest) -> Action {
+        self.counters.pages += 1;
+        self.state = State::Listing(listing);
+        Action::List(request)
+    }
+
+    /// Takes one page.
+    pub(super) fn page(&mut self, mut listing: Listing, answer: Result<ListPage, Failure>, turn: &mut Turn) -> Action {
+        match listing.pager.accept(answer) {
+            Paged::More(request) => self.ask(listing, request),
+            Paged::Complete(list) => self.listed(&listing, list, turn),
+            Paged::Failed(failure) => self.list_failed(&listing, failure, turn),
+        }
+    }
+
+    fn listed(&mut self, listing: &Listing, mut list: List, turn: &mut Turn) -> Action {
+        if list.paginated && listing.version.is_any() {
+            self.force_pages = true;
+        }
+        if list.version.compare(&self.last) == Some(Ordering::Less) {
+            let version = list.version.clone();
+            if !listing.version.is_unset() {
+                self.counters.older_lists += 1;
+                turn.report(Report::OlderListRefused { version, last: self.last.clone() });
+                return self.repeat(listing);
+            }
+            turn.report(Report::ServerWentBack { version, last: self.last.clone() });
+        }
+        let duplicates = deduplicate(&mut list.items);
+        self.counters.duplicates += duplicates;
+        self.counters.rejected += list.rejected;
+        if duplicates > 0 {
+            turn.report(Report::Duplicates { count: duplicates });
+        }
+        if list.rejected > 0 {
+            turn.report(Report::Rejected { count: list.rejected });
+        }
+        self.replace(list.items, list.version, turn);
+        self.begin_watch(turn)
+    }
+
+    /// Asks at once, and once only, for the most recent state (R-22, D-5).
+    fn repeat(&mut self, listing: &Listing) -> Action {
+        self.unavailable = true;
+        self.list(ResourceVersion::unset(), listing.limit, true)
+    }
+
+    fn list_failed(&mut self, listing: &Listing, failure: Failure, turn: &mut Turn) -> Action {
+        self.note(&failure);
+        if refuses_version(&failure) {
+            self.unavailable = true;
+            if !listing.repeated {
+                turn.report(Report::VersionRefused { version: listing.version.clone(), failure });
+                return self.repeat(listing);
+            }
+        }
+        let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
+        turn.report(Report::ListFailed(failure));
+        self.wait(reason, Then::Cycle, after, turn)
+    }
+}

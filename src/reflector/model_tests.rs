@@ -1,0 +1,552 @@
+//! The reflector against a model of an API server that misbehaves in every way the rules name.
+//!
+//! Whatever happened: once the server behaves again, what was emitted, replayed from empty, is what the server has.
+//! `PROPTEST_CASES` sets the number of cases.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, VecDeque},
+};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+
+use super::*;
+use crate::{
+    list_watch::{SkipReason, Status},
+    testing::{Collection, Cursor, expired, object, status, too_large},
+};
+
+/// Requests within any second of simulated time, pages after the first not counted: two cycles of a streaming list
+/// with three tries, a list with its repeat and their full lists, and a watch.
+const REQUESTS_PER_SECOND_MAX: usize = 16;
+
+/// Fewer cases may miss something rare.
+const ENOUGH_CASES: u32 = 200;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Put(u8),
+    Delete(u8),
+    Advance,
+    Compact,
+    /// Answers what was asked for, as a good server does; a read gets so many events.
+    Answer(u8),
+    /// Answers with a fault of this number.
+    Fault(u8),
+    /// For thirty answers the server does the same to everything it is asked, and no time passes but in waits.
+    Slam(u8),
+    /// The open stream loses what it has not delivered, without a word.
+    Gap,
+    /// Time passes, in milliseconds.
+    Pass(u32),
+    /// The unit is restarted, and resumes if it can.
+    Restart,
+    /// An input nobody asked for.
+    Stray(u8),
+    Markers(bool),
+    WatchCache(bool),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    streaming: u8,
+    page_size: Option<u32>,
+    lag: u64,
+    internal_error_retry: bool,
+    stop: bool,
+    /// Three in four faults are good answers.
+    calm: bool,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        10 => (0..8u8).prop_map(Op::Put),
+        6 => (0..8u8).prop_map(Op::Delete),
+        2 => Just(Op::Advance),
+        1 => Just(Op::Compact),
+        60 => (1..6u8).prop_map(Op::Answer),
+        14 => any::<u8>().prop_map(Op::Fault),
+        1 => (any::<bool>(), any::<u8>()).prop_map(|(slam, how)| if slam { Op::Slam(how) } else { Op::Gap }),
+        6 => (0..20_000u32).prop_map(Op::Pass),
+        2 => (0..900u32).prop_map(Op::Pass),
+        1 => (100_000..400_000u32).prop_map(Op::Pass),
+        1 => Just(Op::Restart),
+        2 => any::<u8>().prop_map(Op::Stray),
+        1 => any::<bool>().prop_map(Op::Markers),
+        1 => any::<bool>().prop_map(Op::WatchCache),
+    ]
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    (
+        0..3u8,
+        prop_oneof![Just(None), Just(Some(0)), Just(Some(2))],
+        0..4u64,
+        any::<bool>(),
+        prop::bool::weighted(0.1),
+        any::<bool>(),
+    )
+        .prop_map(|(streaming, page_size, lag, internal_error_retry, stop, calm)| Plan {
+            streaming,
+            page_size,
+            lag,
+            internal_error_retry,
+            stop,
+            calm,
+        })
+}
+
+/// How often the interesting things happened, over all cases.
+#[derive(Debug, Default)]
+struct Hits {
+    counters: BTreeMap<&'static str, u64>,
+}
+
+impl Hits {
+    fn add(&mut self, what: &'static str, count: u64) {
+        *self.counters.entry(what).or_default() += count;
+    }
+}
+
+/// The server, the reflector, what was emitted, and the clock.
+#[expect(clippy::struct_excessive_bools, reason = "switches of a fake")]
+struct World<'a> {
+    collection: Collection,
+    calm: bool,
+    markers: bool,
+    watch_cache: bool,
+    lag: u64,
+    config: ReflectorConfig,
+    reflector: Reflector,
+    pending: Action,
+    stream: Option<Cursor>,
+    now: Duration,
+    seed: u64,
+    /// Name → version, as replayed.
+    replayed: BTreeMap<String, String>,
+    resume_version: Option<ResourceVersion>,
+    /// A list or streaming list has answered in part.
+    half_listed: bool,
+    /// The version the initial state under way was asked with.
+    asked: ResourceVersion,
+    gap: bool,
+    requests: VecDeque<Duration>,
+    hits: &'a RefCell<Hits>,
+}
+
+impl<'a> World<'a> {
+    fn new(plan: Plan, hits: &'a RefCell<Hits>) -> Self {
+        let config = ReflectorConfig {
+            streaming_lists: [StreamingLists::Auto, StreamingLists::Always, StreamingLists::Never]
+                [usize::from(plan.streaming)],
+            page_size: plan.page_size,
+            internal_error_retry: Duration::from_secs(if plan.internal_error_retry { 20 } else { 0 }),
+            resync_period: Duration::from_secs(100),
+            streaming_retry_after: Duration::from_mins(2),
+            ..ReflectorConfig::default()
+        };
+        let mut world = Self {
+            collection: Collection::default(),
+            calm: plan.calm,
+            markers: true,
+            watch_cache: true,
+            lag: plan.lag,
+            reflector: Reflector::new(config, Start::Fresh),
+            config,
+            pending: Action::Keep,
+            stream: None,
+            now: Duration::ZERO,
+            seed: 1,
+            replayed: BTreeMap::new(),
+            resume_version: None,
+            half_listed: false,
+            asked: ResourceVersion::unset(),
+            gap: false,
+            requests: VecDeque::new(),
+            hits,
+        };
+        world.collection.put("o0");
+        world.collection.put("o1");
+        world.feed(Input::Start);
+        world
+    }
+
+    fn hit(&self, what: &'static str) {
+        self.hits.borrow_mut().add(what, 1);
+    }
+
+    fn jitter(&mut self) -> f64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        f64::from(u32::try_from(self.seed >> 33).unwrap()) / f64::from(1u32 << 31)
+    }
+
+    fn feed(&mut self, input: Input) {
+        let jitter = self.jitter();
+        let known = self.reflector.last_version().clone();
+        let step = self.reflector.step(input, self.now, jitter);
+        for event in step.events {
+            self.replay(event, &known);
+        }
+        if step.resume_version.is_some() {
+            self.resume_version = step.resume_version;
+        }
+        if step.action == Action::Keep {
+            return;
+        }
+        if !matches!(step.action, Action::Read { .. }) {
+            self.stream = None;
+        }
+        self.check_request(&step.action);
+        self.pending = step.action;
+    }
+
+    fn replay(&mut self, event: Event, known: &ResourceVersion) {
+        let pair = |object: &SharedObject| (object.name().to_owned(), object.resource_version().to_owned());
+        match event {
+            Event::Added(object) | Event::Updated(object) => self.replayed.extend([pair(&object)]),
+            Event::Deleted(object) => drop(self.replayed.remove(object.name())),
+            Event::Replace { items, resource_version } => {
+                assert_ne!(
+                    resource_version.compare(known),
+                    Some(std::cmp::Ordering::Less),
+                    "D-5: a list at {resource_version} over a state at {known}"
+                );
+                let count = items.len();
+                self.replayed = items.iter().map(pair).collect();
+                assert_eq!(self.replayed.len(), count, "F-31: a key twice in one Replace");
+                (self.half_listed, self.gap) = (false, false);
+            }
+            Event::Bookmark(_) | Event::Resync => {}
+        }
+    }
+
+    /// No storm, and a stream asks only for what the rules allow.
+    fn check_request(&mut self, action: &Action) {
+        let begins = match action {
+            Action::List(request) => request.continue_token.is_none().then(|| (request.resource_version.clone(), true)),
+            Action::OpenWatch(request) => {
+                assert!(
+                    request.initial_events || !request.resource_version.is_unset(),
+                    "a watch that may lose deletions"
+                );
+                Some((request.resource_version.clone(), request.initial_events))
+            }
+            _ => None,
+        };
+        let Some((asked, initial)) = begins else { return };
+        if initial {
+            if std::mem::take(&mut self.half_listed) {
+                self.hit("relist inside a relist");
+            }
+            self.asked = asked;
+        }
+        self.requests.push_back(self.now);
+        while self.requests.front().is_some_and(|at| *at + Duration::from_secs(1) <= self.now) {
+            self.requests.pop_front();
+        }
+        assert!(self.requests.len() <= REQUESTS_PER_SECOND_MAX, "a storm: {:?}", self.requests);
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Put(name) => self.collection.put(&format!("o{name}")),
+            Op::Delete(name) => self.collection.delete(&format!("o{name}")),
+            Op::Advance => self.collection.advance(),
+            Op::Compact => self.collection.compact(),
+            Op::Answer(most) => self.answer(usize::from(*most)),
+            Op::Fault(number) if self.calm && number % 4 > 0 => self.answer(3),
+            Op::Fault(number) => self.fault(number / 4 + number % 4 * 64),
+            Op::Slam(how) => self.slam(*how),
+            Op::Gap => self.lose(),
+            Op::Pass(millis) => self.pass(Duration::from_millis(u64::from(*millis))),
+            Op::Restart => self.restart(),
+            Op::Stray(number) => self.stray(*number),
+            Op::Markers(on) => self.markers = *on,
+            Op::WatchCache(on) => self.watch_cache = *on,
+        }
+    }
+
+    fn pass(&mut self, passed: Duration) {
+        self.now += passed;
+        if let Action::Read { until } | Action::Wait { until, .. } = self.pending
+            && until <= self.now
+        {
+            self.feed(Input::Timer);
+        }
+    }
+
+    fn answer(&mut self, most: usize) {
+        match self.pending.clone() {
+            Action::List(request) => {
+                let answer = self.collection.list(&request, self.lag, self.watch_cache);
+                self.half_listed |= answer.is_ok();
+                self.feed(Input::Page(answer));
+            }
+            Action::OpenWatch(request) => match self.collection.watch(&request, self.markers, self.lag) {
+                Ok(cursor) => {
+                    self.stream = Some(cursor);
+                    self.feed(Input::Opened(Ok(())));
+                }
+                Err(failure) => self.feed(Input::Opened(Err(failure))),
+            },
+            Action::Read { .. } => self.deliver(most),
+            Action::Wait { until, .. } => {
+                self.now = self.now.max(until);
+                self.feed(Input::Timer);
+            }
+            Action::Keep | Action::Done => {}
+        }
+    }
+
+    fn deliver(&mut self, most: usize) {
+        let cursor = self.stream.as_mut().expect("a read needs an open stream");
+        let mut batch = self.collection.poll(cursor, most);
+        if batch.is_empty() {
+            batch.extend(self.collection.bookmark(cursor));
+        }
+        self.half_listed |= self.reflector.state() == ReflectorState::Streaming;
+        self.feed(Input::Received(batch));
+    }
+
+    fn lose(&mut self) {
+        if let Some(cursor) = &mut self.stream
+            && self.reflector.state() == ReflectorState::Watching
+            && cursor.version < self.collection.version()
+        {
+            cursor.version = self.collection.version();
+            self.gap = true;
+            self.hit("gap");
+        }
+    }
+
+    fn slam(&mut self, how: u8) {
+        self.hit("slam");
+        for round in 0..30 {
+            match self.pending.clone() {
+                Action::OpenWatch(_) if how.is_multiple_of(3) => self.feed(Input::Opened(Err(failure(how / 3)))),
+                Action::Read { .. } if how % 3 == 1 && round % 2 == 0 => self.deliver(1),
+                Action::Read { .. } if how.is_multiple_of(2) => self.feed(Input::Ended(Ok(()))),
+                Action::Read { .. } => self.faulty_stream(how / 6 % 7),
+                Action::List(_) if how % 3 == 2 => self.feed(Input::Page(Err(failure(how / 3)))),
+                _ => self.answer(1),
+            }
+        }
+    }
+
+    fn restart(&mut self) {
+        if self.half_listed {
+            self.hit("restart inside a list");
+            self.half_listed = false;
+        }
+        let start = match &self.resume_version {
+            Some(version) => Start::Resume(version.clone()),
+            None => Start::Fresh,
+        };
+        self.hit(if self.resume_version.is_some() { "restart, resumed" } else { "restart, unsynced" });
+        self.count();
+        self.reflector = Reflector::new(self.config, start);
+        (self.stream, self.pending) = (None, Action::Keep);
+        // The supervisor waits before it starts a unit again.
+        self.now += Duration::from_secs(1);
+        self.feed(Input::Start);
+    }
+
+    fn stray(&mut self, number: u8) {
+        let input = match (&self.pending, number % 4) {
+            (Action::List(_) | Action::Wait { .. } | Action::OpenWatch(_), 0) => Input::Received(vec![]),
+            (Action::List(_) | Action::Wait { .. } | Action::OpenWatch(_), 1) => Input::Ended(Ok(())),
+            (Action::Read { .. } | Action::Wait { .. }, 2) => Input::Page(Ok(ListPage::default())),
+            (Action::List(_), 2) => Input::Opened(Ok(())),
+            _ => Input::Start,
+        };
+        let before = format!("{:?}", self.reflector);
+        let step = self.reflector.step(input, self.now, 0.0);
+        assert_eq!(step.action, Action::Keep);
+        assert_eq!(format!("{:?}", self.reflector), before);
+    }
+
+    fn fault(&mut self, number: u8) {
+        match self.pending.clone() {
+            Action::List(request) => self.faulty_page(&request, number),
+            Action::OpenWatch(_) => self.feed(Input::Opened(Err(failure(number)))),
+            Action::Read { .. } => self.faulty_stream(number),
+            _ => self.pass(Duration::from_millis(50)),
+        }
+    }
+
+    fn faulty_page(&mut self, request: &ListRequest, number: u8) {
+        let stale = ListRequest { resource_version: ResourceVersion::any(), ..request.clone() };
+        let answer = match number % 4 {
+            // An older state than was asked for; not where the most recent one was.
+            0 if !request.resource_version.is_unset() => self.collection.list(&stale, 10, true),
+            1 => self.collection.list(request, self.lag, self.watch_cache).map(|mut page| {
+                let doubled = page.items.first().map(|item| object(item.name(), "1"));
+                page.items.splice(0..0, doubled);
+                page.rejected = 1;
+                page
+            }),
+            _ => Err(failure(number / 4)),
+        };
+        self.half_listed |= answer.is_ok();
+        self.feed(Input::Page(answer));
+    }
+
+    fn faulty_stream(&mut self, number: u8) {
+        let bookmark = |version: &str, initial_events_end| WatchEvent::Bookmark {
+            resource_version: version.into(),
+            initial_events_end,
+        };
+        let error = |failure: &Failure| WatchEvent::Error(failure.status().cloned().unwrap_or_default());
+        let odd = match number % 12 {
+            0 => return self.feed(Input::Ended(Ok(()))),
+            1 => return self.feed(Input::Ended(Err(Failure::Disconnected("reset".into())))),
+            2 => return self.feed(Input::Ended(Err(Failure::FrameTooLong { max_bytes: 16 }))),
+            3 => WatchEvent::Undecodable("{".into()),
+            4 => error(&expired()),
+            5 => error(&status(429)),
+            6 => error(&status(500)),
+            7 => WatchEvent::Skipped(SkipReason::WrongType { found: "v1 Secret".into() }),
+            8 => bookmark("5", false),
+            9 => bookmark("", true),
+            10 if self.reflector.state() == ReflectorState::Watching => bookmark("5", true),
+            _ => bookmark("0", false),
+        };
+        let cursor = self.stream.as_mut().expect("a read needs an open stream");
+        let mut batch = self.collection.poll(cursor, usize::from(number % 5));
+        batch.push(odd);
+        // What a server that went back in time would say before its snapshot.
+        if number % 12 == 11 && self.asked.compare(&"101".into()) == Some(std::cmp::Ordering::Greater) {
+            batch.push(bookmark("101", true));
+        }
+        self.half_listed |= self.reflector.state() == ReflectorState::Streaming;
+        self.feed(Input::Received(batch));
+    }
+
+    /// The server behaves; what it has must be what was replayed.
+    fn drain(&mut self) {
+        (self.markers, self.watch_cache, self.lag) = (true, true, 0);
+        self.settle();
+        if self.gap {
+            let Failure::Status(status) = expired() else { unreachable!() };
+            self.feed(Input::Received(vec![WatchEvent::Error(status)]));
+            self.settle();
+        }
+        assert_eq!(self.replayed, self.collection.state(), "the replay is not what the server has");
+        assert_eq!(self.reflector.availability(), Availability::Available);
+        assert!(self.reflector.has_listed());
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            let newest = self.collection.version();
+            let seen = self.stream.as_ref().is_some_and(|at| at.version == newest && at.initial.is_empty());
+            if seen && self.reflector.state() == ReflectorState::Watching {
+                return;
+            }
+            if self.reflector.state() == ReflectorState::Streaming && seen {
+                // A stream that was opened while the server left markers out.
+                self.pass(Duration::from_secs(61));
+            }
+            self.answer(10);
+        }
+        panic!("not watching after 200 good answers: {:?}", self.reflector);
+    }
+
+    fn stop(&mut self) {
+        self.feed(Input::Stop);
+        for input in [Input::Timer, Input::Start, Input::Page(Ok(ListPage::default())), Input::Opened(Ok(()))] {
+            self.now += Duration::from_mins(10);
+            self.feed(input);
+            assert_eq!(self.pending, Action::Done, "R-63: a request after stop");
+        }
+        self.hit("stop");
+    }
+
+    fn count(&self) {
+        let counters = self.reflector.counters();
+        let mut hits = self.hits.borrow_mut();
+        for (what, count) in [
+            ("expired", counters.expired),
+            ("too large", counters.too_large),
+            ("watch-list give-up", counters.give_ups),
+            ("older list", counters.older_lists),
+            ("stall", counters.stalls),
+            ("short watch", counters.short_watches),
+            ("duplicate", counters.duplicates),
+            ("rejected", counters.rejected),
+            ("skipped", counters.skipped),
+            ("undecodable", counters.undecodable),
+            ("frame too long", counters.frames_too_long),
+            ("bookmark refused", counters.bookmarks_refused),
+            ("resync", counters.resyncs),
+            ("list", counters.lists),
+            ("page", counters.pages),
+            ("streaming list", counters.streaming_lists),
+            ("change", counters.changes),
+        ] {
+            hits.add(what, count);
+        }
+    }
+}
+
+fn failure(number: u8) -> Failure {
+    match number % 14 {
+        0 => Failure::Refused,
+        1 => Failure::Disconnected("timeout".into()),
+        2 => expired(),
+        3 => too_large(),
+        4 => status(400),
+        5 => status(401),
+        6 => status(403),
+        7 => status(404),
+        8 => status(429),
+        9 => status(500),
+        10 => Failure::NotAList("Table".into()),
+        11 => Failure::Undecodable("<html>".into()),
+        12 => Failure::Status(Status { code: 503, retry_after: Some(Duration::from_secs(7)), ..Status::default() }),
+        _ => Failure::Request("tls".into()),
+    }
+}
+
+#[test]
+fn whatever_the_server_does_the_events_replayed_are_what_it_has_once_it_behaves() {
+    let hits = RefCell::new(Hits::default());
+    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
+    let result = runner.run(&(plan(), prop::collection::vec(op(), 200..260)), |(plan, ops)| {
+        let mut world = World::new(plan, &hits);
+        for op in &ops {
+            world.apply(op);
+        }
+        world.drain();
+        world.count();
+        if plan.stop {
+            world.stop();
+        }
+        Ok(())
+    });
+    if let Err(failure) = result {
+        panic!("{failure}");
+    }
+    let hits = hits.into_inner().counters;
+    println!("{hits:#?}");
+    if runner.config().cases < ENOUGH_CASES {
+        return;
+    }
+    for what in [
+        "gap",
+        "relist inside a relist",
+        "restart, resumed",
+        "restart, unsynced",
+        "restart inside a list",
+        "stop",
+        "slam",
+    ] {
+        assert!(hits.contains_key(what), "no case had: {what}");
+    }
+    for (what, count) in hits {
+        assert!(count > 0, "no case had: {what}");
+    }
+}

@@ -1,0 +1,183 @@
+//! One list, page by page (P-1 … P-5).
+
+use crate::{
+    list_watch::{Failure, ListPage, ListRequest},
+    object::{ResourceVersion, SharedObject},
+};
+
+/// A list under way.
+///
+/// **Invariant:** nothing is given out before the last page: a list that fails half way leaves no trace (P-5).
+#[derive(Clone, Debug)]
+pub(super) struct Pager {
+    /// What page 1 was asked with.
+    first: ListRequest,
+    /// `continue` of the page that is awaited; `None` on page 1 and in the full list of P-4.
+    awaited: Option<String>,
+    /// The awaited page is the full list of P-4: its answer is final.
+    full: bool,
+    /// Version of page 1.
+    version: Option<ResourceVersion>,
+    items: Vec<SharedObject>,
+    rejected: u64,
+}
+
+/// What a page led to.
+#[derive(Debug)]
+pub(super) enum Paged {
+    /// Ask for this next.
+    More(ListRequest),
+    /// All of it is there.
+    Complete(List),
+    /// The list failed and nothing of it is delivered.
+    Failed(Failure),
+}
+
+/// A complete list.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) items: Vec<SharedObject>,
+    pub(super) version: ResourceVersion,
+    /// It came in more than one page (P-3).
+    pub(super) paginated: bool,
+    pub(super) rejected: u64,
+}
+
+impl Pager {
+    /// Begins a list; [`Pager::request`] is its first page.
+    pub(super) fn new(resource_version: ResourceVersion, limit: Option<u32>) -> Self {
+        let first = ListRequest { resource_version, limit, continue_token: None };
+        Self { first, awaited: None, full: false, version: None, items: Vec::new(), rejected: 0 }
+    }
+
+    /// Returns the request of page 1.
+    pub(super) fn request(&self) -> ListRequest {
+        self.first.clone()
+    }
+
+    /// Takes one answer.
+    pub(super) fn accept(&mut self, answer: Result<ListPage, Failure>) -> Paged {
+        let page = match answer {
+            Ok(page) => page,
+            Err(failure) => return self.failed(failure),
+        };
+        let token = page.continue_token.filter(|token| !token.is_empty() && !self.full);
+        let paginated = self.awaited.is_some() || token.is_some();
+        self.rejected += page.rejected;
+        self.version.get_or_insert(page.resource_version);
+        if self.items.is_empty() {
+            self.items = page.items;
+        } else {
+            self.items.extend(page.items);
+        }
+        match token {
+            Some(token) if self.awaited.as_ref() == Some(&token) => {
+                Paged::Failed(Failure::Undecodable("a page continues with its own continue token".into()))
+            }
+            Some(token) => {
+                self.awaited = Some(token.clone());
+                Paged::More(ListRequest {
+                    resource_version: ResourceVersion::unset(),
+                    limit: self.first.limit,
+                    continue_token: Some(token),
+                })
+            }
+            None => Paged::Complete(List {
+                items: std::mem::take(&mut self.items),
+                version: self.version.take().unwrap_or_default(),
+                paginated,
+                rejected: self.rejected,
+            }),
+        }
+    }
+
+    /// Replaces pages that expired on the way by one full list (P-4).
+    fn failed(&mut self, failure: Failure) -> Paged {
+        let expired = failure.status().is_some_and(|status| status.reason == "Expired");
+        if !expired || self.awaited.is_none() {
+            return Paged::Failed(failure);
+        }
+        *self = Self { full: true, ..Self::new(self.first.resource_version.clone(), None) };
+        Paged::More(self.request())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        list_watch::Status,
+        testing::{expired, object},
+    };
+
+    fn page(version: &str, names: &[&str], token: Option<&str>) -> ListPage {
+        ListPage {
+            resource_version: version.into(),
+            continue_token: token.map(Into::into),
+            items: names.iter().map(|name| object(name, "1")).collect(),
+            rejected: 1,
+        }
+    }
+
+    fn complete(paged: Paged) -> (Vec<String>, String, bool, u64) {
+        let Paged::Complete(list) = paged else { panic!("expected a complete list, got {paged:?}") };
+        let names = list.items.iter().map(|item| item.name().to_owned()).collect();
+        (names, list.version.to_string(), list.paginated, list.rejected)
+    }
+
+    fn more(paged: Paged) -> ListRequest {
+        let Paged::More(request) = paged else { panic!("expected another page, got {paged:?}") };
+        request
+    }
+
+    #[test]
+    fn p2_p3_later_pages_carry_only_token_and_limit_and_the_version_is_that_of_page_1() {
+        let mut pager = Pager::new("7".into(), Some(2));
+        let second = more(pager.accept(Ok(page("10", &["a", "b"], Some("t1")))));
+        assert_eq!(
+            second,
+            ListRequest { resource_version: "".into(), limit: Some(2), continue_token: Some("t1".into()) }
+        );
+        more(pager.accept(Ok(page("11", &["c"], Some("t2")))));
+        let (names, version, paginated, rejected) = complete(pager.accept(Ok(page("12", &["d"], None))));
+        assert_eq!((names.concat().as_str(), version.as_str(), paginated, rejected), ("abcd", "10", true, 3));
+    }
+
+    #[test]
+    fn p3_one_page_is_not_paginated_and_an_empty_token_is_none() {
+        for token in [None, Some("")] {
+            let mut pager = Pager::new("0".into(), Some(500));
+            assert!(!complete(pager.accept(Ok(page("10", &["a"], token)))).2);
+        }
+    }
+
+    #[test]
+    fn p4_expired_on_a_later_page_is_replaced_by_one_full_list_whose_answer_is_final() {
+        let mut pager = Pager::new("7".into(), Some(2));
+        more(pager.accept(Ok(page("10", &["a"], Some("t1")))));
+        let full = more(pager.accept(Err(expired())));
+        assert_eq!(full, ListRequest { resource_version: "7".into(), limit: None, continue_token: None });
+        let (names, version, ..) = complete(pager.clone().accept(Ok(page("20", &["x"], None))));
+        assert_eq!((names.concat().as_str(), version.as_str()), ("x", "20"));
+        assert!(matches!(pager.accept(Err(expired())), Paged::Failed(_)));
+    }
+
+    #[test]
+    fn p4_p5_expired_on_page_1_gone_and_everything_else_fail_the_list() {
+        let mut pager = Pager::new("7".into(), Some(2));
+        assert!(matches!(pager.accept(Err(expired())), Paged::Failed(_)), "page 1");
+        let gone = Failure::Status(Status { code: 410, reason: "Gone".into(), ..Status::default() });
+        for failure in [gone, Failure::Refused, Failure::NotAList("Table".into())] {
+            let mut pager = Pager::new("7".into(), Some(2));
+            more(pager.accept(Ok(page("10", &["a"], Some("t1")))));
+            assert!(matches!(pager.accept(Err(failure)), Paged::Failed(_)));
+        }
+    }
+
+    #[test]
+    fn a_server_that_repeats_its_continue_token_does_not_page_for_ever() {
+        let mut pager = Pager::new("7".into(), Some(2));
+        more(pager.accept(Ok(page("10", &["a"], Some("t1")))));
+        assert!(matches!(pager.accept(Ok(page("10", &["a"], Some("t1")))), Paged::Failed(_)));
+    }
+}

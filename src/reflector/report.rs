@@ -1,0 +1,230 @@
+//! What the reflector says about itself: its state, counters, and reports for the log.
+
+use std::time::Duration;
+
+use crate::{
+    list_watch::{Failure, SkipReason, Status},
+    object::ResourceVersion,
+};
+
+/// What a reflector is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReflectorState {
+    /// Not started yet.
+    Idle,
+    /// Waits for a page of a list.
+    Listing,
+    /// Reads the initial state from a streaming list, up to its marker.
+    Streaming,
+    /// Opens or reads a watch; the initial state is known.
+    Watching,
+    /// Sends nothing for a while.
+    Waiting {
+        /// When it goes on, on the clock of [`Reflector::step`](super::Reflector::step).
+        until: Duration,
+        /// What it recovers from.
+        reason: WaitReason,
+    },
+    /// Sends nothing any more.
+    Stopped,
+}
+
+/// What a wait recovers from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitReason {
+    /// 404: the type, or the namespace's collection, does not exist.
+    Missing,
+    /// 401 or 403.
+    Forbidden,
+    /// 429.
+    TooManyRequests,
+    /// Refused or lost connections.
+    Unreachable,
+    /// The version of the watch is too old; a list comes next.
+    Expired,
+    /// A stream ended at once (R-44, D-1).
+    Closed,
+    /// Anything else; [`Reflector::last_error`](super::Reflector::last_error) says what.
+    Failed,
+}
+
+impl WaitReason {
+    pub(super) fn of(failure: &Failure) -> Self {
+        match failure {
+            Failure::Refused | Failure::Disconnected(_) => Self::Unreachable,
+            Failure::Status(status) if status.is_expired() => Self::Expired,
+            Failure::Status(status) => match status.code {
+                404 => Self::Missing,
+                401 | 403 => Self::Forbidden,
+                429 => Self::TooManyRequests,
+                _ => Self::Failed,
+            },
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// Whether the server lets us list and watch; steadier than [`ReflectorState`], which alternates while it retries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Availability {
+    /// Nothing is known yet.
+    #[default]
+    Unknown,
+    /// The last watch was opened.
+    Available,
+    /// The last answer was 404; what is cached is kept.
+    Missing,
+    /// The last answer was 401 or 403; what is cached is kept.
+    Forbidden,
+}
+
+/// Why a watch, or a streaming list after its marker, ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// EOF, reset, server timeout.
+    Closed,
+    /// EOF within a second and without an event.
+    Short,
+    /// Neither an event nor a bookmark came in time (D-6).
+    Stalled {
+        /// How long nothing had come.
+        silent: Duration,
+    },
+    /// An ERROR on the stream.
+    Error(Status),
+    /// The stream cannot be read further (R-54, `max_frame`).
+    Broken(Failure),
+}
+
+/// Why a streaming list was given up (R-34, R-35, D-2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GiveUpCause {
+    /// The server refused it, or the stream failed.
+    Failed(Failure),
+    /// The stream ended within a second and without an event.
+    Short,
+    /// Too many streams ended without a marker.
+    Unmarked {
+        /// How many.
+        streams: u32,
+    },
+    /// The marker did not come in time.
+    Deadline,
+}
+
+/// Something worth a line in the log, or the error callback of R-2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A list failed, and with it the cycle.
+    ListFailed(Failure),
+    /// A watch could not be opened, and with it the cycle failed.
+    WatchStartFailed(Failure),
+    /// A watch could not be opened and will be tried again; no list is needed.
+    WatchDelayed(Failure),
+    /// A watch ended.
+    WatchEnded {
+        /// Why.
+        cause: EndCause,
+        /// A list comes next; otherwise the watch is resumed.
+        relist: bool,
+    },
+    /// The version asked for was refused as expired or too large; asked again without one.
+    VersionRefused {
+        /// The version that was refused.
+        version: ResourceVersion,
+        /// The server's answer.
+        failure: Failure,
+    },
+    /// A streaming list was given up (R-34, R-35, D-2).
+    GaveUpStreaming {
+        /// Why.
+        cause: GiveUpCause,
+        /// Streaming is not tried before this time; `None`: the next cycle tries again.
+        retry_at: Option<Duration>,
+    },
+    /// A streaming list still has no marker; repeated every ten seconds.
+    MarkerLate {
+        /// How long since the stream was opened.
+        waiting: Duration,
+        /// How long since its last event; `None` when there was none.
+        silent: Option<Duration>,
+    },
+    /// A list older than what is known was refused and asked for again (D-5).
+    OlderListRefused {
+        /// Its version.
+        version: ResourceVersion,
+        /// The version known.
+        last: ResourceVersion,
+    },
+    /// The server's most recent list is older than what is known: etcd was restored. It was applied.
+    ServerWentBack {
+        /// Its version.
+        version: ResourceVersion,
+        /// The version known.
+        last: ResourceVersion,
+    },
+    /// A list had several objects of one key; the last was kept (F-31).
+    Duplicates {
+        /// How many were dropped.
+        count: u64,
+    },
+    /// A list had items without a name or of another type (K-4, R-55).
+    Rejected {
+        /// How many were dropped.
+        count: u64,
+    },
+    /// Documents of a watch were skipped.
+    Skipped {
+        /// How many in this step.
+        count: u64,
+        /// Why the first of them.
+        first: SkipReason,
+    },
+}
+
+/// What a reflector has counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Lists begun, repeats with another version included.
+    pub lists: u64,
+    /// Pages asked for.
+    pub pages: u64,
+    /// Watches asked for, streaming lists not included.
+    pub watches: u64,
+    /// Streaming lists asked for.
+    pub streaming_lists: u64,
+    /// Replaces emitted.
+    pub replaces: u64,
+    /// Changes emitted: added, updated, deleted.
+    pub changes: u64,
+    /// Bookmarks that moved the version.
+    pub bookmarks: u64,
+    /// Bookmarks without a usable version, or older than what is known (D-5).
+    pub bookmarks_refused: u64,
+    /// Answers and errors "too old".
+    pub expired: u64,
+    /// Answers and errors "too large".
+    pub too_large: u64,
+    /// Lists refused as older than what is known (D-5).
+    pub older_lists: u64,
+    /// Watches closed here because nothing came (D-6).
+    pub stalls: u64,
+    /// Watch documents skipped.
+    pub skipped: u64,
+    /// Watch documents or streams that could not be decoded.
+    pub undecodable: u64,
+    /// Frames over `max_frame`.
+    pub frames_too_long: u64,
+    /// Objects dropped from lists as duplicates (F-31).
+    pub duplicates: u64,
+    /// Items of lists dropped as nameless or of another type.
+    pub rejected: u64,
+    /// Waits begun.
+    pub backoffs: u64,
+    /// Watches that ended within a second and without an event.
+    pub short_watches: u64,
+    /// Streaming lists given up.
+    pub give_ups: u64,
+    /// Resyncs emitted.
+    pub resyncs: u64,
+}

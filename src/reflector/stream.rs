@@ -1,0 +1,73 @@
+//! The age of one watch stream: what makes it short, late or stalled (R-42, R-44, D-1, D-6).
+
+use std::time::Duration;
+
+use crate::object::ResourceVersion;
+
+/// A stream that ends sooner, and without an event, is *very short* (R-44); one that ends sooner at all is not reopened
+/// at once (D-1).
+const SHORT: Duration = Duration::from_secs(1);
+
+/// One watch, from the request to its end.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    /// The version of the request.
+    pub(super) requested: ResourceVersion,
+    /// When the request was given out.
+    pub(super) sent_at: Duration,
+    /// When the server had answered.
+    pub(super) opened_at: Option<Duration>,
+    /// When the last accepted event came, if there was one.
+    pub(super) heard_at: Option<Duration>,
+    /// Accepted events, bookmarks included.
+    pub(super) accepted: u64,
+    /// Versions of events do not count yet: they come in no order.
+    pub(super) unordered: bool,
+    /// The server's own end of it, and the grace on top (D-6).
+    lifetime: Duration,
+}
+
+impl Stream {
+    pub(super) fn new(requested: ResourceVersion, now: Duration, lifetime: Duration) -> Self {
+        let unordered = !is_usable(&requested);
+        Self { requested, sent_at: now, opened_at: None, heard_at: None, accepted: 0, unordered, lifetime }
+    }
+
+    /// Returns when the server should have ended it.
+    pub(super) fn ends_at(&self) -> Duration {
+        self.began_at().saturating_add(self.lifetime)
+    }
+
+    /// Returns when it was opened, or asked for.
+    pub(super) fn began_at(&self) -> Duration {
+        self.opened_at.unwrap_or(self.sent_at)
+    }
+
+    /// Returns when the last sign of life came.
+    pub(super) fn alive_at(&self) -> Duration {
+        self.heard_at.unwrap_or_else(|| self.began_at())
+    }
+
+    /// Returns whether it was too quick to be followed by another at once (D-1).
+    pub(super) fn is_quick(&self, now: Duration) -> bool {
+        now.saturating_sub(self.sent_at) < SHORT
+    }
+
+    /// Returns whether it was *very short* (R-44).
+    pub(super) fn is_short(&self, now: Duration) -> bool {
+        self.is_quick(now) && self.accepted == 0
+    }
+
+    /// Notes accepted events.
+    pub(super) fn accept(&mut self, events: u64, now: Duration) {
+        if events > 0 {
+            self.accepted += events;
+            self.heard_at = Some(now);
+        }
+    }
+}
+
+/// Returns whether a watch from `version` continues where another ended: neither unset nor `"0"`.
+pub(super) fn is_usable(version: &ResourceVersion) -> bool {
+    !version.is_unset() && !version.is_any()
+}

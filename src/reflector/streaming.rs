@@ -1,0 +1,228 @@
+//! The initial state by a streaming list (R-30 … R-36, D-2).
+
+use std::{cmp::Ordering, fmt, time::Duration};
+
+use super::{
+    Action, GiveUpCause, Reflector, Report, State, StreamingLists, Then, Turn, WaitReason, refuses_version,
+    retry_after,
+    snapshot::Snapshot,
+    stream::{Stream, is_usable},
+};
+use crate::{
+    list_watch::{Failure, WatchEvent},
+    object::ResourceVersion,
+};
+
+/// Between two warnings that the marker is late.
+const MARKER_WARNING_PERIOD: Duration = Duration::from_secs(10);
+
+/// A streaming list whose marker has not come.
+pub(super) struct Streaming {
+    stream: Stream,
+    scratch: Snapshot,
+    /// The last `ADDED`, or the opening: the marker is due some time after it (D-2).
+    added_at: Duration,
+    warn_at: Duration,
+}
+
+impl Streaming {
+    pub(super) fn is_open(&self) -> bool {
+        self.stream.opened_at.is_some()
+    }
+}
+
+impl fmt::Debug for Streaming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streaming").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+/// What one document before the marker was.
+enum Before {
+    Counted,
+    NotCounted,
+    Marker(ResourceVersion),
+    Failed(Failure),
+}
+
+impl Reflector {
+    /// Asks for a streaming list.
+    pub(super) fn begin_streaming(&mut self, turn: &Turn) -> Action {
+        let version = if self.unavailable { ResourceVersion::unset() } else { self.last.clone() };
+        let (stream, request) = self.new_stream(version, true, turn);
+        self.counters.streaming_lists += 1;
+        let (added_at, warn_at) = (turn.now, turn.now.saturating_add(MARKER_WARNING_PERIOD));
+        self.state = State::Streaming(Streaming { stream, scratch: Snapshot::default(), added_at, warn_at });
+        Action::OpenWatch(request)
+    }
+
+    pub(super) fn streaming_opened(&mut self, mut streaming: Streaming, turn: &mut Turn) -> Action {
+        streaming.stream.opened_at = Some(turn.now);
+        streaming.added_at = turn.now;
+        streaming.warn_at = turn.now.saturating_add(MARKER_WARNING_PERIOD);
+        self.read_streaming(streaming, turn)
+    }
+
+    /// Fills the scratch store up to the marker; what follows it belongs to the watch.
+    pub(super) fn receive_streaming(
+        &mut self,
+        mut streaming: Streaming,
+        batch: Vec<WatchEvent>,
+        turn: &mut Turn,
+    ) -> Action {
+        let mut batch = batch.into_iter();
+        let mut counted = 0;
+        while let Some(event) = batch.next() {
+            match self.before_marker(&mut streaming, event, turn) {
+                Before::Counted => counted += 1,
+                Before::NotCounted => {}
+                Before::Failed(failure) => {
+                    streaming.stream.accept(counted, turn.now);
+                    return self.streaming_failed(&streaming, failure, turn);
+                }
+                Before::Marker(version) => {
+                    streaming.stream.accept(counted + 1, turn.now);
+                    return self.marked(streaming, version, batch, turn);
+                }
+            }
+        }
+        streaming.stream.accept(counted, turn.now);
+        self.read_streaming(streaming, turn)
+    }
+
+    fn before_marker(&mut self, streaming: &mut Streaming, event: WatchEvent, turn: &mut Turn) -> Before {
+        match event {
+            WatchEvent::Added(object) => {
+                streaming.added_at = turn.now;
+                streaming.scratch.upsert(object);
+                Before::Counted
+            }
+            WatchEvent::Modified(object) => {
+                streaming.scratch.upsert(object);
+                Before::Counted
+            }
+            WatchEvent::Deleted(object) => {
+                streaming.scratch.remove(object.key());
+                Before::Counted
+            }
+            // A marker from which no watch can be resumed is no marker: it would lose what comes next.
+            WatchEvent::Bookmark { resource_version, initial_events_end: true } if is_usable(&resource_version) => {
+                self.bookmarks_seen = true;
+                Before::Marker(resource_version)
+            }
+            WatchEvent::Bookmark { .. } => Before::Counted,
+            WatchEvent::Error(status) => Before::Failed(Failure::Status(status)),
+            WatchEvent::Undecodable(what) => Before::Failed(Failure::Undecodable(what)),
+            WatchEvent::Skipped(reason) => {
+                self.skip(reason, turn);
+                Before::NotCounted
+            }
+        }
+    }
+
+    /// The scratch store becomes one Replace, and the same stream the watch of this cycle.
+    fn marked(
+        &mut self,
+        streaming: Streaming,
+        version: ResourceVersion,
+        rest: std::vec::IntoIter<WatchEvent>,
+        turn: &mut Turn,
+    ) -> Action {
+        if version.compare(&self.last) == Some(Ordering::Less) {
+            let last = self.last.clone();
+            if !streaming.stream.requested.is_unset() {
+                self.counters.older_lists += 1;
+                self.unavailable = true;
+                turn.report(Report::OlderListRefused { version, last });
+                return self.begin_streaming(turn);
+            }
+            turn.report(Report::ServerWentBack { version: version.clone(), last });
+        }
+        let Streaming { mut stream, scratch, .. } = streaming;
+        self.replace(scratch.into_items(), version, turn);
+        self.watch_confirmed(turn);
+        self.arm_resync(turn);
+        stream.unordered = false;
+        self.receive(stream, rest, turn)
+    }
+
+    /// Reads on, unless the marker is overdue (D-2).
+    pub(super) fn read_streaming(&mut self, mut streaming: Streaming, turn: &mut Turn) -> Action {
+        let due = streaming.added_at.saturating_add(self.config.marker_deadline).min(streaming.stream.ends_at());
+        if due <= turn.now {
+            return self.give_up(GiveUpCause::Deadline, true, turn);
+        }
+        if streaming.warn_at <= turn.now {
+            streaming.warn_at = turn.now.saturating_add(MARKER_WARNING_PERIOD);
+            turn.report(Report::MarkerLate {
+                waiting: turn.now.saturating_sub(streaming.stream.began_at()),
+                silent: streaming.stream.heard_at.map(|at| turn.now.saturating_sub(at)),
+            });
+        }
+        let until = due.min(streaming.warn_at);
+        self.state = State::Streaming(streaming);
+        Action::Read { until }
+    }
+
+    /// An end without an error: over again, but not for ever (R-35, D-2).
+    pub(super) fn streaming_ended(
+        &mut self,
+        streaming: &Streaming,
+        end: Result<(), Failure>,
+        turn: &mut Turn,
+    ) -> Action {
+        match end {
+            Ok(()) => {}
+            Err(failure @ (Failure::Disconnected(_) | Failure::Refused)) => self.note(&failure),
+            Err(failure) => return self.streaming_failed(streaming, failure, turn),
+        }
+        if streaming.stream.is_short(turn.now) {
+            return self.give_up(GiveUpCause::Short, false, turn);
+        }
+        self.unmarked += 1;
+        if self.unmarked >= self.config.streaming_attempts_max {
+            return self.give_up(GiveUpCause::Unmarked { streams: self.unmarked }, true, turn);
+        }
+        if streaming.stream.is_quick(turn.now) {
+            return self.wait(WaitReason::Closed, Then::Stream, None, turn);
+        }
+        self.begin_streaming(turn)
+    }
+
+    /// Sorts a refusal, or an ERROR before the marker.
+    pub(super) fn streaming_failed(&mut self, streaming: &Streaming, failure: Failure, turn: &mut Turn) -> Action {
+        self.note(&failure);
+        let reason = WaitReason::of(&failure);
+        if matches!(reason, WaitReason::Unreachable | WaitReason::TooManyRequests) {
+            let after = retry_after(&failure);
+            turn.report(Report::WatchDelayed(failure));
+            return self.wait(reason, Then::Stream, after, turn);
+        }
+        if refuses_version(&failure) {
+            self.unavailable = true;
+            let version = streaming.stream.requested.clone();
+            if !version.is_unset() {
+                turn.report(Report::VersionRefused { version, failure });
+                return self.begin_streaming(turn);
+            }
+        }
+        // Only an answer to the question is remembered; a missing right, type or server says nothing about streaming.
+        let remember = failure.status().is_some_and(|status| matches!(status.code, 400 | 405 | 406 | 415 | 422));
+        self.give_up(GiveUpCause::Failed(failure), remember, turn)
+    }
+
+    /// Goes on with a list in the same cycle, or waits where only streams are wanted.
+    fn give_up(&mut self, cause: GiveUpCause, remember: bool, turn: &mut Turn) -> Action {
+        self.counters.give_ups += 1;
+        let only_streams = self.config.streaming_lists == StreamingLists::Always;
+        let retry_at = (remember && !only_streams).then(|| turn.now.saturating_add(self.config.streaming_retry_after));
+        self.streaming_retry_at = retry_at;
+        let (reason, after) = match &cause {
+            GiveUpCause::Failed(failure) => (WaitReason::of(failure), retry_after(failure)),
+            GiveUpCause::Short => (WaitReason::Closed, None),
+            GiveUpCause::Unmarked { .. } | GiveUpCause::Deadline => (WaitReason::Failed, None),
+        };
+        turn.report(Report::GaveUpStreaming { cause, retry_at });
+        if only_streams { self.wait(reason, Then::Cycle, after, turn) } else { self.begin_list() }
+    }
+}

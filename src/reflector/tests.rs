@@ -1,0 +1,816 @@
+//! The rules R-1 … R-64 and D-1 … D-6, one by one. `model_tests.rs` tries them together.
+
+use super::*;
+use crate::{
+    list_watch::{SkipReason, Status},
+    testing::{expired, object, status, too_large},
+};
+
+/// A reflector on a clock of its own; jitter is 0 unless said otherwise.
+struct Bench {
+    reflector: Reflector,
+    now: Duration,
+    jitter: f64,
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+fn paged() -> ReflectorConfig {
+    ReflectorConfig { streaming_lists: StreamingLists::Never, ..ReflectorConfig::default() }
+}
+
+fn list(version: &str, limit: Option<u32>) -> Action {
+    Action::List(ListRequest { resource_version: version.into(), limit, continue_token: None })
+}
+
+fn watch(version: &str) -> Action {
+    Action::OpenWatch(WatchRequest { resource_version: version.into(), initial_events: false, timeout_seconds: 300 })
+}
+
+fn streaming(version: &str) -> Action {
+    Action::OpenWatch(WatchRequest { resource_version: version.into(), initial_events: true, timeout_seconds: 300 })
+}
+
+fn added(name: &str, version: &str) -> WatchEvent {
+    WatchEvent::Added(object(name, version))
+}
+
+fn modified(name: &str, version: &str) -> WatchEvent {
+    WatchEvent::Modified(object(name, version))
+}
+
+fn deleted(name: &str, version: &str) -> WatchEvent {
+    WatchEvent::Deleted(object(name, version))
+}
+
+fn bookmark(version: &str) -> WatchEvent {
+    WatchEvent::Bookmark { resource_version: version.into(), initial_events_end: false }
+}
+
+fn marker(version: &str) -> WatchEvent {
+    WatchEvent::Bookmark { resource_version: version.into(), initial_events_end: true }
+}
+
+fn error(failure: &Failure) -> WatchEvent {
+    WatchEvent::Error(failure.status().expect("a status").clone())
+}
+
+fn lost() -> Failure {
+    Failure::Disconnected("reset".into())
+}
+
+/// Writes events as `+a1 ~a2 -a3 =[a1 b2]@7 @9 resync`.
+fn text(events: &[Event]) -> String {
+    let name = |object: &SharedObject| format!("{}{}", object.name(), object.resource_version());
+    let one = |event: &Event| match event {
+        Event::Added(object) => format!("+{}", name(object)),
+        Event::Updated(object) => format!("~{}", name(object)),
+        Event::Deleted(object) => format!("-{}", name(object)),
+        Event::Replace { items, resource_version } => {
+            format!("=[{}]@{resource_version}", items.iter().map(name).collect::<Vec<_>>().join(" "))
+        }
+        Event::Bookmark(version) => format!("@{version}"),
+        Event::Resync => "resync".to_owned(),
+    };
+    events.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+impl Bench {
+    fn new(config: ReflectorConfig) -> Self {
+        Self { reflector: Reflector::new(config, Start::Fresh), now: Duration::ZERO, jitter: 0.0 }
+    }
+
+    /// Up to the open watch, by a list of `a1` at version 10.
+    fn watching(config: ReflectorConfig) -> Self {
+        let mut bench = Self::new(config);
+        bench.feed(Input::Start);
+        bench.page("10", &[("a", "1")]);
+        assert_eq!(bench.reflector.state(), ReflectorState::Watching);
+        bench.feed(Input::Opened(Ok(())));
+        bench
+    }
+
+    /// Up to the open streaming list.
+    fn streaming(config: ReflectorConfig) -> Self {
+        let mut bench = Self::new(config);
+        assert_eq!(bench.feed(Input::Start).action, streaming(""));
+        bench.feed(Input::Opened(Ok(())));
+        bench
+    }
+
+    fn feed(&mut self, input: Input) -> Step {
+        self.reflector.step(input, self.now, self.jitter)
+    }
+
+    fn after(&mut self, passed: f64) -> &mut Self {
+        self.now += seconds(passed);
+        self
+    }
+
+    fn page(&mut self, version: &str, items: &[(&str, &str)]) -> Step {
+        let items = items.iter().map(|(name, version)| object(name, version)).collect();
+        self.feed(Input::Page(Ok(ListPage { resource_version: version.into(), items, ..ListPage::default() })))
+    }
+
+    fn fail_list(&mut self, failure: Failure) -> Step {
+        self.feed(Input::Page(Err(failure)))
+    }
+
+    fn refuse(&mut self, failure: Failure) -> Step {
+        self.feed(Input::Opened(Err(failure)))
+    }
+
+    fn receive(&mut self, batch: Vec<WatchEvent>) -> Step {
+        self.feed(Input::Received(batch))
+    }
+
+    fn end(&mut self) -> Step {
+        self.feed(Input::Ended(Ok(())))
+    }
+
+    /// Asserts a wait of `delay` and lets it pass.
+    #[track_caller]
+    fn waits(&mut self, step: &Step, delay: f64, reason: WaitReason) -> Step {
+        assert_eq!(step.action, Action::Wait { until: self.now + seconds(delay), reason });
+        assert!(!step.holds_list_permit, "nobody holds a permit while he waits");
+        self.after(delay).feed(Input::Timer)
+    }
+}
+
+#[test]
+fn r1_r8_r20_the_first_cycle_starts_at_once_with_a_list_of_any_version_by_500() {
+    assert_eq!(Bench::new(paged()).feed(Input::Start).action, list("0", Some(500)));
+}
+
+#[test]
+fn r23_a_complete_list_is_one_replace_and_then_a_watch_from_its_version() {
+    let mut bench = Bench::new(paged());
+    assert!(bench.feed(Input::Start).holds_list_permit);
+    assert!(!bench.reflector.has_listed());
+    let step = bench.page("10", &[("a", "1"), ("b", "2")]);
+    assert_eq!(text(&step.events), "=[a1 b2]@10");
+    assert_eq!((step.action, step.resume_version, step.holds_list_permit), (watch("10"), Some("10".into()), false));
+    assert!(bench.reflector.has_listed());
+    assert_eq!(bench.reflector.availability(), Availability::Unknown);
+    bench.feed(Input::Opened(Ok(())));
+    assert_eq!(bench.reflector.availability(), Availability::Available);
+}
+
+#[test]
+fn r20_page_sizes() {
+    for (page_size, first, relist) in [(None, Some(500), None), (Some(7), Some(7), Some(7)), (Some(0), None, None)] {
+        let mut bench = Bench::new(ReflectorConfig { page_size, ..paged() });
+        assert_eq!(bench.feed(Input::Start).action, list("0", first), "{page_size:?}");
+        bench.page("10", &[]);
+        let step = bench.refuse(status(500));
+        assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("10", relist), "{page_size:?}");
+    }
+}
+
+#[test]
+fn r21_a_paginated_answer_to_version_0_forces_pages_for_good() {
+    let mut bench = Bench::new(paged());
+    bench.feed(Input::Start);
+    let page = ListPage { resource_version: "10".into(), continue_token: Some("t".into()), ..ListPage::default() };
+    bench.feed(Input::Page(Ok(page)));
+    bench.page("10", &[]);
+    let step = bench.refuse(status(500));
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("10", Some(500)));
+}
+
+#[test]
+fn r22_a_refused_version_is_asked_again_once_at_once_without_it_and_the_flag_stays() {
+    for failure in [expired(), too_large()] {
+        let mut bench = Bench::watching(paged());
+        let step = bench.receive(vec![error(&expired())]);
+        assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("10", None));
+        let step = bench.fail_list(failure.clone());
+        assert_eq!(step.action, list("", None), "same limit decision");
+        assert!(matches!(step.reports[..], [Report::VersionRefused { .. }]), "not yet a failed cycle");
+        let step = bench.fail_list(failure.clone());
+        assert_eq!(step.reports, [Report::ListFailed(failure.clone())]);
+        let reason = WaitReason::of(&failure);
+        assert_eq!(bench.waits(&step, 1.6, reason).action, list("", Some(500)));
+        bench.page("20", &[]);
+        let step = bench.refuse(status(500));
+        assert_eq!(bench.waits(&step, 3.2, WaitReason::Failed).action, list("20", None), "the flag is cleared");
+    }
+}
+
+#[test]
+fn r2_r5_9_a_failed_list_is_reported_shown_and_tried_again_after_growing_delays() {
+    for (failure, reason, availability) in [
+        (status(403), WaitReason::Forbidden, Availability::Forbidden),
+        (status(401), WaitReason::Forbidden, Availability::Forbidden),
+        (status(404), WaitReason::Missing, Availability::Missing),
+        (status(500), WaitReason::Failed, Availability::Unknown),
+        (status(429), WaitReason::TooManyRequests, Availability::Unknown),
+        (Failure::Refused, WaitReason::Unreachable, Availability::Unknown),
+        (lost(), WaitReason::Unreachable, Availability::Unknown),
+        (Failure::NotAList("Table".into()), WaitReason::Failed, Availability::Unknown),
+    ] {
+        let mut bench = Bench::new(paged());
+        bench.feed(Input::Start);
+        for delay in [0.8, 1.6, 3.2] {
+            let step = bench.fail_list(failure.clone());
+            assert_eq!(step.reports, [Report::ListFailed(failure.clone())]);
+            assert!(step.events.is_empty(), "R-25: a failed list removes nothing");
+            assert_eq!(bench.reflector.state(), ReflectorState::Waiting { until: bench.now + seconds(delay), reason });
+            assert_eq!(bench.waits(&step, delay, reason).action, list("0", Some(500)), "{failure:?}");
+            assert_eq!(bench.reflector.availability(), availability);
+            assert_eq!(bench.reflector.last_error(), Some(&failure));
+        }
+    }
+}
+
+#[test]
+fn t1_a_wait_is_at_least_as_long_as_the_server_asks_and_not_absurd() {
+    for (asked, waited) in [(0, 0.8), (5, 5.0), (86_400, 120.0)] {
+        let patience = Status { code: 503, retry_after: Some(Duration::from_secs(asked)), ..Status::default() };
+        let mut bench = Bench::new(paged());
+        bench.feed(Input::Start);
+        let step = bench.fail_list(Failure::Status(patience));
+        bench.waits(&step, waited, WaitReason::Failed);
+    }
+}
+
+#[test]
+fn p5_nothing_of_a_list_that_fails_half_way_is_delivered() {
+    let mut bench = Bench::new(paged());
+    bench.feed(Input::Start);
+    let items = vec![object("a", "1")];
+    let page = ListPage { resource_version: "9".into(), continue_token: Some("t".into()), items, rejected: 0 };
+    let step = bench.feed(Input::Page(Ok(page)));
+    assert!(step.events.is_empty() && step.holds_list_permit && step.resume_version.is_none());
+    let step = bench.fail_list(status(500));
+    assert!(step.events.is_empty());
+    assert!(bench.reflector.last_version().is_unset());
+}
+
+#[test]
+fn f31_k4_duplicates_and_rejected_items_of_a_list_are_counted() {
+    let mut bench = Bench::new(paged());
+    bench.feed(Input::Start);
+    let items = vec![object("a", "1"), object("a", "2")];
+    let step = bench.feed(Input::Page(Ok(ListPage { items, rejected: 3, ..ListPage::default() })));
+    assert_eq!(text(&step.events), "=[a2]@");
+    assert_eq!(step.reports, [Report::Duplicates { count: 1 }, Report::Rejected { count: 3 }]);
+    assert_eq!((bench.reflector.counters().duplicates, bench.reflector.counters().rejected), (1, 3));
+}
+
+#[test]
+fn d5_a_list_older_than_what_is_known_is_refused_once_and_the_most_recent_one_is_believed() {
+    let mut bench = Bench::watching(paged());
+    bench.receive(vec![modified("a", "15")]);
+    let step = bench.receive(vec![error(&expired())]);
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("15", None));
+    let step = bench.page("9", &[]);
+    assert_eq!((text(&step.events), step.action), (String::new(), list("", None)));
+    assert!(matches!(step.reports[..], [Report::OlderListRefused { .. }]));
+    let step = bench.page("14", &[("b", "14")]);
+    assert_eq!((text(&step.events).as_str(), step.action), ("=[b14]@14", watch("14")));
+    assert!(matches!(step.reports[..], [Report::ServerWentBack { .. }]));
+}
+
+#[test]
+fn r10_r30_r33_streaming_first_and_the_same_stream_goes_on_as_the_watch() {
+    let mut bench = Bench::new(ReflectorConfig::default());
+    let step = bench.feed(Input::Start);
+    assert_eq!((step.action, step.holds_list_permit), (streaming(""), true));
+    bench.feed(Input::Opened(Ok(())));
+    let step = bench.receive(vec![added("a", "1"), added("b", "2")]);
+    assert!(step.events.is_empty() && step.holds_list_permit, "R-31");
+    assert!(bench.reflector.last_version().is_unset());
+    let step = bench.receive(vec![deleted("a", "3"), modified("b", "4"), marker("5"), added("c", "6"), bookmark("7")]);
+    assert_eq!(text(&step.events), "=[b4]@5 +c6 @7");
+    assert!(matches!(step.action, Action::Read { .. }) && !step.holds_list_permit);
+    assert_eq!(step.resume_version, Some("7".into()));
+    assert_eq!(bench.reflector.state(), ReflectorState::Watching);
+    assert_eq!(bench.after(2.0).end().action, watch("7"));
+}
+
+#[test]
+fn r32_only_a_marker_is_a_marker() {
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    let step = bench.receive(vec![added("a", "1"), bookmark("5"), marker(""), marker("0")]);
+    assert!(step.events.is_empty());
+    assert_eq!(bench.reflector.state(), ReflectorState::Streaming);
+}
+
+#[test]
+fn r34_refused_and_429_before_the_marker_wait_and_stream_again() {
+    for (failure, reason) in [(Failure::Refused, WaitReason::Unreachable), (status(429), WaitReason::TooManyRequests)] {
+        let mut bench = Bench::new(ReflectorConfig::default());
+        bench.feed(Input::Start);
+        let step = bench.refuse(failure);
+        assert_eq!(bench.waits(&step, 0.8, reason).action, streaming(""));
+    }
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    let step = bench.receive(vec![added("a", "1"), error(&status(429))]);
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::TooManyRequests).action, streaming(""));
+}
+
+#[test]
+fn r34_a_refused_version_streams_at_once_without_it_but_not_for_ever() {
+    for failure in [expired(), too_large()] {
+        let mut bench = Bench::streaming(ReflectorConfig::default());
+        bench.receive(vec![marker("5")]);
+        let step = bench.after(2.0).receive(vec![error(&expired())]);
+        assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, streaming("5"));
+        assert_eq!(bench.refuse(failure.clone()).action, streaming(""));
+        assert_eq!(bench.refuse(failure).action, list("", Some(500)), "nothing is left to leave out");
+    }
+}
+
+#[test]
+fn r34_other_failures_give_up_and_list_in_the_same_cycle() {
+    for (failure, remembered) in [
+        (status(400), true),
+        (status(422), true),
+        (status(403), false),
+        (status(404), false),
+        (status(500), false),
+        (Failure::Undecodable("x".into()), false),
+        (Failure::FrameTooLong { max_bytes: 9 }, false),
+    ] {
+        let mut bench = Bench::new(ReflectorConfig::default());
+        bench.feed(Input::Start);
+        let step = bench.refuse(failure.clone());
+        assert_eq!(step.action, list("0", Some(500)), "{failure:?}");
+        assert!(
+            matches!(step.reports[..], [Report::GaveUpStreaming { retry_at, .. }] if retry_at.is_some() == remembered)
+        );
+        bench.page("10", &[]);
+        let step = bench.refuse(status(500));
+        let next = if remembered { list("10", None) } else { streaming("10") };
+        assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, next, "{failure:?}");
+    }
+}
+
+#[test]
+fn r35_a_very_short_stream_without_a_marker_gives_up() {
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    assert_eq!(bench.after(0.5).end().action, list("0", Some(500)));
+}
+
+#[test]
+fn d2_three_unmarked_streams_give_up_and_that_is_remembered_and_tried_again_later() {
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    for _ in 0..2 {
+        bench.receive(vec![added("a", "1")]);
+        assert_eq!(bench.after(2.0).end().action, streaming(""));
+        bench.feed(Input::Opened(Ok(())));
+    }
+    let step = bench.after(2.0).feed(Input::Ended(Err(lost())));
+    assert_eq!(step.action, list("0", Some(500)));
+    let cause = GiveUpCause::Unmarked { streams: 3 };
+    assert_eq!(step.reports, [Report::GaveUpStreaming { cause, retry_at: Some(bench.now + seconds(1800.0)) }]);
+    bench.page("10", &[]);
+    let step = bench.refuse(status(500));
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("10", None));
+    bench.page("10", &[]);
+    bench.feed(Input::Opened(Ok(())));
+    let step = bench.after(1800.0).receive(vec![error(&status(500))]);
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, streaming("10"));
+}
+
+#[test]
+fn d1_an_unmarked_stream_that_ends_quickly_is_followed_by_a_wait() {
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    bench.receive(vec![added("a", "1")]);
+    let step = bench.after(0.5).end();
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, streaming(""));
+}
+
+#[test]
+fn d2_the_marker_has_a_deadline_that_synthetic_events_extend_and_others_do_not() {
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    bench.after(50.0).receive(vec![added("a", "1")]);
+    bench.after(50.0).receive(vec![modified("a", "2"), bookmark("3")]);
+    assert_eq!(bench.reflector.state(), ReflectorState::Streaming);
+    let step = bench.after(10.0).feed(Input::Timer);
+    assert_eq!(step.action, list("0", Some(500)));
+    assert!(matches!(&step.reports[..], [Report::GaveUpStreaming { cause: GiveUpCause::Deadline, retry_at: Some(_) }]));
+}
+
+#[test]
+fn d2_endless_synthetic_events_end_with_the_life_of_the_stream() {
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    for _ in 0..7 {
+        let step = bench.after(44.0).receive(vec![added("a", "1")]);
+        assert!(matches!(step.action, Action::Read { .. }));
+    }
+    assert_eq!(bench.after(7.0).receive(vec![added("a", "1")]).action, list("0", Some(500)), "300 s + 15 s");
+}
+
+#[test]
+fn r36_a_late_marker_is_reported_every_ten_seconds() {
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    assert_eq!(
+        bench.after(10.0).feed(Input::Timer).reports,
+        [Report::MarkerLate { waiting: seconds(10.0), silent: None }]
+    );
+    assert!(bench.after(4.0).receive(vec![added("a", "1")]).reports.is_empty());
+    let step = bench.after(6.0).feed(Input::Timer);
+    assert_eq!(step.reports, [Report::MarkerLate { waiting: seconds(20.0), silent: Some(seconds(6.0)) }]);
+    assert_eq!(step.action, Action::Read { until: bench.now + seconds(10.0) });
+}
+
+#[test]
+fn streaming_always_never_lists() {
+    let config = ReflectorConfig { streaming_lists: StreamingLists::Always, ..ReflectorConfig::default() };
+    let mut bench = Bench::new(config);
+    bench.feed(Input::Start);
+    let step = bench.refuse(status(400));
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, streaming(""));
+    let step = bench.refuse(status(404));
+    assert_eq!(bench.waits(&step, 1.6, WaitReason::Missing).action, streaming(""));
+}
+
+#[test]
+fn d5_an_older_marker_is_refused_once() {
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    bench.receive(vec![marker("15")]);
+    let step = bench.after(2.0).receive(vec![error(&status(500))]);
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, streaming("15"));
+    bench.feed(Input::Opened(Ok(())));
+    let step = bench.receive(vec![added("a", "9"), marker("9"), deleted("a", "10")]);
+    assert_eq!((text(&step.events), step.action), (String::new(), streaming("")));
+    bench.feed(Input::Opened(Ok(())));
+    let step = bench.receive(vec![marker("9")]);
+    assert_eq!(text(&step.events), "=[]@9");
+    assert!(matches!(step.reports[..], [Report::ServerWentBack { .. }]));
+}
+
+#[test]
+fn r40_an_opening_refused_or_429_waits_and_opens_again_without_list_or_callback() {
+    for (failure, reason) in [(Failure::Refused, WaitReason::Unreachable), (status(429), WaitReason::TooManyRequests)] {
+        let mut bench = Bench::new(paged());
+        bench.feed(Input::Start);
+        bench.page("10", &[]);
+        for delay in [0.8, 1.6] {
+            let step = bench.refuse(failure.clone());
+            assert_eq!(step.reports, [Report::WatchDelayed(failure.clone())]);
+            assert_eq!(bench.waits(&step, delay, reason).action, watch("10"));
+        }
+    }
+}
+
+#[test]
+fn r40_any_other_opening_error_ends_the_cycle_and_is_reported() {
+    for (failure, reason) in [
+        (status(403), WaitReason::Forbidden),
+        (status(404), WaitReason::Missing),
+        (status(503), WaitReason::Failed),
+        (expired(), WaitReason::Expired),
+    ] {
+        let mut bench = Bench::new(paged());
+        bench.feed(Input::Start);
+        bench.page("10", &[]);
+        let step = bench.refuse(failure.clone());
+        assert_eq!(step.reports, [Report::WatchStartFailed(failure)]);
+        assert_eq!(bench.waits(&step, 0.8, reason).action, list("10", None));
+    }
+}
+
+#[test]
+fn t3_a_connection_lost_while_opening_is_a_normal_end_and_never_a_relist() {
+    let mut bench = Bench::new(paged());
+    bench.feed(Input::Start);
+    bench.page("10", &[]);
+    assert_eq!(bench.after(10.0).refuse(lost()).action, watch("10"), "the transport has taken its time");
+    let step = bench.refuse(lost());
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("10"), "D-1");
+}
+
+#[test]
+fn r42_the_timeout_is_drawn_between_once_and_twice_the_configured() {
+    for (watch_timeout, jitter, expected) in [
+        (300, 0.0, 300),
+        (300, 0.5, 450),
+        (300, 0.999, 599),
+        (600, 0.5, 900),
+        (0, 0.9, 1),
+        (u64::MAX, 0.5, 3_221_225_470),
+    ] {
+        let mut bench = Bench::new(ReflectorConfig { watch_timeout: Duration::from_secs(watch_timeout), ..paged() });
+        bench.jitter = jitter;
+        bench.feed(Input::Start);
+        let Action::OpenWatch(request) = bench.page("10", &[]).action else { panic!("expected a watch") };
+        assert_eq!(request.timeout_seconds, expected);
+    }
+}
+
+#[test]
+fn r43_a_normal_end_resumes_at_once_from_the_last_version() {
+    for end in [Ok(()), Err(lost()), Err(Failure::Refused)] {
+        let mut bench = Bench::watching(paged());
+        bench.receive(vec![added("b", "11")]);
+        let step = bench.after(1.0).feed(Input::Ended(end));
+        assert_eq!(step.action, watch("11"));
+        assert_eq!(step.reports, [Report::WatchEnded { cause: EndCause::Closed, relist: false }]);
+    }
+}
+
+#[test]
+fn d1_a_stream_that_ends_within_a_second_after_an_event_is_resumed_after_a_wait() {
+    let mut bench = Bench::watching(paged());
+    for delay in [0.8, 1.6, 3.2] {
+        bench.receive(vec![bookmark("11")]);
+        let step = bench.after(0.9).end();
+        assert_eq!(bench.waits(&step, delay, WaitReason::Closed).action, watch("11"));
+        bench.feed(Input::Opened(Ok(())));
+    }
+}
+
+#[test]
+fn r44_a_very_short_watch_ends_the_cycle_without_callback() {
+    let mut bench = Bench::watching(paged());
+    let skipped = WatchEvent::Skipped(SkipReason::Nameless);
+    bench.receive(vec![skipped]);
+    let step = bench.after(0.9).end();
+    assert_eq!(step.reports, [Report::WatchEnded { cause: EndCause::Short, relist: true }]);
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("10", None), "R-50: skipped does not count");
+    assert_eq!(bench.reflector.counters().short_watches, 1);
+}
+
+#[test]
+fn r45_errors_on_the_stream() {
+    for (failure, reason, next) in [
+        (expired(), WaitReason::Expired, list("11", None)),
+        (status(429), WaitReason::TooManyRequests, watch("11")),
+        (status(500), WaitReason::Failed, list("11", None)),
+        (status(403), WaitReason::Forbidden, list("11", None)),
+    ] {
+        let mut bench = Bench::watching(paged());
+        let step = bench.after(5.0).receive(vec![added("b", "11"), error(&failure), added("never", "12")]);
+        assert_eq!(text(&step.events), "+b11", "what came before the error counts");
+        assert_eq!(bench.waits(&step, 0.8, reason).action, next, "{failure:?}");
+        let step = bench.feed(Input::Ended(Err(failure)));
+        assert_eq!(step.action, Action::Keep, "a late end of the closed stream");
+    }
+}
+
+#[test]
+fn r45_internal_errors_within_the_budget_resume_the_watch() {
+    let budget = ReflectorConfig { internal_error_retry: seconds(10.0), ..paged() };
+    let mut bench = Bench::watching(budget);
+    for (passed, next) in [(5.0, Some(watch("10"))), (9.0, Some(watch("10"))), (2.0, None)] {
+        let step = bench.after(passed).receive(vec![error(&status(500))]);
+        match next {
+            Some(next) => assert_eq!(step.action, next),
+            None => assert!(matches!(step.reports[..], [Report::WatchEnded { relist: true, .. }])),
+        }
+        bench.feed(Input::Opened(Ok(())));
+    }
+    let mut bench = Bench::watching(budget);
+    bench.after(5.0).receive(vec![error(&status(500))]);
+    bench.feed(Input::Opened(Ok(())));
+    assert_eq!(bench.after(61.0).receive(vec![error(&status(500))]).action, watch("10"), "a new budget after a minute");
+}
+
+#[test]
+fn r45_d1_internal_errors_within_the_budget_do_not_spin() {
+    let mut bench = Bench::watching(ReflectorConfig { internal_error_retry: seconds(10.0), ..paged() });
+    let step = bench.after(0.1).receive(vec![error(&status(500))]);
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("10"));
+}
+
+#[test]
+fn r50_r55_skipped_documents_are_counted_and_move_nothing() {
+    let mut bench = Bench::watching(paged());
+    let wrong = SkipReason::WrongType { found: "v1 Secret".into() };
+    let step = bench.receive(vec![
+        WatchEvent::Skipped(wrong.clone()),
+        added("b", "11"),
+        WatchEvent::Skipped(SkipReason::Nameless),
+    ]);
+    assert_eq!((text(&step.events).as_str(), step.resume_version), ("+b11", Some("11".into())));
+    assert_eq!(step.reports, [Report::Skipped { count: 2, first: wrong }]);
+    assert_eq!(bench.reflector.counters().skipped, 2);
+}
+
+#[test]
+fn r51_r52_every_event_moves_the_version_verbatim_and_keeps_its_order() {
+    let mut bench = Bench::watching(paged());
+    let step = bench.receive(vec![added("b", "11"), modified("a", "12"), deleted("b", "13"), bookmark("15")]);
+    assert_eq!((text(&step.events).as_str(), step.resume_version), ("+b11 ~a12 -b13 @15", Some("15".into())));
+    let step = bench.receive(vec![modified("a", "odd"), modified("a", "14")]);
+    assert_eq!(step.resume_version, Some("14".into()), "lower, and taken");
+    let step = bench.receive(vec![modified("a", "")]);
+    assert_eq!(step.resume_version, None, "an object without a version moves nothing");
+    assert_eq!(bench.reflector.last_version(), &"14".into());
+}
+
+#[test]
+fn d5_a_bookmark_never_lowers_the_version() {
+    let mut bench = Bench::watching(paged());
+    let step = bench.receive(vec![added("b", "20"), bookmark("19"), bookmark(""), bookmark("0"), bookmark("20")]);
+    assert_eq!((text(&step.events).as_str(), step.resume_version), ("+b20 @20", Some("20".into())));
+    assert_eq!(bench.reflector.counters().bookmarks_refused, 3);
+}
+
+#[test]
+fn r53_synthetic_events_of_a_watch_without_a_version_move_nothing() {
+    for end in [modified("a", "12"), deleted("a", "12"), bookmark("12")] {
+        let mut bench = Bench::new(paged());
+        bench.feed(Input::Start);
+        assert_eq!(bench.page("", &[]).action, watch(""));
+        bench.feed(Input::Opened(Ok(())));
+        let step = bench.receive(vec![added("a", "9"), added("b", "7")]);
+        assert_eq!(step.resume_version, None);
+        let step = bench.receive(vec![end, added("c", "13")]);
+        assert_eq!(step.resume_version, Some("13".into()));
+    }
+}
+
+#[test]
+fn r41_without_a_version_to_resume_from_a_watch_is_followed_by_a_list() {
+    let mut bench = Bench::new(paged());
+    bench.feed(Input::Start);
+    bench.page("", &[]);
+    bench.feed(Input::Opened(Ok(())));
+    bench.receive(vec![added("a", "9")]);
+    let step = bench.after(60.0).end();
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("0", Some(500)));
+}
+
+#[test]
+fn r54_undecodable_documents_and_frames_too_long_end_the_cycle_and_are_counted() {
+    let mut bench = Bench::watching(paged());
+    let step = bench.after(5.0).receive(vec![added("b", "11"), WatchEvent::Undecodable("{".into()), added("c", "12")]);
+    assert_eq!(text(&step.events), "+b11");
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("11", None));
+    bench.page("11", &[]);
+    bench.feed(Input::Opened(Ok(())));
+    let step = bench.after(5.0).feed(Input::Ended(Err(Failure::FrameTooLong { max_bytes: 16 })));
+    assert_eq!(bench.waits(&step, 1.6, WaitReason::Failed).action, list("11", None));
+    let counters = bench.reflector.counters();
+    assert_eq!((counters.undecodable, counters.frames_too_long), (1, 1));
+}
+
+#[test]
+fn d6_a_stream_that_outlives_its_timeout_is_closed_and_resumed() {
+    let mut bench = Bench::watching(paged());
+    assert_eq!(bench.receive(vec![added("b", "11")]).action, Action::Read { until: seconds(315.0) });
+    bench.after(314.0);
+    assert_eq!(bench.feed(Input::Timer).action, Action::Read { until: seconds(315.0) });
+    let step = bench.after(1.0).feed(Input::Timer);
+    assert_eq!(step.action, watch("11"));
+    let silent = seconds(315.0);
+    assert_eq!(step.reports, [Report::WatchEnded { cause: EndCause::Stalled { silent }, relist: false }]);
+    assert_eq!(bench.reflector.counters().stalls, 1);
+}
+
+#[test]
+fn d6_once_a_bookmark_was_seen_three_silent_minutes_are_a_stall() {
+    let mut bench = Bench::watching(paged());
+    assert_eq!(bench.after(60.0).receive(vec![bookmark("11")]).action, Action::Read { until: seconds(240.0) });
+    assert_eq!(bench.after(100.0).receive(vec![added("b", "12")]).action, Action::Read { until: seconds(315.0) });
+    assert_eq!(bench.after(155.0).feed(Input::Timer).action, watch("12"));
+    bench.feed(Input::Opened(Ok(())));
+    assert_eq!(bench.after(180.0).feed(Input::Timer).action, watch("12"), "also on a stream that never spoke");
+}
+
+#[test]
+fn d6_stall_after_zero_is_never() {
+    let mut bench = Bench::watching(ReflectorConfig { stall_after: Duration::ZERO, ..paged() });
+    assert_eq!(bench.receive(vec![bookmark("11")]).action, Action::Read { until: seconds(315.0) });
+}
+
+#[test]
+fn r60_resync_ticks_in_the_watch_phase_and_starts_anew_with_each_cycle() {
+    let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(30.0), ..paged() });
+    let step = bench.after(30.0).feed(Input::Timer);
+    assert_eq!((text(&step.events).as_str(), step.action), ("resync", Action::Read { until: seconds(60.0) }));
+    let step = bench.after(31.0).receive(vec![added("b", "11")]);
+    assert_eq!(text(&step.events), "+b11 resync", "also when events leave the timer no time");
+    let step = bench.receive(vec![error(&expired())]);
+    let step = bench.waits(&step, 0.8, WaitReason::Expired);
+    assert_eq!(step.action, list("11", None), "R-61: no request because of a resync");
+    let step = bench.after(100.0).page("20", &[]);
+    assert_eq!(text(&step.events), "=[]@20", "no tick outside the watch phase");
+    let opened = bench.feed(Input::Opened(Ok(())));
+    assert_eq!(opened.action, Action::Read { until: bench.now + seconds(30.0) });
+}
+
+#[test]
+fn d6_resume_watches_from_the_version_of_the_store_and_lists_if_that_is_refused() {
+    let mut bench = Bench::new(ReflectorConfig::default());
+    bench.reflector = Reflector::new(paged(), Start::Resume("77".into()));
+    assert!(bench.reflector.has_listed());
+    let step = bench.feed(Input::Start);
+    assert_eq!((step.action, step.holds_list_permit), (watch("77"), false));
+    let step = bench.refuse(expired());
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("77", None));
+    for unusable in ["", "0"] {
+        bench.reflector = Reflector::new(paged(), Start::Resume(unusable.into()));
+        assert_eq!(bench.feed(Input::Start).action, list("0", Some(500)));
+    }
+}
+
+#[test]
+fn r63_r64_stop_ends_every_state_at_once_and_for_good() {
+    let states: [fn() -> Bench; 6] = [
+        || Bench::new(paged()),
+        || {
+            let mut bench = Bench::new(paged());
+            bench.feed(Input::Start);
+            bench
+        },
+        || Bench::streaming(ReflectorConfig::default()),
+        || Bench::watching(paged()),
+        || {
+            let mut bench = Bench::watching(paged());
+            bench.end();
+            bench
+        },
+        || {
+            let mut bench = Bench::new(paged());
+            bench.feed(Input::Stop);
+            bench
+        },
+    ];
+    for state in states {
+        let mut bench = state();
+        let step = bench.feed(Input::Stop);
+        assert!(step.events.is_empty() && !step.holds_list_permit);
+        assert_eq!((step.action, bench.reflector.state()), (Action::Done, ReflectorState::Stopped));
+        for input in all_inputs() {
+            let step = bench.after(100.0).feed(input);
+            assert!(step.events.is_empty());
+            assert_eq!(step.action, Action::Done, "R-64");
+        }
+    }
+}
+
+fn all_inputs() -> Vec<Input> {
+    vec![
+        Input::Start,
+        Input::Page(Ok(ListPage::default())),
+        Input::Opened(Ok(())),
+        Input::Received(vec![added("x", "99")]),
+        Input::Ended(Ok(())),
+        Input::Timer,
+    ]
+}
+
+#[test]
+fn an_input_that_was_not_asked_for_changes_nothing() {
+    let fits = |state: &str, input: &Input| match input {
+        Input::Start => state == "idle",
+        Input::Page(_) => state == "listing",
+        Input::Opened(_) => state == "opening",
+        Input::Received(_) | Input::Ended(_) => ["streaming", "watching"].contains(&state),
+        Input::Timer => ["waiting", "streaming", "watching"].contains(&state),
+        Input::Stop => true,
+    };
+    for state in ["idle", "listing", "opening", "streaming", "watching", "waiting"] {
+        for input in all_inputs().into_iter().filter(|input| !fits(state, input)) {
+            let mut bench = match state {
+                "idle" => Bench::new(paged()),
+                "streaming" => Bench::streaming(ReflectorConfig::default()),
+                "listing" => {
+                    let mut bench = Bench::new(paged());
+                    bench.feed(Input::Start);
+                    bench
+                }
+                _ => Bench::watching(paged()),
+            };
+            match state {
+                "waiting" => drop(bench.end()),
+                "opening" => drop(bench.after(1.0).end()),
+                _ => {}
+            }
+            let before = format!("{:?}", bench.reflector);
+            let step = bench.feed(input);
+            assert_eq!(step.action, Action::Keep, "{state}");
+            assert!(step.events.is_empty());
+            assert_eq!(format!("{:?}", bench.reflector), before);
+        }
+    }
+}
+
+#[test]
+fn a_timer_that_comes_early_asks_for_the_rest_of_the_wait() {
+    let mut bench = Bench::watching(paged());
+    let wait = bench.end().action;
+    assert_eq!(bench.after(0.1).feed(Input::Timer).action, wait);
+}
+
+#[test]
+fn d3_failures_that_go_on_keep_the_delay_long_and_health_resets_it() {
+    let mut bench = Bench::watching(paged());
+    let step = bench.receive(vec![error(&status(500))]);
+    bench.waits(&step, 0.8, WaitReason::Failed);
+    bench.page("20", &[]);
+    bench.feed(Input::Opened(Ok(())));
+    let step = bench.after(119.0).receive(vec![error(&status(500))]);
+    bench.waits(&step, 1.6, WaitReason::Failed);
+    bench.page("20", &[]);
+    bench.feed(Input::Opened(Ok(())));
+    let step = bench.after(120.0).receive(vec![error(&status(500))]);
+    bench.waits(&step, 0.8, WaitReason::Failed);
+}

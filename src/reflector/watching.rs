@@ -1,0 +1,273 @@
+//! The watch: opening it, its events, its end (R-40 …, D-1, D-5, D-6).
+
+use std::{cmp::Ordering, time::Duration};
+
+use super::{
+    Action, Availability, EndCause, Event, InternalErrors, Reflector, Report, State, Then, Turn, WaitReason,
+    retry_after,
+    stream::{Stream, is_usable},
+};
+use crate::{
+    list_watch::{Failure, SkipReason, Status, WatchEvent, WatchRequest},
+    object::ResourceVersion,
+};
+
+/// 500s so far apart have nothing to do with each other.
+const INTERNAL_ERROR_GAP: Duration = Duration::from_mins(1);
+
+impl Reflector {
+    /// Enters the watch phase: the initial state is known.
+    pub(super) fn begin_watch(&mut self, turn: &Turn) -> Action {
+        self.arm_resync(turn);
+        self.open_watch(turn)
+    }
+
+    /// Asks for a watch from `last`.
+    pub(super) fn open_watch(&mut self, turn: &Turn) -> Action {
+        let (stream, request) = self.new_stream(self.last.clone(), false, turn);
+        self.counters.watches += 1;
+        self.state = State::Watching(stream);
+        Action::OpenWatch(request)
+    }
+
+    /// Makes a stream and its request, with a timeout of its own.
+    pub(super) fn new_stream(
+        &self,
+        version: ResourceVersion,
+        initial_events: bool,
+        turn: &Turn,
+    ) -> (Stream, WatchRequest) {
+        let least = u32::try_from(self.config.watch_timeout.as_secs()).unwrap_or(u32::MAX / 2).clamp(1, u32::MAX / 2);
+        let share = f64::from(least) * turn.jitter.clamp(0.0, 1.0);
+        let timeout = Duration::from_secs_f64(f64::from(least) + share).as_secs();
+        let lifetime = Duration::from_secs(timeout).saturating_add(self.config.watch_grace);
+        let timeout_seconds = u32::try_from(timeout).unwrap_or(u32::MAX);
+        let stream = Stream::new(version.clone(), turn.now, lifetime);
+        (stream, WatchRequest { resource_version: version, initial_events, timeout_seconds })
+    }
+
+    pub(super) fn watch_opened(&mut self, mut stream: Stream, turn: &mut Turn) -> Action {
+        stream.opened_at = Some(turn.now);
+        self.watch_confirmed(turn);
+        self.read(stream, turn)
+    }
+
+    /// The server answers as it should: health begins (D-3).
+    pub(super) fn watch_confirmed(&mut self, turn: &Turn) {
+        self.backoff.healthy(turn.now);
+        self.availability = Availability::Available;
+    }
+
+    /// Sorts a watch that could not be opened (R-40, T-3).
+    pub(super) fn watch_refused(&mut self, stream: &Stream, failure: Failure, turn: &mut Turn) -> Action {
+        self.note(&failure);
+        let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
+        match failure {
+            Failure::Disconnected(_) => {
+                turn.report(Report::WatchDelayed(failure));
+                self.rewatch(stream, turn)
+            }
+            _ if matches!(reason, WaitReason::Unreachable | WaitReason::TooManyRequests) => {
+                turn.report(Report::WatchDelayed(failure));
+                self.wait(reason, Then::Watch, after, turn)
+            }
+            _ => {
+                turn.report(Report::WatchStartFailed(failure));
+                self.wait(reason, Then::Cycle, after, turn)
+            }
+        }
+    }
+
+    /// Takes events of an open watch, in order (R-50 … R-53).
+    pub(super) fn receive(
+        &mut self,
+        mut stream: Stream,
+        batch: std::vec::IntoIter<WatchEvent>,
+        turn: &mut Turn,
+    ) -> Action {
+        turn.events.reserve(batch.len());
+        let mut counted = 0;
+        // Where in `turn.events` the newest version is: it is copied once a batch, not once an event.
+        let mut newest = None;
+        let mut end = None;
+        for event in batch {
+            let event = match event {
+                WatchEvent::Added(object) => Event::Added(object),
+                WatchEvent::Modified(object) => {
+                    stream.unordered = false;
+                    Event::Updated(object)
+                }
+                WatchEvent::Deleted(object) => {
+                    stream.unordered = false;
+                    Event::Deleted(object)
+                }
+                WatchEvent::Bookmark { resource_version, .. } => {
+                    self.take_version(newest.take(), turn);
+                    stream.unordered = false;
+                    counted += 1;
+                    self.bookmark(resource_version, turn);
+                    continue;
+                }
+                WatchEvent::Skipped(reason) => {
+                    self.skip(reason, turn);
+                    continue;
+                }
+                WatchEvent::Error(status) => {
+                    end = Some(Failure::Status(status));
+                    break;
+                }
+                WatchEvent::Undecodable(what) => {
+                    end = Some(Failure::Undecodable(what));
+                    break;
+                }
+            };
+            counted += 1;
+            self.counters.changes += 1;
+            if !stream.unordered {
+                newest = Some(turn.events.len());
+            }
+            turn.events.push(event);
+        }
+        self.take_version(newest, turn);
+        stream.accept(counted, turn.now);
+        match end {
+            None => self.read(stream, turn),
+            Some(failure) => self.watch_ended(&stream, Err(failure), turn),
+        }
+    }
+
+    /// Takes the version of the event at `place` verbatim. An object without one moves nothing.
+    fn take_version(&mut self, place: Option<usize>, turn: &mut Turn) {
+        let Some(Event::Added(object) | Event::Updated(object) | Event::Deleted(object)) =
+            place.and_then(|place| turn.events.get(place))
+        else {
+            return;
+        };
+        let version = ResourceVersion::from(object.resource_version());
+        if is_usable(&version) {
+            self.last = version;
+            turn.version_moved = true;
+        }
+    }
+
+    /// Takes a bookmark's version, but never a lower one (R-51, D-5).
+    fn bookmark(&mut self, version: ResourceVersion, turn: &mut Turn) {
+        self.bookmarks_seen = true;
+        if !is_usable(&version) || version.compare(&self.last) == Some(Ordering::Less) {
+            self.counters.bookmarks_refused += 1;
+            return;
+        }
+        self.counters.bookmarks += 1;
+        self.last = version.clone();
+        turn.version_moved = true;
+        turn.events.push(Event::Bookmark(version));
+    }
+
+    /// Counts a document that is not ours; one report a step.
+    pub(super) fn skip(&mut self, reason: SkipReason, turn: &mut Turn) {
+        self.counters.skipped += 1;
+        for report in &mut turn.reports {
+            if let Report::Skipped { count, .. } = report {
+                *count += 1;
+                return;
+            }
+        }
+        turn.report(Report::Skipped { count: 1, first: reason });
+    }
+
+    /// Reads on, unless nothing came for too long (D-6). Emits the resync that is due.
+    pub(super) fn read(&mut self, stream: Stream, turn: &mut Turn) -> Action {
+        if self.resync_at.is_some_and(|at| at <= turn.now) {
+            self.counters.resyncs += 1;
+            turn.events.push(Event::Resync);
+            self.arm_resync(turn);
+        }
+        let mut until = stream.ends_at();
+        if self.bookmarks_seen && !self.config.stall_after.is_zero() {
+            until = until.min(stream.alive_at().saturating_add(self.config.stall_after));
+        }
+        if until <= turn.now {
+            self.counters.stalls += 1;
+            let silent = turn.now.saturating_sub(stream.alive_at());
+            return self.close(&stream, EndCause::Stalled { silent }, turn);
+        }
+        let until = self.resync_at.map_or(until, |at| at.min(until));
+        self.state = State::Watching(stream);
+        Action::Read { until }
+    }
+
+    pub(super) fn arm_resync(&mut self, turn: &Turn) {
+        let period = self.config.resync_period;
+        self.resync_at = (!period.is_zero()).then(|| turn.now.saturating_add(period));
+    }
+
+    /// Sorts the end of a watch (R-43 … ).
+    pub(super) fn watch_ended(&mut self, stream: &Stream, end: Result<(), Failure>, turn: &mut Turn) -> Action {
+        if let Err(failure) = &end {
+            self.note(failure);
+        }
+        match end {
+            Ok(()) | Err(Failure::Disconnected(_) | Failure::Refused) if stream.is_short(turn.now) => {
+                self.counters.short_watches += 1;
+                turn.report(Report::WatchEnded { cause: EndCause::Short, relist: true });
+                self.wait(WaitReason::Closed, Then::Cycle, None, turn)
+            }
+            Ok(()) | Err(Failure::Disconnected(_) | Failure::Refused) => self.close(stream, EndCause::Closed, turn),
+            Err(Failure::Status(status)) => self.watch_error(stream, status, turn),
+            Err(failure) => {
+                turn.report(Report::WatchEnded { cause: EndCause::Broken(failure), relist: true });
+                self.wait(WaitReason::Failed, Then::Cycle, None, turn)
+            }
+        }
+    }
+
+    /// Sorts an ERROR on the stream.
+    fn watch_error(&mut self, stream: &Stream, status: Status, turn: &mut Turn) -> Action {
+        let after = status.retry_after;
+        let internal = status.code == 500 || status.reason == "InternalError";
+        if status.is_too_many_requests() && is_usable(&self.last) {
+            turn.report(Report::WatchEnded { cause: EndCause::Error(status), relist: false });
+            return self.wait(WaitReason::TooManyRequests, Then::Watch, after, turn);
+        }
+        if internal && self.tolerates_internal_error(turn.now) {
+            return self.close(stream, EndCause::Error(status), turn);
+        }
+        let reason = WaitReason::of(&Failure::Status(status.clone()));
+        turn.report(Report::WatchEnded { cause: EndCause::Error(status), relist: true });
+        self.wait(reason, Then::Cycle, after, turn)
+    }
+
+    /// Returns whether a 500 is within the budget of `internal_error_retry`.
+    fn tolerates_internal_error(&mut self, now: Duration) -> bool {
+        let budget = self.config.internal_error_retry;
+        if budget.is_zero() {
+            return false;
+        }
+        let errors = match self.internal_errors {
+            Some(errors) if now.saturating_sub(errors.last) < INTERNAL_ERROR_GAP => {
+                InternalErrors { last: now, ..errors }
+            }
+            _ => InternalErrors { first: now, last: now },
+        };
+        self.internal_errors = Some(errors);
+        now.saturating_sub(errors.first) <= budget
+    }
+
+    /// Ends a stream after which the watch is resumed, if there is a version to resume from.
+    fn close(&mut self, stream: &Stream, cause: EndCause, turn: &mut Turn) -> Action {
+        turn.report(Report::WatchEnded { cause, relist: !is_usable(&self.last) });
+        self.rewatch(stream, turn)
+    }
+
+    /// Opens the next watch: at once after one that lived for a second, otherwise after a wait (R-43, D-1).
+    ///
+    /// Without a version a watch would not show what was deleted in between: there a list comes first.
+    fn rewatch(&mut self, stream: &Stream, turn: &mut Turn) -> Action {
+        let resumable = is_usable(&self.last);
+        match (stream.is_quick(turn.now), resumable) {
+            (false, true) => self.open_watch(turn),
+            (true, true) => self.wait(WaitReason::Closed, Then::Watch, None, turn),
+            (_, false) => self.wait(WaitReason::Closed, Then::Cycle, None, turn),
+        }
+    }
+}

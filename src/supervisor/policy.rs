@@ -1,0 +1,89 @@
+//! When to try again, and when to call it degraded.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::SupervisorConfig;
+use crate::backoff::Backoff;
+
+/// Decides on restarts of one unit or handler.
+///
+/// **Invariant:** there is always a next attempt.
+#[derive(Clone, Debug)]
+pub struct RestartPolicy {
+    backoff: Backoff,
+    degraded_after: u32,
+    degraded_window: Duration,
+    /// The latest failures, oldest first; at most [`FAILURES_MAX`].
+    failures: VecDeque<Duration>,
+    degraded: bool,
+}
+
+/// The next attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restart {
+    /// Its number since the last health, from 1.
+    pub attempt: u32,
+    /// How long to wait before it.
+    pub delay: Duration,
+}
+
+impl RestartPolicy {
+    /// Makes the policy of something that has not failed yet.
+    pub fn new(config: &SupervisorConfig) -> Self {
+        Self {
+            backoff: Backoff::new(config.backoff),
+            degraded_after: config.degraded_after,
+            degraded_window: config.degraded_window,
+            failures: VecDeque::new(),
+            degraded: false,
+        }
+    }
+
+    /// Notes that all is well from `now` on.
+    pub fn healthy(&mut self, now: Duration) {
+        self.backoff.healthy(now);
+    }
+
+    /// Forgets old failures if all has been well for long enough.
+    pub fn settle(&mut self, now: Duration) {
+        if self.backoff.settle(now) {
+            self.degraded = false;
+            self.failures.clear();
+        }
+    }
+
+    /// Returns when [`RestartPolicy::settle`] would forget, if there is anything to forget.
+    pub fn settles_at(&self) -> Option<Duration> {
+        self.backoff.resets_at().filter(|_| self.backoff.attempt() > 0 || self.degraded)
+    }
+
+    /// Notes a failure at `now` and returns the next attempt. `jitter` is uniform in `[0, 1)`.
+    pub fn failed(&mut self, now: Duration, jitter: f64) -> Restart {
+        self.settle(now);
+        let delay = self.backoff.fail(now, jitter);
+        while self.failures.front().is_some_and(|at| at.saturating_add(self.degraded_window) < now) {
+            self.failures.pop_front();
+        }
+        self.failures.push_back(now);
+        if self.degraded_after > 0 && self.failures() >= self.degraded_after {
+            self.degraded = true;
+        }
+        if self.failures.len() > FAILURES_MAX {
+            self.failures.pop_front();
+        }
+        Restart { attempt: self.backoff.attempt(), delay }
+    }
+
+    /// Returns whether there were too many failures lately. Only health ends it.
+    pub fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// Returns how many failures there were within the window, at most 1,000.
+    pub fn failures(&self) -> u32 {
+        u32::try_from(self.failures.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Failures remembered at most, however short the backoff.
+const FAILURES_MAX: usize = 1_000;

@@ -1,0 +1,348 @@
+//! Every state against every input, then the stories.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+fn generation(number: u64) -> Generation {
+    Generation(number)
+}
+
+fn exited(number: u64, actor: ActorIndex, exit: Exit) -> Input {
+    Input::Exited { generation: generation(number), actor, exit }
+}
+
+fn failed(number: u64, actor: ActorIndex) -> Input {
+    exited(number, actor, Exit::Failed("why".into()))
+}
+
+fn start(number: u64) -> Decision {
+    Decision::Start { generation: generation(number), abandoned: vec![] }
+}
+
+fn ping(number: u64, actors: &[ActorIndex]) -> Decision {
+    Decision::Ping { generation: generation(number), actors: actors.to_vec() }
+}
+
+/// A unit of three actors, at time 0, in the state of this name, in generation 1 (0 where it never ran).
+fn unit(state: &str) -> Supervisor {
+    let mut unit = Supervisor::new(SupervisorConfig::default(), 3);
+    let inputs = match state {
+        "stopped" => vec![],
+        "starting" => vec![Input::Start],
+        "running" => vec![Input::Start, Input::Started(generation(1))],
+        // The failed actor and one more are gone, the third is still stopping.
+        "backing off" => vec![Input::Start, failed(1, 0), failed(1, 1)],
+        "stopping" => vec![Input::Start, Input::Stop, failed(1, 0)],
+        _ => panic!("no such state: {state}"),
+    };
+    for input in inputs {
+        unit.step(input, Duration::ZERO, 0.0);
+    }
+    unit
+}
+
+fn name(state: &UnitState) -> &'static str {
+    match state {
+        UnitState::Starting => "starting",
+        UnitState::Running => "running",
+        UnitState::BackingOff { .. } => "backing off",
+        UnitState::Degraded { .. } => "degraded",
+        UnitState::Stopping => "stopping",
+        UnitState::Stopped => "stopped",
+    }
+}
+
+#[track_caller]
+fn check(state: &str, input: &Input, now: f64, expected: &Decision, next: &str) {
+    let mut unit = unit(state);
+    assert_eq!(name(&unit.state()), state, "the fixture");
+    let decision = unit.step(input.clone(), at(now), 0.0).decision;
+    assert_eq!((&decision, name(&unit.state())), (expected, next), "{state} × {input:?} at {now} s");
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "it is one table")]
+fn every_state_and_every_input() {
+    use Decision::{Done, Nothing};
+    let (stop, done) = (Decision::Stop(generation(1)), Done { abandoned: vec![] });
+    let answered = |number, actor| Input::Answered { generation: generation(number), actor };
+    for (input, now, by_state) in [
+        (
+            Input::Start,
+            1.0,
+            [
+                (start(1), "starting"),
+                (Nothing, "starting"),
+                (Nothing, "running"),
+                (Nothing, "backing off"),
+                (Nothing, "stopping"),
+            ],
+        ),
+        (
+            Input::Started(generation(1)),
+            1.0,
+            [
+                (Nothing, "stopped"),
+                (Nothing, "running"),
+                (Nothing, "running"),
+                (Nothing, "backing off"),
+                (Nothing, "stopping"),
+            ],
+        ),
+        (
+            failed(1, 2),
+            0.5,
+            [
+                (Nothing, "stopped"),
+                (stop.clone(), "backing off"),
+                (stop.clone(), "backing off"),
+                (Nothing, "backing off"),
+                (Nothing, "stopping"),
+            ],
+        ),
+        // The last one of a unit that waits for it, after the delay.
+        (
+            failed(1, 2),
+            5.0,
+            [
+                (Nothing, "stopped"),
+                (stop.clone(), "backing off"),
+                (stop.clone(), "backing off"),
+                (start(2), "starting"),
+                (Nothing, "stopping"),
+            ],
+        ),
+        (
+            exited(1, 1, Exit::Stopped),
+            5.0,
+            [
+                (Nothing, "stopped"),
+                (stop.clone(), "backing off"),
+                (stop.clone(), "backing off"),
+                (Nothing, "backing off"),
+                (Nothing, "stopping"),
+            ],
+        ),
+        (
+            answered(1, 0),
+            1.0,
+            [
+                (Nothing, "stopped"),
+                (Nothing, "starting"),
+                (Nothing, "running"),
+                (Nothing, "backing off"),
+                (Nothing, "stopping"),
+            ],
+        ),
+        (
+            Input::Timer,
+            1.0,
+            [
+                (Nothing, "stopped"),
+                (Nothing, "starting"),
+                (Nothing, "running"),
+                (Nothing, "backing off"),
+                (Nothing, "stopping"),
+            ],
+        ),
+        // Everything that has a deadline is past it.
+        (
+            Input::Timer,
+            60.0,
+            [
+                (Nothing, "stopped"),
+                (stop.clone(), "backing off"),
+                (ping(1, &[0, 1, 2]), "running"),
+                (Decision::Start { generation: generation(2), abandoned: vec![2] }, "starting"),
+                (Done { abandoned: vec![1, 2] }, "stopped"),
+            ],
+        ),
+        (
+            Input::Stop,
+            1.0,
+            [
+                (done, "stopped"),
+                (stop.clone(), "stopping"),
+                (stop.clone(), "stopping"),
+                (stop, "stopping"),
+                (Nothing, "stopping"),
+            ],
+        ),
+    ] {
+        for (state, (decision, next)) in
+            ["stopped", "starting", "running", "backing off", "stopping"].iter().zip(by_state)
+        {
+            check(state, &input, now, &decision, next);
+        }
+    }
+}
+
+#[test]
+fn what_another_generation_or_an_unknown_actor_says_changes_nothing() {
+    for state in ["stopped", "starting", "running", "backing off", "stopping"] {
+        for input in [
+            failed(0, 0),
+            failed(2, 0),
+            failed(1, 3),
+            Input::Started(generation(2)),
+            Input::Answered { generation: generation(2), actor: 0 },
+            Input::Answered { generation: generation(1), actor: 9 },
+        ] {
+            let mut unit = unit(state);
+            let before = format!("{unit:?}");
+            assert_eq!(unit.step(input.clone(), SECOND, 0.0).decision, Decision::Nothing);
+            assert_eq!(format!("{unit:?}"), before, "{state} × {input:?}");
+        }
+    }
+}
+
+#[test]
+fn one_for_all_and_the_next_generation_waits_for_the_delay_and_for_the_last_actor() {
+    for exit in [Exit::Stopped, Exit::Failed("x".into()), Exit::Panicked("y".into()), Exit::Hung, Exit::ArbiterGone] {
+        let mut unit = unit("running");
+        let verdict = unit.step(exited(1, 1, exit.clone()), SECOND, 0.5);
+        assert_eq!(verdict.decision, Decision::Stop(generation(1)));
+        let until = at(2.2);
+        assert_eq!(unit.state(), UnitState::BackingOff { attempt: 1, until, cause: exit.clone() });
+        assert_eq!(unit.last_exit(), Some((Some(1), &exit)));
+        unit.step(exited(1, 0, Exit::Stopped), SECOND, 0.0);
+        assert_eq!(unit.step(Input::Timer, until, 0.0).decision, Decision::Nothing, "actor 2 still lives");
+        assert_eq!(unit.step(exited(1, 2, Exit::Stopped), until, 0.0).decision, start(2));
+        assert_eq!(unit.restarts(), 1);
+    }
+    let mut unit = unit("running");
+    for actor in 0..3 {
+        unit.step(failed(1, actor), SECOND, 0.0);
+    }
+    let verdict = unit.step(Input::Timer, at(1.7), 0.0);
+    assert_eq!(verdict, Verdict { decision: Decision::Nothing, wake_at: Some(at(1.8)) }, "the delay still runs");
+    assert_eq!(unit.step(Input::Timer, at(1.8), 0.0).decision, start(2));
+}
+
+/// Lets the unit fail so often, each time as soon as it runs; returns the clock.
+fn fail_often(unit: &mut Supervisor, times: u32, mut now: Duration) -> Duration {
+    for _ in 0..times {
+        let running = unit.generation();
+        unit.step(Input::Started(running), now, 0.0);
+        for actor in 0..3 {
+            unit.step(failed(running.0, actor), now, 0.0);
+        }
+        let UnitState::BackingOff { until, .. } = unit.state() else { panic!("expected a wait") };
+        now = until;
+        assert_eq!(unit.step(Input::Timer, now, 0.0).decision, start(running.0 + 1));
+    }
+    now
+}
+
+#[test]
+fn delays_grow_and_restarts_never_end() {
+    let mut unit = unit("starting");
+    let now = fail_often(&mut unit, 3, Duration::ZERO);
+    assert_eq!(now, at(0.8 + 1.6 + 3.2));
+    fail_often(&mut unit, 500, now);
+    assert_eq!(unit.restarts(), 503);
+}
+
+#[test]
+fn five_failures_within_five_minutes_degrade_and_two_minutes_of_health_heal() {
+    let mut unit = unit("starting");
+    let now = fail_often(&mut unit, 4, Duration::ZERO);
+    assert!(!unit.is_degraded());
+    let now = fail_often(&mut unit, 1, now);
+    assert_eq!(unit.state(), UnitState::Degraded { failures: 5 }, "while it starts");
+    let verdict = unit.step(Input::Started(generation(6)), now, 0.0);
+    assert_eq!(unit.state(), UnitState::Degraded { failures: 5 });
+    assert!(verdict.wake_at.is_some());
+    unit.step(Input::Timer, now + at(119.0), 0.0);
+    for actor in 0..3 {
+        unit.step(Input::Answered { generation: generation(6), actor }, now + at(119.0), 0.0);
+    }
+    assert!(unit.is_degraded());
+    unit.step(Input::Timer, now + at(120.0), 0.0);
+    assert_eq!(unit.state(), UnitState::Running);
+    unit.step(failed(6, 0), now + at(121.0), 0.0);
+    assert!(matches!(unit.state(), UnitState::BackingOff { attempt: 1, .. }), "delays begin anew");
+}
+
+#[test]
+fn failures_that_are_far_apart_do_not_degrade() {
+    let config = SupervisorConfig::default();
+    let mut policy = RestartPolicy::new(&config);
+    for round in 0..20 {
+        policy.failed(at(f64::from(round) * 76.0), 0.0);
+        assert!(!policy.is_degraded(), "{round}: four in five minutes");
+    }
+    let mut never = RestartPolicy::new(&SupervisorConfig { degraded_after: 0, ..config });
+    for _ in 0..5_000 {
+        never.failed(SECOND, 0.0);
+    }
+    assert!(!never.is_degraded());
+    assert_eq!(never.failures(), 1_000, "memory is bounded");
+}
+
+#[test]
+fn heartbeats_are_sent_to_who_answered_the_last_and_silence_is_a_hang() {
+    let mut unit = unit("running");
+    assert_eq!(unit.step(Input::Timer, at(10.0), 0.0).decision, ping(1, &[0, 1, 2]));
+    for actor in [0, 2] {
+        unit.step(Input::Answered { generation: generation(1), actor }, at(11.0), 0.0);
+    }
+    assert_eq!(unit.step(Input::Timer, at(20.0), 0.0).decision, ping(1, &[0, 2]));
+    unit.step(Input::Answered { generation: generation(1), actor: 2 }, at(21.0), 0.0);
+    let verdict = unit.step(Input::Timer, at(39.9), 0.0);
+    assert_eq!(verdict.wake_at, Some(at(40.0)));
+    let verdict = unit.step(Input::Timer, at(40.0), 0.0);
+    assert_eq!(verdict.decision, Decision::Stop(generation(1)));
+    assert_eq!(unit.last_exit(), Some((Some(1), &Exit::Hung)));
+    for actor in [0, 2] {
+        unit.step(exited(1, actor, Exit::Stopped), at(40.1), 0.0);
+    }
+    let decision = unit.step(Input::Timer, at(40.8), 0.0).decision;
+    assert_eq!(decision, Decision::Start { generation: generation(2), abandoned: vec![1] }, "not waited for");
+    assert_eq!(unit.step(failed(1, 1), at(41.0), 0.0).decision, Decision::Nothing, "it woke up too late");
+}
+
+#[test]
+fn a_hung_actor_that_wakes_up_before_the_restart_is_waited_for_again() {
+    let mut unit = unit("running");
+    unit.step(Input::Timer, at(10.0), 0.0);
+    unit.step(Input::Timer, at(40.0), 0.0);
+    unit.step(Input::Answered { generation: generation(1), actor: 1 }, at(40.1), 0.0);
+    assert_eq!(unit.step(Input::Timer, at(40.8), 0.0).decision, Decision::Nothing);
+    let decision = unit.step(exited(1, 1, Exit::Stopped), at(41.0), 0.0).decision;
+    assert_eq!(decision, Decision::Start { generation: generation(2), abandoned: vec![0, 2] });
+}
+
+#[test]
+fn actors_of_one_thread_that_hang_together_are_given_up_on_together() {
+    let mut unit = unit("running");
+    unit.step(Input::Timer, at(10.0), 0.0);
+    unit.step(Input::Timer, at(40.0), 0.0);
+    let decision = unit.step(Input::Timer, at(40.8), 0.0).decision;
+    assert_eq!(decision, Decision::Start { generation: generation(2), abandoned: vec![0, 1, 2] });
+}
+
+#[test]
+fn a_stop_waits_for_every_actor_and_the_unit_can_be_started_again() {
+    let mut unit = unit("running");
+    assert_eq!(unit.step(Input::Stop, SECOND, 0.0).decision, Decision::Stop(generation(1)));
+    for actor in 0..2 {
+        assert_eq!(unit.step(exited(1, actor, Exit::Stopped), SECOND, 0.0).decision, Decision::Nothing);
+    }
+    let verdict = unit.step(failed(1, 2), SECOND, 0.0);
+    assert_eq!(verdict, Verdict { decision: Decision::Done { abandoned: vec![] }, wake_at: None });
+    assert_eq!(unit.step(Input::Start, SECOND, 0.0).decision, start(2));
+    assert_eq!(unit.restarts(), 0);
+}
+
+#[test]
+fn a_stop_while_backing_off_with_nobody_left_is_done_at_once() {
+    let mut unit = unit("backing off");
+    unit.step(failed(1, 2), Duration::ZERO, 0.0);
+    assert_eq!(unit.step(Input::Stop, at(0.1), 0.0).decision, Decision::Done { abandoned: vec![] });
+}

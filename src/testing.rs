@@ -1,0 +1,46 @@
+//! Fakes for tests of everything that hangs on a [`ListWatch`](crate::list_watch::ListWatch).
+//!
+//! [`Collection`] is a pure model of one collection of an API server: objects, versions, history, compaction.
+//! [`FakeApiServer`] serves it, records what it is asked, and misbehaves on demand.
+
+mod collection;
+mod fake_api_server;
+
+pub use collection::{Collection, Cursor};
+pub use fake_api_server::{FakeApiServer, Request, StreamingSupport};
+
+use std::sync::Arc;
+
+use crate::{
+    list_watch::{Failure, Status},
+    object::{Identity, Object, SharedObject},
+};
+
+/// Makes a config map in namespace `default`.
+pub fn object(name: &str, version: &str) -> SharedObject {
+    object_with_uid(name, &format!("uid-{name}"), version)
+}
+
+/// Makes a config map in namespace `default` with a uid of its own.
+pub fn object_with_uid(name: &str, uid: &str, version: &str) -> SharedObject {
+    let identity = Identity { namespace: "default", name, uid, resource_version: version };
+    let json = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"namespace":"default","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}}}}"#
+    );
+    Arc::new(Object::assemble(identity, &[json.as_bytes()]))
+}
+
+/// Makes the answer with `code` and nothing else.
+pub fn status(code: u16) -> Failure {
+    Failure::Status(Status { code, ..Status::default() })
+}
+
+/// Makes the answer 410 `Expired`.
+pub fn expired() -> Failure {
+    Failure::Status(Status { code: 410, reason: "Expired".into(), ..Status::default() })
+}
+
+/// Makes the answer "Too large resource version".
+pub fn too_large() -> Failure {
+    Failure::Status(Status { code: 504, reason: "Timeout".into(), too_large: true, ..Status::default() })
+}

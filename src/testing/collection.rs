@@ -1,0 +1,229 @@
+//! What an API server knows of one collection.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{expired, object_with_uid, status, too_large};
+use crate::{
+    list_watch::{Failure, ListPage, ListRequest, WatchEvent, WatchRequest},
+    object::{ResourceVersion, SharedObject},
+};
+
+/// A collection with its history, as etcd and the watch cache keep it. Pure: no clock, no I/O.
+///
+/// Versions count up by one with each change and begin at 100. It behaves well; misbehaviour is added around it.
+#[derive(Clone, Debug)]
+pub struct Collection {
+    version: u64,
+    /// The state at the oldest version that can be asked for.
+    base: BTreeMap<String, SharedObject>,
+    compacted: u64,
+    history: VecDeque<Entry>,
+    objects: BTreeMap<String, SharedObject>,
+    created: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    version: u64,
+    event: WatchEvent,
+}
+
+/// Where a watch of a [`Collection`] stands.
+#[derive(Clone, Debug, Default)]
+pub struct Cursor {
+    /// Not delivered yet: synthetic events, a marker.
+    pub initial: VecDeque<WatchEvent>,
+    /// The version that was delivered last.
+    pub version: u64,
+}
+
+impl Default for Collection {
+    fn default() -> Self {
+        Self {
+            version: 100,
+            base: BTreeMap::new(),
+            compacted: 100,
+            history: VecDeque::new(),
+            objects: BTreeMap::new(),
+            created: 0,
+        }
+    }
+}
+
+impl Collection {
+    /// Returns the version of the last change.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns name → version of everything there is.
+    pub fn state(&self) -> BTreeMap<String, String> {
+        self.objects.values().map(|object| (object.name().to_owned(), object.resource_version().to_owned())).collect()
+    }
+
+    /// Creates or changes an object.
+    pub fn put(&mut self, name: &str) {
+        self.version += 1;
+        let version = self.version.to_string();
+        let event = if let Some(old) = self.objects.get(name) {
+            WatchEvent::Modified(object_with_uid(name, old.uid(), &version))
+        } else {
+            self.created += 1;
+            WatchEvent::Added(object_with_uid(name, &format!("uid-{}", self.created), &version))
+        };
+        self.push(event);
+    }
+
+    /// Deletes an object, if it is there.
+    pub fn delete(&mut self, name: &str) {
+        let Some(old) = self.objects.get(name) else { return };
+        self.version += 1;
+        let last = object_with_uid(name, old.uid(), &self.version.to_string());
+        self.push(WatchEvent::Deleted(last));
+    }
+
+    /// Lets time pass for other collections: the version grows and nothing changes here.
+    pub fn advance(&mut self) {
+        self.version += 1;
+    }
+
+    /// Forgets the history: everything but the newest state answers "expired".
+    pub fn compact(&mut self) {
+        self.base.clone_from(&self.objects);
+        self.compacted = self.version;
+        self.history.clear();
+    }
+
+    /// Answers a list. `lag` is how many versions behind a list may be that takes any state.
+    pub fn list(&self, request: &ListRequest, lag: u64, watch_cache: bool) -> Result<ListPage, Failure> {
+        let (version, offset) = match &request.continue_token {
+            Some(token) => parse_token(token).ok_or_else(|| status(400))?,
+            None => (self.version_to_list(request, lag, watch_cache)?, 0),
+        };
+        if version < self.compacted {
+            return Err(expired());
+        }
+        let state: Vec<_> = self.state_at(version).into_values().collect();
+        let unpaged = watch_cache && request.resource_version.is_any();
+        let limit = request.limit.filter(|_| !unpaged).map_or(usize::MAX, |limit| limit as usize);
+        let items: Vec<_> = state.iter().skip(offset).take(limit).cloned().collect();
+        let end = offset + items.len();
+        Ok(ListPage {
+            resource_version: version.to_string().as_str().into(),
+            continue_token: (end < state.len()).then(|| format!("{version}/{end}")),
+            items,
+            rejected: 0,
+        })
+    }
+
+    fn version_to_list(&self, request: &ListRequest, lag: u64, watch_cache: bool) -> Result<u64, Failure> {
+        let asked = &request.resource_version;
+        if asked.is_unset() {
+            return Ok(self.version);
+        }
+        let stale = self.version.saturating_sub(lag).max(self.compacted);
+        if asked.is_any() {
+            return Ok(if watch_cache { stale } else { self.version });
+        }
+        let asked: u64 = asked.as_str().parse().map_err(|_| status(400))?;
+        match request.limit {
+            _ if asked > self.version => Err(too_large()),
+            Some(_) => Ok(asked),
+            None => Ok(stale.max(asked)),
+        }
+    }
+
+    /// Opens a watch. `marker` false leaves the marker of a streaming list out. `lag` is how many versions old
+    /// the state of a streaming list is: the changes since come before its marker.
+    pub fn watch(&self, request: &WatchRequest, marker: bool, lag: u64) -> Result<Cursor, Failure> {
+        let asked = &request.resource_version;
+        let asked_number = match asked.as_str() {
+            "" | "0" => 0,
+            text => text.parse::<u64>().map_err(|_| status(400))?,
+        };
+        if asked_number > self.version {
+            return Err(too_large());
+        }
+        if !request.initial_events && asked_number > 0 {
+            return if asked_number < self.compacted {
+                Err(expired())
+            } else {
+                Ok(Cursor { initial: VecDeque::new(), version: asked_number })
+            };
+        }
+        let lag = if request.initial_events { lag } else { 0 };
+        let from = self.version.saturating_sub(lag).max(self.compacted);
+        let mut initial: VecDeque<_> = self.state_at(from).into_values().rev().map(WatchEvent::Added).collect();
+        initial.extend(self.history.iter().filter(|entry| entry.version > from).map(|entry| entry.event.clone()));
+        if request.initial_events && marker {
+            initial.push_back(bookmark(self.version, true));
+        }
+        Ok(Cursor { initial, version: self.version })
+    }
+
+    /// Takes up to `most` events that `cursor` has not seen.
+    pub fn poll(&self, cursor: &mut Cursor, most: usize) -> Vec<WatchEvent> {
+        let mut batch: Vec<_> = cursor.initial.drain(..most.min(cursor.initial.len())).collect();
+        if !cursor.initial.is_empty() || batch.len() == most {
+            return batch;
+        }
+        if cursor.version < self.compacted {
+            if let Err(Failure::Status(status)) = Err::<(), _>(expired()) {
+                batch.push(WatchEvent::Error(status));
+            }
+            return batch;
+        }
+        let from = self.history.partition_point(|entry| entry.version <= cursor.version);
+        for entry in self.history.range(from..).take(most - batch.len()) {
+            cursor.version = entry.version;
+            batch.push(entry.event.clone());
+        }
+        batch
+    }
+
+    /// Returns the bookmark for a watch that has seen everything up to its cursor.
+    pub fn bookmark(&self, cursor: &mut Cursor) -> Option<WatchEvent> {
+        let pending = !cursor.initial.is_empty()
+            || cursor.version < self.compacted
+            || self.history.back().is_some_and(|entry| entry.version > cursor.version);
+        if pending {
+            return None;
+        }
+        cursor.version = self.version;
+        Some(bookmark(self.version, false))
+    }
+
+    fn push(&mut self, event: WatchEvent) {
+        apply(&mut self.objects, &event);
+        self.history.push_back(Entry { version: self.version, event });
+    }
+
+    fn state_at(&self, version: u64) -> BTreeMap<String, SharedObject> {
+        let mut state = self.base.clone();
+        for entry in self.history.iter().take_while(|entry| entry.version <= version) {
+            apply(&mut state, &entry.event);
+        }
+        state
+    }
+}
+
+fn apply(state: &mut BTreeMap<String, SharedObject>, event: &WatchEvent) {
+    match event {
+        WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+            state.insert(object.name().to_owned(), object.clone());
+        }
+        WatchEvent::Deleted(object) => {
+            state.remove(object.name());
+        }
+        _ => {}
+    }
+}
+
+fn bookmark(version: u64, initial_events_end: bool) -> WatchEvent {
+    WatchEvent::Bookmark { resource_version: ResourceVersion::from(version.to_string().as_str()), initial_events_end }
+}
+
+fn parse_token(token: &str) -> Option<(u64, usize)> {
+    let (version, offset) = token.split_once('/')?;
+    Some((version.parse().ok()?, offset.parse().ok()?))
+}

@@ -1,0 +1,408 @@
+//! A [`ListWatch`] over a [`Collection`] that misbehaves on demand.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures_util::{
+    FutureExt, StreamExt,
+    future::LocalBoxFuture,
+    stream::{self, LocalBoxStream},
+};
+use tokio::sync::watch;
+
+use super::{Collection, Cursor, status};
+use crate::list_watch::{Failure, ListPage, ListRequest, ListWatch, WatchEvent, WatchRequest, WatchStream};
+
+/// One request, as the server saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A page of a list.
+    List(ListRequest),
+    /// A watch, or a streaming list.
+    Watch(WatchRequest),
+}
+
+/// What the server does with `sendInitialEvents`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StreamingSupport {
+    /// Streams, with a marker.
+    #[default]
+    Supported,
+    /// Streams, and leaves the marker out.
+    WithoutMarker,
+    /// Answers 400.
+    Refused,
+}
+
+/// A collection of an API server in this process. Clones are handles to the same server; the test holds one, the
+/// reflector's source another.
+///
+/// Streams deliver as soon as something changes, in batches of at most 100 events. It needs no runtime and no clock.
+#[derive(Clone, Debug)]
+pub struct FakeApiServer {
+    shared: Arc<Mutex<Server>>,
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Server {
+    collection: Collection,
+    streaming: StreamingSupport,
+    page_size_max: Option<u32>,
+    list_failures: VecDeque<Failure>,
+    watch_failures: VecDeque<Failure>,
+    hold_lists: bool,
+    requests: Vec<Request>,
+    streams: BTreeMap<u64, Open>,
+    opened: u64,
+}
+
+/// An open stream.
+#[derive(Debug, Default)]
+struct Open {
+    cursor: Cursor,
+    /// Comes before everything else.
+    injected: VecDeque<WatchEvent>,
+    end: Option<Result<(), Failure>>,
+}
+
+type Batch = Result<Vec<WatchEvent>, Failure>;
+
+/// What a stream has to say now.
+enum Due {
+    Nothing,
+    Batch(Batch),
+    End,
+}
+
+impl Default for FakeApiServer {
+    fn default() -> Self {
+        let server = Server {
+            collection: Collection::default(),
+            streaming: StreamingSupport::default(),
+            page_size_max: None,
+            list_failures: VecDeque::new(),
+            watch_failures: VecDeque::new(),
+            hold_lists: false,
+            requests: Vec::new(),
+            streams: BTreeMap::new(),
+            opened: 0,
+        };
+        Self { shared: Arc::new(Mutex::new(server)), changed: watch::Sender::new(0) }
+    }
+}
+
+impl FakeApiServer {
+    /// Makes a server with these objects.
+    pub fn with_objects(names: &[&str]) -> Self {
+        let server = Self::default();
+        server.change(|collection| names.iter().for_each(|name| collection.put(name)));
+        server
+    }
+
+    /// Changes the collection; open streams see it.
+    pub fn change(&self, change: impl FnOnce(&mut Collection)) {
+        self.act(|server| change(&mut server.collection));
+    }
+
+    /// Returns a copy of the collection.
+    pub fn collection(&self) -> Collection {
+        self.lock().collection.clone()
+    }
+
+    /// Returns everything that was asked so far.
+    pub fn requests(&self) -> Vec<Request> {
+        self.lock().requests.clone()
+    }
+
+    /// Returns how many streams are open.
+    pub fn open_streams(&self) -> usize {
+        self.lock().streams.len()
+    }
+
+    /// Sets what `sendInitialEvents` leads to.
+    pub fn set_streaming(&self, streaming: StreamingSupport) {
+        self.act(|server| server.streaming = streaming);
+    }
+
+    /// Makes pages no longer than `size`, as a server without a watch cache does.
+    pub fn set_page_size_max(&self, size: Option<u32>) {
+        self.act(|server| server.page_size_max = size);
+    }
+
+    /// Lets the next page fail; repeated calls queue up.
+    pub fn fail_list(&self, failure: Failure) {
+        self.act(|server| server.list_failures.push_back(failure));
+    }
+
+    /// Lets the next opening of a watch fail; repeated calls queue up.
+    pub fn fail_watch(&self, failure: Failure) {
+        self.act(|server| server.watch_failures.push_back(failure));
+    }
+
+    /// Leaves lists unanswered while `hold`.
+    pub fn hold_lists(&self, hold: bool) {
+        self.act(|server| server.hold_lists = hold);
+    }
+
+    /// Sends `events` on every open stream, before anything else that is due: wrong kinds, errors, bad bookmarks.
+    pub fn inject(&self, events: &[WatchEvent]) {
+        self.act(|server| server.streams.values_mut().for_each(|open| open.injected.extend(events.iter().cloned())));
+    }
+
+    /// Sends a bookmark on every open stream that has seen all.
+    pub fn bookmark(&self) {
+        self.act(|server| {
+            let Server { collection, streams, .. } = server;
+            for open in streams.values_mut() {
+                open.injected.extend(collection.bookmark(&mut open.cursor));
+            }
+        });
+    }
+
+    /// Ends every open stream: an EOF if `Ok`.
+    pub fn end_streams(&self, end: &Result<(), Failure>) {
+        self.act(|server| server.streams.values_mut().for_each(|open| open.end = Some(end.clone())));
+    }
+
+    /// Loses what open streams have not delivered yet: a gap that only a list can find.
+    pub fn lose_undelivered(&self) {
+        self.act(|server| {
+            let version = server.collection.version();
+            server.streams.values_mut().for_each(|open| open.cursor.version = version);
+        });
+    }
+
+    /// Changes the server so that `f` is seen as one: streams do not run in between.
+    fn act(&self, f: impl FnOnce(&mut Server)) {
+        f(&mut self.lock());
+        self.changed.send_modify(|changes| *changes += 1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Server> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, request: &WatchRequest) -> Result<u64, Failure> {
+        let mut server = self.lock();
+        server.requests.push(Request::Watch(request.clone()));
+        if let Some(failure) = server.watch_failures.pop_front() {
+            return Err(failure);
+        }
+        if request.initial_events && server.streaming == StreamingSupport::Refused {
+            return Err(status(400));
+        }
+        let marker = server.streaming == StreamingSupport::Supported;
+        let cursor = server.collection.watch(request, marker, 0)?;
+        server.opened += 1;
+        let id = server.opened;
+        server.streams.insert(id, Open { cursor, ..Open::default() });
+        Ok(id)
+    }
+
+    fn stream(&self, id: u64) -> LocalBoxStream<'static, Batch> {
+        let guard = OpenStream { server: self.clone(), id };
+        let changed = self.changed.subscribe();
+        stream::unfold((guard, changed, false), |(guard, mut changed, ended)| async move {
+            if ended {
+                return None;
+            }
+            loop {
+                changed.mark_unchanged();
+                let due = guard.server.lock().next_of(guard.id);
+                match due {
+                    Due::Batch(batch) => {
+                        let ended = batch.is_err();
+                        return Some((batch, (guard, changed, ended)));
+                    }
+                    Due::End => return None,
+                    Due::Nothing => {}
+                }
+                changed.changed().await.ok()?;
+            }
+        })
+        .boxed_local()
+    }
+}
+
+impl Server {
+    fn page(&mut self, request: &ListRequest) -> Result<ListPage, Failure> {
+        if let Some(failure) = self.list_failures.pop_front() {
+            return Err(failure);
+        }
+        let limit = [request.limit, self.page_size_max].into_iter().flatten().min();
+        let request = ListRequest { limit, ..request.clone() };
+        self.collection.list(&request, 0, self.page_size_max.is_none())
+    }
+
+    fn next_of(&mut self, id: u64) -> Due {
+        let Self { collection, streams, .. } = self;
+        let Some(open) = streams.get_mut(&id) else { return Due::End };
+        let mut batch: Vec<_> = open.injected.drain(..).collect();
+        batch.extend(collection.poll(&mut open.cursor, 100));
+        if !batch.is_empty() {
+            return Due::Batch(Ok(batch));
+        }
+        match open.end.take() {
+            None => Due::Nothing,
+            Some(Ok(())) => Due::End,
+            Some(Err(failure)) => Due::Batch(Err(failure)),
+        }
+    }
+}
+
+/// Closes the stream on the server when it is dropped.
+#[derive(Debug)]
+struct OpenStream {
+    server: FakeApiServer,
+    id: u64,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.server.lock().streams.remove(&self.id);
+    }
+}
+
+impl ListWatch for FakeApiServer {
+    fn list(&self, request: ListRequest) -> LocalBoxFuture<'static, Result<ListPage, Failure>> {
+        let server = self.clone();
+        async move {
+            let mut changed = server.changed.subscribe();
+            server.lock().requests.push(Request::List(request.clone()));
+            loop {
+                changed.mark_unchanged();
+                {
+                    let mut state = server.lock();
+                    if !state.hold_lists {
+                        return state.page(&request);
+                    }
+                }
+                if changed.changed().await.is_err() {
+                    return Err(Failure::Disconnected("the server is gone".into()));
+                }
+            }
+        }
+        .boxed_local()
+    }
+
+    fn watch(&self, request: WatchRequest) -> LocalBoxFuture<'static, Result<WatchStream, Failure>> {
+        let server = self.clone();
+        async move { server.open(&request).map(|id| server.stream(id)) }.boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reflector::{Action, Event, Input, Reflector, ReflectorConfig, Start};
+
+    fn request(initial_events: bool, version: &str) -> WatchRequest {
+        WatchRequest { resource_version: version.into(), initial_events, timeout_seconds: 300 }
+    }
+
+    fn list(version: &str, limit: Option<u32>) -> ListRequest {
+        ListRequest { resource_version: version.into(), limit, continue_token: None }
+    }
+
+    #[tokio::test]
+    async fn a_stream_delivers_the_state_its_marker_and_what_changes() {
+        let server = FakeApiServer::with_objects(&["a", "b"]);
+        let mut stream = server.watch(request(true, "")).await.unwrap();
+        let batch = stream.next().await.unwrap().unwrap();
+        assert!(matches!(
+            batch[..],
+            [WatchEvent::Added(_), WatchEvent::Added(_), WatchEvent::Bookmark { initial_events_end: true, .. }]
+        ));
+        server.change(|collection| collection.delete("a"));
+        server.bookmark();
+        let batch = stream.next().await.unwrap().unwrap();
+        assert!(matches!(batch[..], [WatchEvent::Deleted(_)]), "{batch:?}: a bookmark is never ahead of a change");
+        server.end_streams(&Err(Failure::Disconnected("reset".into())));
+        assert!(stream.next().await.unwrap().is_err());
+        assert!(stream.next().await.is_none());
+        drop(stream);
+        assert_eq!(server.open_streams(), 0);
+        assert_eq!(server.requests(), [Request::Watch(request(true, ""))]);
+    }
+
+    #[tokio::test]
+    async fn faults_are_delivered_on_demand() {
+        let server = FakeApiServer::with_objects(&["a", "b", "c"]);
+        server.fail_list(status(500));
+        assert_eq!(server.list(list("", None)).await.unwrap_err(), status(500));
+        server.set_page_size_max(Some(2));
+        let page = server.list(list("0", Some(500))).await.unwrap();
+        assert_eq!((page.items.len(), page.continue_token.is_some()), (2, true));
+        server.set_streaming(StreamingSupport::Refused);
+        assert_eq!(server.watch(request(true, "")).await.err(), Some(status(400)));
+
+        let mut stream = server.watch(request(false, "103")).await.unwrap();
+        server.change(|collection| collection.put("d"));
+        server.lose_undelivered();
+        server.change(|collection| collection.put("e"));
+        let batch = stream.next().await.unwrap().unwrap();
+        assert!(matches!(&batch[..], [WatchEvent::Added(object)] if object.name() == "e"), "d is lost");
+        server.change(Collection::compact);
+        assert_eq!(server.watch(request(false, "103")).await.err(), Some(super::super::expired()));
+        server.end_streams(&Ok(()));
+        assert!(stream.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn held_lists_are_answered_when_they_are_released() {
+        let server = FakeApiServer::with_objects(&["a"]);
+        server.hold_lists(true);
+        let mut answer = server.list(list("", None));
+        assert!((&mut answer).now_or_never().is_none());
+        server.hold_lists(false);
+        assert_eq!(answer.await.unwrap().items.len(), 1);
+    }
+
+    /// The least shell there can be: one answer for each action, until the replay is what the server has.
+    #[tokio::test(start_paused = true)]
+    async fn a_reflector_on_it_mirrors_it_over_failures() {
+        let server = FakeApiServer::with_objects(&["a", "b", "c"]);
+        server.set_streaming(StreamingSupport::Refused);
+        server.fail_list(status(500));
+        let mut reflector = Reflector::new(ReflectorConfig::default(), Start::Fresh);
+        let (mut input, mut stream, mut seen) = (Input::Start, None, Vec::new());
+        let begin = tokio::time::Instant::now();
+        while seen.last() != Some(&"-a".to_owned()) {
+            let step = reflector.step(input, begin.elapsed(), 0.5);
+            seen.extend(step.events.iter().map(|event| match event {
+                Event::Replace { items, .. } => format!("={}", items.len()),
+                Event::Deleted(object) => format!("-{}", object.name()),
+                other => format!("{other:?}"),
+            }));
+            input = match step.action {
+                Action::List(request) => Input::Page(server.list(request).await),
+                Action::OpenWatch(request) => {
+                    let opened = server.watch(request).await;
+                    if opened.is_ok() {
+                        server.change(|collection| collection.delete("a"));
+                    }
+                    Input::Opened(opened.map(|opened| stream = Some(opened)))
+                }
+                Action::Read { until } => {
+                    let next = stream.as_mut().expect("a read follows an opening").next();
+                    match tokio::time::timeout_at(begin + until, next).await {
+                        Ok(Some(Ok(batch))) => Input::Received(batch),
+                        Ok(Some(Err(failure))) => Input::Ended(Err(failure)),
+                        Ok(None) => Input::Ended(Ok(())),
+                        Err(_) => Input::Timer,
+                    }
+                }
+                Action::Wait { until, .. } => {
+                    tokio::time::sleep_until(begin + until).await;
+                    Input::Timer
+                }
+                Action::Keep | Action::Done => panic!("unexpected {:?}", reflector.state()),
+            };
+        }
+        assert_eq!(seen, ["=3", "-a"]);
+        assert_eq!(reflector.counters().backoffs, 1);
+    }
+}
