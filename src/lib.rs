@@ -46,6 +46,9 @@ mod client_error;
 pub mod discovery;
 pub mod list_watch;
 pub mod reflector;
+pub mod delta_fifo;
+pub mod indexer;
+pub mod lister;
 
 pub mod supervisor;
 

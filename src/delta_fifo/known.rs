@@ -1,0 +1,74 @@
+//! What the consumer of a queue has, as far as it was popped.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::{HashTable, hash_table::Entry};
+
+use super::Delta;
+use crate::object::{KeyRef, SharedObject};
+
+/// The state after what was popped: one pointer an object, found by its key; no key is copied.
+#[derive(Default)]
+pub(super) struct Known {
+    table: HashTable<SharedObject>,
+    hasher: RandomState,
+}
+
+impl Known {
+    pub(super) fn get(&self, key: KeyRef<'_>) -> Option<&SharedObject> {
+        self.table.find(self.hasher.hash_one(key), |object| object.key() == key)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &SharedObject> {
+        self.table.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Applies a batch.
+    ///
+    /// Every key is looked up before any is changed: reading alone, the processor fetches the entries of many keys from
+    /// memory at once; with the counting of references in between it would wait for each.
+    pub(super) fn apply(&mut self, deltas: &[Delta]) {
+        let hashes: Vec<u64> = deltas.iter().map(|delta| self.hasher.hash_one(delta.object.key())).collect();
+        let is_known = |(hash, delta): &(&u64, &Delta)| {
+            let key = delta.object.key();
+            self.table.find(**hash, |object| object.key() == key).is_some()
+        };
+        let known = hashes.iter().zip(deltas).filter(is_known).count();
+        let Self { table, hasher } = self;
+        table.reserve(deltas.len() - known, |object| hasher.hash_one(object.key()));
+        for (hash, delta) in hashes.into_iter().zip(deltas) {
+            let key = delta.object.key();
+            let entry = table.entry(hash, |object| object.key() == key, |object| hasher.hash_one(object.key()));
+            match entry {
+                Entry::Occupied(entry) if delta.kind.is_deletion() => {
+                    entry.remove();
+                }
+                Entry::Occupied(mut entry) => *entry.get_mut() = delta.object.clone(),
+                Entry::Vacant(_) if delta.kind.is_deletion() => {}
+                Entry::Vacant(entry) => {
+                    entry.insert(delta.object.clone());
+                }
+            }
+        }
+    }
+}
+
+impl FromIterator<SharedObject> for Known {
+    fn from_iter<I: IntoIterator<Item = SharedObject>>(objects: I) -> Self {
+        let mut known = Self::default();
+        let deltas = objects.into_iter().map(|object| Delta { kind: super::DeltaKind::Replaced, object });
+        known.apply(&deltas.collect::<Vec<_>>());
+        known
+    }
+}
+
+impl std::fmt::Debug for Known {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Known({} objects)", self.len())
+    }
+}

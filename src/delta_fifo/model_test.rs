@@ -1,0 +1,493 @@
+//! Random events, lists, restarts and pops: the queue against a naive one, and what it emits against the server.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use proptest::{
+    collection::vec,
+    prelude::any,
+    test_runner::{Config, TestRunner},
+};
+
+use super::{DeltaFifo, DeltaKind, Order, is_same_state, tests::object};
+use crate::{
+    object::{ResourceVersion, SharedObject},
+    reflector::Event,
+};
+
+const KEYS: u8 = 12;
+const LEN_MAX: usize = super::BATCH_LEN_MAX;
+
+/// Kind, key, uid and version of a delta.
+type Row = (DeltaKind, u8, u32, u32);
+/// Uid and version of every key.
+type State = BTreeMap<u8, (u32, u32)>;
+
+#[derive(Clone, Debug)]
+enum Pushed {
+    Change(Row),
+    Bookmark(u32),
+    List(Vec<(u8, u32, u32)>, u32),
+    Resync,
+}
+
+/// Rows, store version and resume version, initial, completes.
+type Batch = (Vec<Row>, Option<u32>, Option<u32>, bool, bool);
+
+/// Rows, store version and resume version, whether a list is among them.
+type Taken = (Vec<Row>, Option<u32>, Option<u32>, bool);
+
+/// One queue of either order, kept as a plain list that is searched again and again.
+#[expect(clippy::struct_excessive_bools, reason = "the naive model is naive")]
+#[derive(Default)]
+struct Model {
+    per_key: bool,
+    stream: Vec<Element>,
+    keyed: Vec<(u8, Vec<Row>)>,
+    list_pending: Option<(usize, u32)>,
+    last: Option<u32>,
+    reached: u32,
+    known: State,
+    populated: bool,
+    synced: bool,
+    unannounced: bool,
+}
+
+enum Element {
+    Row(Row),
+    Bookmark(u32),
+    List(Vec<Row>, u32),
+}
+
+fn gone(kind: DeltaKind) -> bool {
+    matches!(kind, DeltaKind::Deleted | DeltaKind::Tombstone)
+}
+
+impl Model {
+    fn queued(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for element in &self.stream {
+            match element {
+                Element::Row(row) => rows.push(*row),
+                Element::Bookmark(_) => {}
+                Element::List(list, _) => rows.extend(list),
+            }
+        }
+        rows.extend(self.keyed.iter().flat_map(|(_, rows)| rows));
+        rows
+    }
+
+    fn append_keyed(&mut self, row: Row) {
+        match self.keyed.iter_mut().find(|(key, _)| *key == row.1) {
+            None => self.keyed.push((row.1, vec![row])),
+            Some((_, rows)) => {
+                let newest = rows.last_mut().unwrap();
+                if gone(newest.0) && gone(row.0) {
+                    if newest.0 == DeltaKind::Tombstone {
+                        *newest = row;
+                    }
+                } else {
+                    rows.push(row);
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, pushed: &Pushed) {
+        let queued = self.queued();
+        let newest = |key: u8| queued.iter().rfind(|row| row.1 == key);
+        match pushed {
+            Pushed::Change(row) => {
+                if self.per_key {
+                    self.last = Some(row.3);
+                    let unknown = newest(row.1).is_none() && !self.known.contains_key(&row.1);
+                    if row.0 == DeltaKind::Deleted && unknown {
+                        return;
+                    }
+                    self.append_keyed(*row);
+                } else {
+                    self.stream.push(Element::Row(*row));
+                }
+                if !self.populated {
+                    (self.populated, self.synced, self.unannounced) = (true, true, true);
+                }
+            }
+            Pushed::Bookmark(version) if self.per_key => self.last = Some(*version),
+            Pushed::Bookmark(version) => self.stream.push(Element::Bookmark(*version)),
+            Pushed::Resync => {
+                let rows: Vec<Row> = self.known.iter().map(|(&k, &(u, v))| (DeltaKind::Sync, k, u, v)).collect();
+                for row in rows.into_iter().filter(|row| newest(row.1).is_none()) {
+                    if self.per_key { self.append_keyed(row) } else { self.stream.push(Element::Row(row)) }
+                }
+            }
+            Pushed::List(items, version) => {
+                self.populated = true;
+                let mut distinct: Vec<Row> = Vec::new();
+                for &(key, uid, rv) in items {
+                    distinct.retain(|row| row.1 != key);
+                    distinct.push((DeltaKind::Replaced, key, uid, rv));
+                }
+                let listed = |key: u8| distinct.iter().any(|row| row.1 == key);
+                let mut deletions: Vec<Row> = Vec::new();
+                let mut seen = Vec::new();
+                for row in &queued {
+                    if !seen.contains(&row.1) {
+                        seen.push(row.1);
+                        let newest = newest(row.1).unwrap();
+                        if !listed(row.1) && (self.per_key || !gone(newest.0)) {
+                            deletions.push((DeltaKind::Tombstone, newest.1, newest.2, newest.3));
+                        }
+                    }
+                }
+                for (&key, &(uid, rv)) in &self.known {
+                    if !listed(key) && !seen.contains(&key) {
+                        deletions.push((DeltaKind::Tombstone, key, uid, rv));
+                    }
+                }
+                if self.per_key {
+                    distinct.into_iter().chain(deletions).for_each(|row| self.append_keyed(row));
+                    self.list_pending = Some((self.keyed.len(), *version));
+                    self.last = Some(*version);
+                } else {
+                    deletions.extend(distinct);
+                    self.stream.push(Element::List(deletions, *version));
+                }
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<Batch> {
+        let before_sync = !self.synced;
+        let (rows, store, resume, list) = if self.per_key { self.pop_keyed()? } else { self.pop_stream()? };
+        for &(kind, key, uid, rv) in &rows {
+            if gone(kind) {
+                self.known.remove(&key)
+            } else {
+                self.known.insert(key, (uid, rv))
+            };
+        }
+        let completes = before_sync && list || self.unannounced;
+        self.unannounced = false;
+        self.synced |= completes;
+        Some((rows, store, resume, before_sync, completes))
+    }
+
+    fn pop_stream(&mut self) -> Option<Taken> {
+        let (mut rows, mut store, mut resume): (Vec<Row>, _, _) = (Vec::new(), None, None);
+        if self.stream.is_empty() {
+            return None;
+        }
+        while let Some(element) = self.stream.first() {
+            match element {
+                Element::List(list, version) if rows.is_empty() && resume.is_none() => {
+                    let popped = (list.clone(), Some(*version), Some(*version), true);
+                    self.stream.remove(0);
+                    return Some(popped);
+                }
+                Element::List(..) => break,
+                Element::Row(row) if rows.len() == LEN_MAX || rows.iter().any(|r| r.1 == row.1) => break,
+                Element::Row(row) => {
+                    if row.0 == DeltaKind::Sync {
+                        store = resume;
+                    } else {
+                        (store, resume) = (None, Some(row.3));
+                    }
+                    rows.push(*row);
+                }
+                Element::Bookmark(version) => (store, resume) = (Some(*version), Some(*version)),
+            }
+            self.stream.remove(0);
+        }
+        Some((rows, store, resume, false))
+    }
+
+    fn pop_keyed(&mut self) -> Option<Taken> {
+        if self.keyed.is_empty() && self.last.is_none() {
+            return None;
+        }
+        let list = self.list_pending.take();
+        let count = list.map_or(self.keyed.len(), |(count, _)| count); // never a thousand here
+        let rows = self.keyed.drain(..count).flat_map(|(_, rows)| rows).collect();
+        if let Some((_, version)) = list {
+            self.reached = version;
+        }
+        let mut resume = None;
+        if self.keyed.is_empty()
+            && let Some(last) = self.last.take()
+        {
+            self.reached = last;
+            resume = Some(last);
+        }
+        Some((rows, Some(self.reached), resume, list.is_some()))
+    }
+}
+
+/// What must have happened at least once over all cases.
+#[derive(Default)]
+struct Hits {
+    tombstones: AtomicU64,
+    recreations: AtomicU64,
+    relists_in_relists: AtomicU64,
+    duplicates: AtomicU64,
+    merged: AtomicU64,
+    unknown: AtomicU64,
+    shared: AtomicU64,
+    restarts: AtomicU64,
+    syncs: AtomicU64,
+}
+
+struct World {
+    fifo: DeltaFifo,
+    model: Model,
+    /// What the events pushed so far describe.
+    described: State,
+    /// What the popped deltas made.
+    replayed: BTreeMap<u8, SharedObject>,
+    /// What the server has; lists come from here.
+    server: State,
+    clock: u32,
+    lists_queued: u32,
+    /// A resync is queued: it has no order, so across keys what follows it has none to compare either.
+    unordered: bool,
+    per_key: bool,
+}
+
+fn make(key: u8, uid: u32, version: u32) -> SharedObject {
+    object(&format!("n/{key:02}"), &uid.to_string(), &version.to_string())
+}
+
+fn row(kind: DeltaKind, object: &SharedObject) -> Row {
+    let number = |text: &str| text.parse().unwrap();
+    (kind, object.name().parse().unwrap(), number(object.uid()), number(object.resource_version()))
+}
+
+fn state(objects: &BTreeMap<u8, SharedObject>) -> State {
+    objects.iter().map(|(&key, o)| (key, (row(DeltaKind::Sync, o).2, row(DeltaKind::Sync, o).3))).collect()
+}
+
+impl World {
+    fn new(per_key: bool) -> Self {
+        let order = if per_key { Order::PerKey } else { Order::Stream };
+        Self {
+            fifo: DeltaFifo::new(order, std::iter::empty(), false),
+            model: Model { per_key, ..Model::default() },
+            described: State::new(),
+            replayed: BTreeMap::new(),
+            server: State::new(),
+            clock: 0,
+            lists_queued: 0,
+            unordered: false,
+            per_key,
+        }
+    }
+
+    /// Changes the server's state of `key`; the change may go unseen.
+    fn change(&mut self, key: u8, dice: u8) -> Row {
+        self.clock += 1;
+        let version = self.clock;
+        match self.server.get(&key).copied() {
+            Some((uid, _)) if dice.is_multiple_of(3) => {
+                self.server.remove(&key);
+                (DeltaKind::Deleted, key, uid, version)
+            }
+            Some((uid, _)) => {
+                self.server.insert(key, (uid, version));
+                (DeltaKind::Updated, key, uid, version)
+            }
+            // a server may repeat itself: a deletion nobody needs
+            None if dice.is_multiple_of(5) => (DeltaKind::Deleted, key, 0, version),
+            None => {
+                self.server.insert(key, (version, version));
+                (DeltaKind::Added, key, version, version)
+            }
+        }
+    }
+
+    fn push(&mut self, pushed: Pushed, hits: &Hits) {
+        self.model.push(&pushed);
+        let event = match pushed {
+            Pushed::Change((kind, key, uid, rv)) => {
+                if kind == DeltaKind::Deleted {
+                    self.described.remove(&key);
+                } else {
+                    self.described.insert(key, (uid, rv));
+                }
+                let object = make(key, uid, rv);
+                match kind {
+                    DeltaKind::Added => Event::Added(object),
+                    DeltaKind::Updated => Event::Updated(object),
+                    _ => Event::Deleted(object),
+                }
+            }
+            Pushed::Bookmark(version) => Event::Bookmark(version.to_string().as_str().into()),
+            Pushed::Resync => {
+                self.unordered = true;
+                Event::Resync
+            }
+            Pushed::List(items, version) => {
+                self.described = items.iter().map(|&(key, uid, rv)| (key, (uid, rv))).collect();
+                hits.relists_in_relists.fetch_add(u64::from(self.lists_queued > 0), Relaxed);
+                self.lists_queued += 1;
+                let items = items.iter().map(|&(key, uid, rv)| make(key, uid, rv)).collect();
+                Event::Replace { items, resource_version: version.to_string().as_str().into() }
+            }
+        };
+        self.fifo.push(event);
+    }
+
+    fn pop(&mut self, hits: &Hits) -> bool {
+        let expected = self.model.pop();
+        let Some(batch) = self.fifo.pop() else {
+            assert!(expected.is_none(), "expected {expected:?}");
+            return false;
+        };
+        let (rows, store, resume, initial, completes) = expected.expect("the model has a batch too");
+        let mut popped: Vec<Row> = batch.deltas.iter().map(|d| row(d.kind, &d.object)).collect();
+        let mut rows = rows;
+        if self.unordered {
+            popped.sort_by_key(|row| row.1);
+            rows.sort_by_key(|row| row.1);
+        }
+        assert_eq!(popped, rows);
+        self.unordered &= !self.fifo.is_empty();
+        let version = |v: &Option<ResourceVersion>| v.as_ref().map(|v| v.as_str().parse().unwrap_or(0));
+        assert_eq!((version(&batch.store_version), version(&batch.resume_version)), (store, resume));
+        assert_eq!((batch.initial, batch.completes_initial), (initial, completes));
+        self.lists_queued = if self.per_key { 0 } else { self.model.lists_queued() };
+        for delta in &batch.deltas {
+            let (kind, key, uid, _) = row(delta.kind, &delta.object);
+            let before = self.replayed.get(&key);
+            if let Some(before) = before {
+                hits.recreations.fetch_add(u64::from(!gone(kind) && row(kind, before).2 != uid), Relaxed);
+                let replaced_by_same = kind == DeltaKind::Replaced && is_same_state(before, &delta.object);
+                assert!(!replaced_by_same || Arc::ptr_eq(before, &delta.object), "the body is not shared");
+            }
+            hits.tombstones.fetch_add(u64::from(kind == DeltaKind::Tombstone), Relaxed);
+            hits.syncs.fetch_add(u64::from(kind == DeltaKind::Sync), Relaxed);
+            if gone(kind) {
+                self.replayed.remove(&key);
+            } else {
+                self.replayed.insert(key, delta.object.clone());
+            }
+        }
+        self.fifo.processed();
+        assert_eq!(self.fifo.has_synced(), self.model.synced);
+        assert_eq!(self.fifo.known_len(), self.replayed.len());
+        true
+    }
+
+    /// The unit is started anew: what was queued is lost, what was popped is known.
+    fn restart(&mut self, hits: &Hits) {
+        hits.restarts.fetch_add(1, Relaxed);
+        self.count(hits);
+        let (order, synced) = (if self.per_key { Order::PerKey } else { Order::Stream }, self.fifo.has_synced());
+        self.fifo = DeltaFifo::new(order, self.replayed.values().cloned(), synced);
+        self.described = state(&self.replayed);
+        let known = self.described.clone();
+        self.model = Model { per_key: self.per_key, known, populated: synced, synced, ..Model::default() };
+        self.lists_queued = 0;
+    }
+
+    fn step(&mut self, (action, key, dice): (u8, u8, u8), hits: &Hits) {
+        match action {
+            0..=44 => {
+                let row = self.change(key, dice);
+                self.push(Pushed::Change(row), hits);
+            }
+            // a change that the watch misses
+            45..=54 => drop(self.change(key, dice)),
+            55..=62 => {
+                let mut items: Vec<_> = self.server.iter().map(|(&key, &(uid, rv))| (key, uid, rv)).collect();
+                if dice.is_multiple_of(4) && !items.is_empty() {
+                    let (key, uid, _) = items[usize::from(dice) % items.len()];
+                    items.insert(0, (key, uid, 0)); // the server's mistake; its last word counts
+                }
+                self.push(Pushed::List(items, self.clock), hits);
+            }
+            63..=66 => self.push(Pushed::Bookmark(self.clock), hits),
+            67..=69 => self.push(Pushed::Resync, hits),
+            70 => self.restart(hits),
+            _ => drop(self.pop(hits)),
+        }
+        assert_eq!(self.fifo.len(), self.model.queued().len());
+        let counters = self.fifo.counters();
+        let (gone_in, out) = (counters.deltas_in - counters.deletes_merged, counters.deltas_out);
+        assert_eq!(gone_in, out + self.fifo.len() as u64);
+    }
+
+    fn count(&self, hits: &Hits) {
+        let counters = self.fifo.counters();
+        hits.duplicates.fetch_add(counters.list_duplicates, Relaxed);
+        hits.merged.fetch_add(counters.deletes_merged, Relaxed);
+        hits.unknown.fetch_add(counters.deletes_unknown, Relaxed);
+        hits.shared.fetch_add(counters.bodies_shared, Relaxed);
+    }
+}
+
+impl Model {
+    fn lists_queued(&self) -> u32 {
+        self.stream.iter().map(|element| u32::from(matches!(element, Element::List(..)))).sum()
+    }
+}
+
+fn run(per_key: bool) -> Hits {
+    let hits = Hits::default();
+    let config = Config { failure_persistence: None, ..Config::default() };
+    let steps = vec((0..100_u8, 0..KEYS, any::<u8>()), 200..240);
+    let outcome = TestRunner::new(config).run(&steps, |steps| {
+        let mut world = World::new(per_key);
+        for step in steps {
+            world.step(step, &hits);
+        }
+        while world.pop(&hits) {}
+        assert_eq!(state(&world.replayed), world.described);
+        assert_eq!((world.fifo.queued_bytes(), world.fifo.is_empty()), (0, true));
+        world.count(&hits);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+    hits
+}
+
+fn hit(counts: &[(&str, &AtomicU64)]) {
+    for (name, count) in counts {
+        let count = count.load(Relaxed);
+        println!("{name}: {count}");
+        assert!(count > 0, "no case had {name}");
+    }
+}
+
+#[test]
+fn stream_order_equals_its_model_and_replays_to_what_the_events_describe() {
+    let hits = run(false);
+    hit(&[
+        ("tombstones", &hits.tombstones),
+        ("re-creations", &hits.recreations),
+        ("relists inside relists", &hits.relists_in_relists),
+        ("duplicates in a list", &hits.duplicates),
+        ("shared bodies", &hits.shared),
+        ("restarts", &hits.restarts),
+        ("syncs", &hits.syncs),
+    ]);
+}
+
+#[test]
+fn per_key_order_equals_its_model_and_replays_to_what_the_events_describe() {
+    let hits = run(true);
+    hit(&[
+        ("tombstones", &hits.tombstones),
+        ("re-creations", &hits.recreations),
+        ("relists inside relists", &hits.relists_in_relists),
+        ("duplicates in a list", &hits.duplicates),
+        ("merged deletions", &hits.merged),
+        ("deletions of unknown keys", &hits.unknown),
+        ("shared bodies", &hits.shared),
+        ("restarts", &hits.restarts),
+        ("syncs", &hits.syncs),
+    ]);
+}

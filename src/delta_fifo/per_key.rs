@@ -1,0 +1,245 @@
+//! The classical order: deltas grouped by key (F-10 … F-17).
+
+use std::{
+    collections::{HashSet, VecDeque},
+    hash::BuildHasher,
+};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, Known, Popped, Pushed, bytes_of, is_same_state};
+use crate::object::{KeyRef, ResourceVersion, SharedObject};
+
+/// Keys in the order in which they came, each with its deltas.
+///
+/// **Invariants:** a key is in `keys` once, with at least one delta (F-10). `places` holds, for each, its place counted
+/// from the first key ever queued; the key itself is read from the delta.
+#[derive(Default)]
+pub(super) struct PerKeyQueue {
+    keys: VecDeque<KeyDeltas>,
+    places: HashTable<u64>,
+    /// Place of the first key in `keys`.
+    first: u64,
+    hasher: RandomState,
+    len: usize,
+    bytes: usize,
+    /// A Replace is queued: it touches this many keys at the head, all that were queued with it.
+    replace: Option<(usize, ResourceVersion)>,
+    /// Version of the event pushed last, not yet handed out.
+    last: Option<Reached>,
+    /// Version up to which everything was handed out.
+    version: ResourceVersion,
+}
+
+struct KeyDeltas {
+    deltas: Vec<Delta>,
+    bytes: usize,
+}
+
+enum Reached {
+    Object(SharedObject),
+    Version(ResourceVersion),
+}
+
+impl KeyDeltas {
+    fn newest(&self) -> &Delta {
+        self.deltas.last().expect("a queued key has deltas")
+    }
+
+    fn key(&self) -> KeyRef<'_> {
+        self.newest().object.key()
+    }
+}
+
+impl PerKeyQueue {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.replace.is_none() && self.last.is_none()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn contains(&self, key: KeyRef<'_>) -> bool {
+        self.place(key).is_some()
+    }
+
+    fn place(&self, key: KeyRef<'_>) -> Option<usize> {
+        let hash = self.hasher.hash_one(key);
+        let place = self.places.find(hash, |&place| self.keys[index(place, self.first)].key() == key)?;
+        Some(index(*place, self.first))
+    }
+
+    /// Notes how far the stream has come without a delta.
+    pub(super) fn reach_version(&mut self, version: ResourceVersion) {
+        self.last = Some(Reached::Version(version));
+    }
+
+    /// Notes how far the stream has come with an event that is not queued.
+    pub(super) fn reach(&mut self, object: SharedObject) {
+        if !object.resource_version().is_empty() {
+            self.last = Some(Reached::Object(object));
+        }
+    }
+
+    /// Appends a delta that came with a watch; returns whether it was merged.
+    pub(super) fn push(&mut self, delta: Delta) -> bool {
+        self.reach(delta.object.clone());
+        let bytes = bytes_of(&delta, false);
+        self.append(delta, bytes)
+    }
+
+    /// Appends a delta to its key; two deletions in a row become one (F-11), which is what is returned.
+    fn append(&mut self, delta: Delta, bytes: usize) -> bool {
+        let Some(at) = self.place(delta.object.key()) else {
+            self.append_key(delta, bytes);
+            return false;
+        };
+        let entry = &mut self.keys[at];
+        let newest = entry.deltas.last_mut().expect("a queued key has deltas");
+        if delta.kind.is_deletion() && newest.kind.is_deletion() {
+            if newest.kind == DeltaKind::Tombstone {
+                let before = bytes_of(newest, false);
+                *newest = delta;
+                entry.bytes = entry.bytes - before + bytes;
+                self.bytes = self.bytes - before + bytes;
+            }
+            return true;
+        }
+        entry.deltas.push(delta);
+        entry.bytes += bytes;
+        self.bytes += bytes;
+        self.len += 1;
+        false
+    }
+
+    fn append_key(&mut self, delta: Delta, bytes: usize) {
+        let hash = self.hasher.hash_one(delta.object.key());
+        self.keys.push_back(KeyDeltas { deltas: vec![delta], bytes });
+        let Self { keys, first, hasher, .. } = self;
+        let place = *first + (keys.len() - 1) as u64;
+        self.places.insert_unique(hash, place, |&place| hasher.hash_one(keys[index(place, *first)].key()));
+        self.bytes += bytes;
+        self.len += 1;
+    }
+
+    /// Appends a list: its items, then deletions of queued keys it lacks, then of known ones (F-13, F-14).
+    ///
+    /// Every queued key is either listed or deleted by it: from here on the whole queue leaves as one batch.
+    pub(super) fn push_replace(&mut self, items: Vec<SharedObject>, version: ResourceVersion, known: &Known) -> Pushed {
+        let mut pushed = Pushed::default();
+        let listed: HashSet<KeyRef<'_>, RandomState> = items.iter().map(|item| item.key()).collect();
+        let queued = self.keys.iter().map(|entry| &entry.newest().object);
+        let mut gone: Vec<SharedObject> = queued.filter(|o| !listed.contains(&o.key())).cloned().collect();
+        let from_queue = gone.len();
+        let absent = |o: &&SharedObject| !listed.contains(&o.key()) && !self.contains(o.key());
+        gone.extend(known.iter().filter(absent).cloned());
+        gone[from_queue..].sort_unstable_by(|a, b| a.key().cmp(&b.key()));
+        drop(listed);
+
+        for item in items {
+            let held = match self.place(item.key()) {
+                Some(at) => Some(self.keys[at].newest()).filter(|delta| !delta.kind.is_deletion()).map(|d| &d.object),
+                None => known.get(item.key()),
+            };
+            let same = held.filter(|held| is_same_state(held, &item)).cloned();
+            let is_shared = same.is_some();
+            pushed.shared += u64::from(is_shared);
+            let delta = Delta { kind: DeltaKind::Replaced, object: same.unwrap_or(item) };
+            let bytes = bytes_of(&delta, is_shared);
+            pushed.deltas += 1;
+            self.append(delta, bytes);
+        }
+        for object in gone {
+            let delta = Delta { kind: DeltaKind::Tombstone, object };
+            let bytes = bytes_of(&delta, true);
+            pushed.deltas += 1;
+            pushed.merged += u64::from(self.append(delta, bytes));
+        }
+        self.replace = Some((self.keys.len(), version.clone()));
+        self.reach_version(version);
+        pushed
+    }
+
+    /// Appends every known object whose key is not queued (F-16); returns how many.
+    pub(super) fn push_resync(&mut self, known: &Known) -> u64 {
+        let mut count = 0;
+        for object in known.iter() {
+            if !self.contains(object.key()) {
+                let delta = Delta { kind: DeltaKind::Sync, object: object.clone() };
+                let bytes = bytes_of(&delta, true);
+                self.append_key(delta, bytes);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Takes everything a queued Replace touches, or as many keys as one batch holds.
+    pub(super) fn pop(&mut self) -> Option<Popped> {
+        if self.is_empty() {
+            return None;
+        }
+        let replace = self.replace.take();
+        let count = replace.as_ref().map_or_else(|| self.batch_len(), |(count, _)| *count);
+        let mut deltas = Vec::new();
+        for _ in 0..count {
+            deltas.append(&mut self.pop_key().deltas);
+        }
+        let is_replace = replace.is_some();
+        if let Some((_, version)) = replace {
+            self.version = version;
+        }
+        let mut resume_version = None;
+        if self.keys.is_empty()
+            && let Some(last) = self.last.take()
+        {
+            self.version = match last {
+                Reached::Object(object) => object.resource_version().into(),
+                Reached::Version(version) => version,
+            };
+            resume_version = Some(self.version.clone());
+        }
+        let store_version = Some(self.version.clone());
+        Some(Popped { deltas: Deltas { deltas, store_version, resume_version, ..<_>::default() }, replace: is_replace })
+    }
+
+    fn batch_len(&self) -> usize {
+        let mut total = 0;
+        let fits = |entry: &&KeyDeltas| {
+            let first = total == 0;
+            total += entry.deltas.len();
+            first || total <= BATCH_LEN_MAX
+        };
+        self.keys.iter().take_while(fits).count()
+    }
+
+    fn pop_key(&mut self) -> KeyDeltas {
+        let place = self.first;
+        let hash = self.hasher.hash_one(self.keys[0].key());
+        if let Ok(entry) = self.places.find_entry(hash, |&candidate| candidate == place) {
+            entry.remove();
+        }
+        let key = self.keys.pop_front().expect("the caller counted the keys");
+        self.first += 1;
+        self.len -= key.deltas.len();
+        self.bytes -= key.bytes;
+        key
+    }
+}
+
+/// Returns where in the queue a key's place is.
+fn index(place: u64, first: u64) -> usize {
+    usize::try_from(place - first).expect("a queue is shorter than the address space")
+}
+
+impl std::fmt::Debug for PerKeyQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PerKeyQueue({} keys, {} deltas)", self.keys.len(), self.len)
+    }
+}

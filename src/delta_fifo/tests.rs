@@ -1,0 +1,306 @@
+use std::sync::Arc;
+
+use super::{Delta, DeltaFifo, DeltaKind, Deltas, Order};
+use crate::{
+    object::{Identity, Object, SharedObject},
+    reflector::Event,
+};
+
+/// An object whose JSON says what its identity says.
+pub(crate) fn object(key: &str, uid: &str, version: &str) -> SharedObject {
+    object_with(key, uid, version, "")
+}
+
+/// The same, with more members behind `metadata`: `,"spec":{…}`.
+pub(crate) fn object_with(key: &str, uid: &str, version: &str, more: &str) -> SharedObject {
+    let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+    let json = format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"namespace":"{namespace}","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}}{more}}}"#
+    );
+    Arc::new(Object::assemble(Identity { namespace, name, uid, resource_version: version }, &[json.as_bytes()]))
+}
+
+/// An object whose uid is its key.
+fn at(key: &str, version: &str) -> SharedObject {
+    object(key, key, version)
+}
+
+fn list(items: &[SharedObject], version: &str) -> Event {
+    Event::Replace { items: items.to_vec(), resource_version: version.into() }
+}
+
+fn fifo(order: Order, known: &[SharedObject]) -> DeltaFifo {
+    DeltaFifo::new(order, known.iter().cloned(), true)
+}
+
+/// `+a1` added, `~a1` updated, `-a1` deleted, `!a1` tombstone, `=a1` replaced, `@a1` sync.
+fn show(deltas: &[Delta]) -> String {
+    let sign = |kind| match kind {
+        DeltaKind::Added => '+',
+        DeltaKind::Updated => '~',
+        DeltaKind::Deleted => '-',
+        DeltaKind::Tombstone => '!',
+        DeltaKind::Replaced => '=',
+        DeltaKind::Sync => '@',
+    };
+    let words = deltas.iter().map(|d| format!("{}{}{}", sign(d.kind), d.object.key(), d.object.resource_version()));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn pop(fifo: &mut DeltaFifo) -> Option<Deltas> {
+    let deltas = fifo.pop();
+    fifo.processed();
+    deltas
+}
+
+/// Pops everything: batches separated by ` | `.
+fn drain(fifo: &mut DeltaFifo) -> String {
+    let mut batches = Vec::new();
+    while let Some(deltas) = pop(fifo) {
+        batches.push(show(&deltas.deltas));
+    }
+    assert_eq!((fifo.len(), fifo.queued_bytes(), fifo.is_empty()), (0, 0, true));
+    batches.join(" | ")
+}
+
+#[track_caller]
+fn check(order: Order, known: &[SharedObject], events: Vec<Event>, expected: &str) {
+    let mut fifo = fifo(order, known);
+    for event in events {
+        fifo.push(event);
+    }
+    assert_eq!(drain(&mut fifo), expected);
+}
+
+use Event::{Added, Bookmark, Deleted, Resync, Updated};
+use Order::{PerKey, Stream};
+
+#[test]
+fn f10_a_key_keeps_its_place_and_goes_to_the_tail_once_popped() {
+    check(PerKey, &[], vec![Added(at("a", "1")), Added(at("b", "2")), Updated(at("a", "3"))], "+a1 ~a3 +b2");
+    let mut fifo = fifo(PerKey, &[]);
+    fifo.push(Added(at("a", "1")));
+    assert_eq!(show(&pop(&mut fifo).unwrap().deltas), "+a1");
+    fifo.push(Added(at("b", "2")));
+    fifo.push(Updated(at("a", "3")));
+    assert_eq!(drain(&mut fifo), "+b2 ~a3");
+}
+
+#[test]
+fn f11_only_deletions_merge_and_the_earlier_stays_unless_it_is_a_tombstone() {
+    let known = [at("a", "1")];
+    check(PerKey, &known, vec![Deleted(at("a", "2")), Deleted(at("a", "3"))], "-a2");
+    check(PerKey, &known, vec![list(&[], "5"), Deleted(at("a", "6"))], "-a6");
+    check(PerKey, &known, vec![Deleted(at("a", "2")), list(&[], "5")], "-a2");
+    check(PerKey, &[], vec![Added(at("a", "1")), Added(at("a", "1")), Updated(at("a", "2"))], "+a1 +a1 ~a2");
+}
+
+#[test]
+fn f12_a_deletion_of_an_unknown_key_is_left_out_and_counted_but_moves_the_version() {
+    let mut fifo = fifo(PerKey, &[at("a", "1")]);
+    fifo.push(Deleted(at("b", "9")));
+    assert_eq!((fifo.len(), fifo.counters().deletes_unknown), (0, 1));
+    let deltas = pop(&mut fifo).unwrap();
+    assert!(deltas.deltas.is_empty());
+    assert_eq!(deltas.resume_version, Some("9".into()));
+    fifo.push(Deleted(at("a", "10")));
+    assert_eq!(drain(&mut fifo), "-a10");
+}
+
+#[test]
+fn f13_f14_a_list_appends_items_then_deletes_what_only_the_queue_has_then_what_only_the_cache_has() {
+    let events = vec![Added(at("q", "2")), Updated(at("b", "3")), list(&[at("b", "4"), at("c", "4")], "5")];
+    check(PerKey, &[at("a", "1"), at("b", "1")], events, "+q2 !q2 ~b3 =b4 =c4 !a1");
+}
+
+#[test]
+fn f16_f24_a_resync_repeats_known_objects_that_are_not_queued() {
+    for order in [Stream, PerKey] {
+        let known = [at("a", "1"), at("b", "1")];
+        check(order, &known, vec![Updated(at("a", "2")), Resync], "~a2 @b1");
+        check(order, &[], vec![Resync], "");
+    }
+}
+
+#[test]
+fn f17_all_deltas_of_a_key_leave_together() {
+    let mut fifo = fifo(PerKey, &[]);
+    for version in 0..1_500 {
+        fifo.push(Updated(at("a", &version.to_string())));
+    }
+    fifo.push(Added(at("b", "1")));
+    assert_eq!(pop(&mut fifo).unwrap().deltas.len(), 1_500);
+    assert_eq!(drain(&mut fifo), "+b1");
+}
+
+#[test]
+fn f20_stream_order_keeps_every_event_in_arrival_order_deletions_of_unknown_keys_included() {
+    let events = vec![Added(at("a", "1")), Deleted(at("x", "2")), Updated(at("b", "3")), Deleted(at("b", "4"))];
+    check(Stream, &[], events, "+a1 -x2 ~b3 | -b4");
+}
+
+#[test]
+fn f22_a_list_deletes_first_queued_keys_then_known_ones_then_brings_its_items() {
+    let events =
+        vec![Added(at("q", "2")), Added(at("p", "3")), Deleted(at("p", "4")), list(&[at("c", "5"), at("b", "5")], "6")];
+    check(Stream, &[at("k", "1"), at("j", "1"), at("p", "1")], events, "+q2 +p3 | -p4 | !q2 !j1 !k1 =c5 =b5");
+}
+
+#[test]
+fn f22_a_list_on_top_of_a_queued_list_sees_what_the_first_will_do() {
+    let events = vec![list(&[at("a", "2"), at("b", "2")], "3"), list(&[at("b", "4")], "5")];
+    check(Stream, &[at("k", "1")], events, "!k1 =a2 =b2 | !a2 =b4");
+}
+
+#[test]
+fn f23_a_queued_deletion_of_a_listed_key_stays() {
+    check(Stream, &[at("a", "1")], vec![Deleted(at("a", "2")), list(&[at("a", "3")], "4")], "-a2 | =a3");
+}
+
+#[test]
+fn f31_of_duplicates_in_a_list_the_last_wins_and_is_counted() {
+    for order in [Stream, PerKey] {
+        let mut fifo = fifo(order, &[]);
+        fifo.push(list(&[at("a", "1"), at("b", "1"), at("a", "2")], "3"));
+        assert_eq!(drain(&mut fifo), "=b1 =a2");
+        assert_eq!(fifo.counters().list_duplicates, 1);
+    }
+}
+
+#[test]
+fn f40_a_batch_ends_at_a_repeated_key_at_a_list_and_at_a_thousand() {
+    check(Stream, &[], vec![Added(at("a", "1")), Added(at("b", "2")), Updated(at("a", "3"))], "+a1 +b2 | ~a3");
+    check(Stream, &[], vec![Added(at("a", "1")), list(&[at("a", "2")], "2"), Updated(at("a", "3"))], "+a1 | =a2 | ~a3");
+    let mut fifo = fifo(Stream, &[]);
+    for key in 0..2_500 {
+        fifo.push(Added(at(&format!("k{key}"), "1")));
+    }
+    let sizes: Vec<usize> = std::iter::from_fn(|| pop(&mut fifo)).map(|deltas| deltas.deltas.len()).collect();
+    assert_eq!(sizes, [1_000, 1_000, 500]);
+}
+
+#[test]
+fn d3_a_list_is_never_split() {
+    let items: Vec<SharedObject> = (0..3_000).map(|key| at(&format!("k{key}"), "1")).collect();
+    for order in [Stream, PerKey] {
+        let mut fifo = fifo(order, &[at("gone", "0")]);
+        fifo.push(list(&items, "2"));
+        assert_eq!(pop(&mut fifo).unwrap().deltas.len(), 3_001);
+        assert!(pop(&mut fifo).is_none());
+    }
+}
+
+#[test]
+fn d4_a_list_shares_the_body_of_an_unchanged_object() {
+    for order in [Stream, PerKey] {
+        let known = [at("a", "1"), at("b", "1"), at("c", "")];
+        let mut fifo = fifo(order, &known);
+        fifo.push(list(&[at("a", "1"), at("b", "2"), object("c", "c", "")], "3"));
+        assert!(fifo.queued_bytes() < 3 * known[1].size_bytes());
+        let deltas = pop(&mut fifo).unwrap().deltas;
+        let shared = deltas.iter().map(|d| known.iter().any(|known| Arc::ptr_eq(known, &d.object)));
+        assert_eq!(shared.collect::<Vec<_>>(), [true, false, true]);
+        assert_eq!(fifo.counters().bodies_shared, 2);
+        fifo.push(list(&[object("a", "other", "1")], "4"));
+        assert_eq!(fifo.counters().bodies_shared, 2, "another uid is another object");
+    }
+}
+
+#[test]
+fn d4_objects_without_a_version_are_the_same_only_byte_by_byte() {
+    let mut fifo = fifo(Stream, &[object_with("a", "", "", r#","spec":1"#)]);
+    fifo.push(list(&[object_with("a", "", "", r#","spec":2"#)], "1"));
+    assert_eq!(fifo.counters().bodies_shared, 0);
+}
+
+#[test]
+fn f50_f52_the_first_list_syncs_once_it_was_processed() {
+    for order in [Stream, PerKey] {
+        for items in [vec![], vec![at("a", "1")]] {
+            let mut fifo = DeltaFifo::new(order, std::iter::empty(), false);
+            fifo.push(list(&items, "2"));
+            assert!(!fifo.has_synced());
+            let deltas = fifo.pop().unwrap();
+            assert!(deltas.initial && deltas.completes_initial && !fifo.has_synced());
+            assert_eq!((deltas.store_version, deltas.deltas.len()), (Some("2".into()), items.len()));
+            fifo.processed();
+            assert!(fifo.has_synced());
+        }
+    }
+}
+
+#[test]
+fn f50_a_change_before_any_list_syncs_at_once_and_the_next_batch_says_so() {
+    for order in [Stream, PerKey] {
+        let mut fifo = DeltaFifo::new(order, std::iter::empty(), false);
+        fifo.push(Added(at("a", "1")));
+        assert!(fifo.has_synced());
+        let deltas = pop(&mut fifo).unwrap();
+        assert!(!deltas.initial && deltas.completes_initial);
+        fifo.push(list(&[at("a", "1")], "2"));
+        let deltas = pop(&mut fifo).unwrap();
+        assert!(!deltas.initial && !deltas.completes_initial);
+    }
+}
+
+#[test]
+fn f53_only_the_first_list_is_initial_and_none_after_a_restart() {
+    for order in [Stream, PerKey] {
+        let mut first = DeltaFifo::new(order, std::iter::empty(), false);
+        let mut again = DeltaFifo::new(order, [at("a", "1")].into_iter(), true);
+        first.push(list(&[at("a", "1")], "2"));
+        assert!(pop(&mut first).unwrap().initial);
+        for fifo in [&mut first, &mut again] {
+            fifo.push(list(&[at("a", "3")], "4"));
+            let deltas = pop(fifo).unwrap();
+            assert!(!deltas.initial && !deltas.completes_initial && fifo.has_synced());
+        }
+    }
+}
+
+#[test]
+fn f70_a_closed_queue_is_drained_and_takes_more() {
+    let mut fifo = fifo(Stream, &[]);
+    fifo.push(Added(at("a", "1")));
+    fifo.close();
+    fifo.push(Added(at("b", "2")));
+    assert!(fifo.is_closed());
+    assert_eq!(drain(&mut fifo), "+a1 +b2");
+}
+
+#[test]
+fn i11_stream_order_reaches_the_version_of_the_last_element() {
+    let mut fifo = fifo(Stream, &[at("k", "1")]);
+    let mut versions = |events: Vec<Event>| {
+        for event in events {
+            fifo.push(event);
+        }
+        let deltas = pop(&mut fifo).unwrap();
+        let text = |v: Option<crate::object::ResourceVersion>| v.map_or("-".into(), |v| v.to_string());
+        (text(deltas.store_version), text(deltas.resume_version))
+    };
+    let both = |store: &str, resume: &str| (store.to_owned(), resume.to_owned());
+    assert_eq!(versions(vec![Added(at("a", "2")), Deleted(at("b", "3"))]), both("-", "3"));
+    assert_eq!(versions(vec![Updated(at("a", "4")), Bookmark("9".into())]), both("9", "9"));
+    assert_eq!(versions(vec![Bookmark("10".into()), Updated(at("a", "11"))]), both("-", "11"));
+    assert_eq!(versions(vec![Bookmark("12".into()), Bookmark("13".into())]), both("13", "13"));
+    assert_eq!(versions(vec![Updated(at("a", "14")), Resync]), both("14", "14"));
+    assert_eq!(versions(vec![Resync]), both("-", "-"));
+    assert_eq!(versions(vec![list(&[], "20")]), both("20", "20"));
+}
+
+#[test]
+fn i11_per_key_order_may_be_resumed_only_from_where_the_queue_was_empty() {
+    let mut fifo = fifo(PerKey, &[]);
+    for key in 0..1_001 {
+        fifo.push(Added(at(&format!("k{key}"), &(key + 1).to_string())));
+    }
+    let deltas = pop(&mut fifo).unwrap();
+    assert_eq!((deltas.deltas.len(), deltas.store_version, deltas.resume_version), (1_000, Some("".into()), None));
+    let deltas = pop(&mut fifo).unwrap();
+    assert_eq!((deltas.store_version, deltas.resume_version), (Some("1001".into()), Some("1001".into())));
+    fifo.push(Bookmark("2000".into()));
+    let deltas = pop(&mut fifo).unwrap();
+    assert_eq!((deltas.deltas.len(), deltas.resume_version), (0, Some("2000".into())));
+    assert!(pop(&mut fifo).is_none());
+}

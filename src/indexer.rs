@@ -1,0 +1,335 @@
+//! The cache of one unit: key → object and named indexes, one published version for readers (D5, rules I).
+//!
+//! [`Indexer`] turns [`Deltas`] into a [`Transaction`] of [`Change`]s, and applies it.
+//! `indexer/store.rs` holds the map readers see, `indexer/actor.rs` the order append → publish → release.
+
+pub mod index_func;
+#[cfg(test)]
+mod model_test;
+mod posting;
+pub mod store;
+#[cfg(test)]
+mod tests;
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use self::{
+    index_func::IndexFunc,
+    store::{EvmapStore, IndexExists, IndexStore, Reached},
+};
+use crate::{
+    delta_fifo::{Delta, DeltaKind, Deltas, is_same_state},
+    object::{KeyRef, ResourceVersion, SharedObject},
+};
+
+/// How a change came to be known; `cause` of `interfaces.md` §3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The first list of this resource.
+    Initial,
+    /// The watch said so.
+    Watch,
+    /// Found by comparing a later list with the cache.
+    Relist,
+    /// Redelivered from the cache.
+    Resync,
+}
+
+/// What the indexer emits: a difference between two versions of the cache.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// The key was not in the cache.
+    Added {
+        /// The new object.
+        object: SharedObject,
+        /// How it came to be known.
+        cause: Cause,
+    },
+    /// The key was in the cache with another version.
+    Updated {
+        /// The object before.
+        old: SharedObject,
+        /// The object now.
+        object: SharedObject,
+        /// How it came to be known.
+        cause: Cause,
+    },
+    /// The server said that the object is gone.
+    Deleted {
+        /// Its final state, or the last one known where `tombstone`.
+        object: SharedObject,
+        /// The deletion was found by a list: the final state was never seen.
+        tombstone: bool,
+        /// How it came to be known.
+        cause: Cause,
+    },
+    /// It left what this unit is configured to show, and may live on (units with a selector).
+    Removed {
+        /// The last state shown.
+        object: SharedObject,
+        /// How it came to be known.
+        cause: Cause,
+    },
+    /// A list or a resync delivered the version that the cache had already (S-4, D-8).
+    Unchanged {
+        /// The cached object.
+        object: SharedObject,
+        /// [`Cause::Relist`] or [`Cause::Resync`]; [`Cause::Watch`] where a watch repeats itself.
+        cause: Cause,
+    },
+    /// The initial state is complete; comes once, after the last change with [`Cause::Initial`].
+    Synced {
+        /// Objects in the cache.
+        objects: u64,
+        /// Version of the list.
+        resource_version: ResourceVersion,
+    },
+}
+
+impl Change {
+    /// Returns the object it is about; `None` for [`Change::Synced`].
+    pub fn object(&self) -> Option<&SharedObject> {
+        match self {
+            Self::Added { object, .. }
+            | Self::Updated { object, .. }
+            | Self::Deleted { object, .. }
+            | Self::Removed { object, .. }
+            | Self::Unchanged { object, .. } => Some(object),
+            Self::Synced { .. } => None,
+        }
+    }
+
+    /// Returns the state it leaves its key in; `None` where the key is absent then.
+    fn state(&self) -> Option<&SharedObject> {
+        match self {
+            Self::Deleted { .. } | Self::Removed { .. } => None,
+            change => change.object(),
+        }
+    }
+}
+
+/// What a delta with another uid than the cached object means (D-7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recreated {
+    /// A deletion of the one, found late, and the other added.
+    #[default]
+    DeleteAdd,
+    /// An update from one to the other.
+    Update,
+}
+
+/// How a unit's indexer reads deltas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexerOptions {
+    /// The unit watches through a label or field selector: what is absent may live on, so it is
+    /// [`Change::Removed`] and not [`Change::Deleted`].
+    pub selective: bool,
+    /// See [`Recreated`].
+    pub recreated: Recreated,
+}
+
+/// A batch, planned: what to append to the journal, then to commit.
+#[derive(Clone, Debug, Default)]
+pub struct Transaction {
+    /// In the order of the deltas; [`Change::Synced`] last.
+    pub changes: Vec<Change>,
+    /// Where the store is once it is committed.
+    pub reached: Reached,
+    /// Deletions of keys that were not in the cache, left out (D-10).
+    pub suppressed: u64,
+}
+
+/// The cache of one unit.
+///
+/// A batch goes **plan → append (elsewhere) → commit → publish**. `commit` sets the state of every key it names, so
+/// doing it again after a crash between append and publish changes nothing more.
+///
+/// After a crash: keep the store (dropping it empties its readers), [`Indexer::discard`] what may be half staged,
+/// commit again what was appended and not published, publish.
+#[derive(Debug)]
+pub struct Indexer<S = EvmapStore> {
+    store: S,
+    options: IndexerOptions,
+}
+
+impl<S: IndexStore> Indexer<S> {
+    /// Makes an indexer over what `store` holds.
+    pub fn new(store: S, options: IndexerOptions) -> Self {
+        Self { store, options }
+    }
+
+    /// Returns what `deltas` change, and changes nothing (C-2, C-3, I-2, I-3, D-7, D-10, S-4, I-11).
+    pub fn plan(&self, deltas: Deltas) -> Transaction {
+        let meta = self.store.meta();
+        let store_version = match deltas.store_version {
+            None => deltas.deltas.last().and_then(version_reached),
+            version => version.filter(|version| !version.is_unset()),
+        };
+        let store_version = store_version.unwrap_or_else(|| meta.store_version.clone());
+        let cached = self.store.get_all(deltas.deltas.iter().map(|delta| delta.object.key()));
+        let mut plan = Plan::over(self, deltas.deltas.len());
+        for (delta, cached) in deltas.deltas.into_iter().zip(cached) {
+            plan.add(delta, cached, deltas.initial);
+        }
+        let Plan { mut changes, objects, suppressed, .. } = plan;
+        if deltas.completes_initial && !meta.synced {
+            changes.push(Change::Synced { objects, resource_version: store_version.clone() });
+        }
+        let reached = Reached {
+            generation: meta.generation + 1,
+            store_version,
+            resume_version: deltas.resume_version.unwrap_or_else(|| meta.resume_version.clone()),
+            synced: meta.synced || deltas.completes_initial,
+        };
+        Transaction { changes, reached, suppressed }
+    }
+
+    /// Stages a transaction. Idempotent.
+    pub fn commit(&mut self, transaction: &Transaction) {
+        for change in &transaction.changes {
+            match change {
+                Change::Added { object, .. } | Change::Updated { object, .. } => self.store.put(object.clone()),
+                Change::Deleted { object, .. } | Change::Removed { object, .. } => self.store.remove(object.key()),
+                Change::Unchanged { .. } | Change::Synced { .. } => {}
+            }
+        }
+        self.store.reach(transaction.reached.clone());
+    }
+
+    /// Shows what is committed to readers; see [`IndexStore::publish`] for what it waits for.
+    pub fn publish(&mut self, at_micros: i64) {
+        self.store.publish(at_micros);
+    }
+
+    /// Frees what the last publishes replaced; call it once when a busy time ends.
+    pub fn publish_idle(&mut self) {
+        self.store.publish_idle();
+    }
+
+    /// Forgets what was committed and not published.
+    pub fn discard(&mut self) {
+        self.store.discard();
+    }
+
+    /// Adds indexes over what the cache holds and publishes them before it returns (I-7). Adds none if a name exists.
+    pub fn add_indexers(&mut self, indexes: Vec<IndexFunc>, at_micros: i64) -> Result<(), IndexExists> {
+        self.store.add_indexes(indexes)?;
+        self.store.publish(at_micros);
+        Ok(())
+    }
+
+    /// Returns the store, to make readers of it.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Gives the store back: it must outlive an actor that ends, or readers find nothing.
+    pub fn into_store(self) -> S {
+        self.store
+    }
+}
+
+/// Changes as far as they are planned, and the cache as they leave it.
+struct Plan<'a, S> {
+    indexer: &'a Indexer<S>,
+    changes: Vec<Change>,
+    /// The newest change of every key, by place in `changes`; not kept for a single delta.
+    newest: HashTable<usize>,
+    hasher: RandomState,
+    single: bool,
+    objects: u64,
+    suppressed: u64,
+}
+
+impl<'a, S: IndexStore> Plan<'a, S> {
+    fn over(indexer: &'a Indexer<S>, deltas: usize) -> Self {
+        let single = deltas <= 1;
+        let newest = HashTable::with_capacity(if single { 0 } else { deltas });
+        let objects = indexer.store.meta().objects;
+        let changes = Vec::with_capacity(deltas + 1);
+        Self { indexer, changes, newest, hasher: RandomState::default(), single, objects, suppressed: 0 }
+    }
+
+    /// Adds what `delta` means for its key, whose state before the batch was `cached`.
+    fn add(&mut self, delta: Delta, cached: Option<SharedObject>, initial: bool) {
+        let cause = cause_of(delta.kind, initial);
+        let object = delta.object;
+        let Some(old) = self.state_of(object.key(), cached) else {
+            if delta.kind.is_deletion() {
+                self.suppressed += 1;
+            } else {
+                self.push(Change::Added { object, cause });
+            }
+            return;
+        };
+        let recreated = self.indexer.options.recreated == Recreated::DeleteAdd && is_another(&old, &object);
+        if delta.kind.is_deletion() {
+            let change = match self.indexer.options.selective {
+                true => Change::Removed { object: old, cause },
+                // of the object that was deleted nothing was ever shown; the one shown must be gone too
+                false if recreated => Change::Deleted { object: old, tombstone: true, cause },
+                false => Change::Deleted { object, tombstone: delta.kind == DeltaKind::Tombstone, cause },
+            };
+            self.push(change);
+        } else if is_same_state(&old, &object) {
+            self.push(Change::Unchanged { object: old, cause });
+        } else if recreated {
+            self.push(Change::Deleted { object: old, tombstone: true, cause });
+            self.push(Change::Added { object, cause });
+        } else {
+            self.push(Change::Updated { old, object, cause });
+        }
+    }
+
+    fn state_of(&self, key: KeyRef<'_>, cached: Option<SharedObject>) -> Option<SharedObject> {
+        if !self.single {
+            let is_it = |&at: &usize| self.changes[at].object().is_some_and(|object| object.key() == key);
+            if let Some(&at) = self.newest.find(self.hasher.hash_one(key), is_it) {
+                return self.changes[at].state().cloned();
+            }
+        }
+        cached
+    }
+
+    fn push(&mut self, change: Change) {
+        match &change {
+            Change::Added { .. } => self.objects += 1,
+            Change::Deleted { .. } | Change::Removed { .. } => self.objects -= 1,
+            _ => {}
+        }
+        let at = self.changes.len();
+        self.changes.push(change);
+        if self.single {
+            return;
+        }
+        let Self { changes, newest, hasher, .. } = self;
+        let key = |at: usize| changes[at].object().expect("a planned change has an object").key();
+        let hash = hasher.hash_one(key(at));
+        let entry = newest.entry(hash, |&known| key(known) == key(at), |&known| hasher.hash_one(key(known)));
+        entry.and_modify(|known| *known = at).or_insert(at);
+    }
+}
+
+/// Returns whether both have a uid, and not the same.
+fn is_another(old: &SharedObject, new: &SharedObject) -> bool {
+    !old.uid().is_empty() && !new.uid().is_empty() && old.uid() != new.uid()
+}
+
+fn cause_of(kind: DeltaKind, initial: bool) -> Cause {
+    match kind {
+        DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted => Cause::Watch,
+        DeltaKind::Replaced | DeltaKind::Tombstone if initial => Cause::Initial,
+        DeltaKind::Replaced | DeltaKind::Tombstone => Cause::Relist,
+        DeltaKind::Sync => Cause::Resync,
+    }
+}
+
+/// Returns the version a store reaches with its last delta (I-11): what a list or a resync brings says nothing of it.
+fn version_reached(delta: &Delta) -> Option<ResourceVersion> {
+    let told = matches!(delta.kind, DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted);
+    let version = delta.object.resource_version();
+    (told && !version.is_empty()).then(|| version.into())
+}

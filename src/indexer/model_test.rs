@@ -1,0 +1,320 @@
+//! Random batches, crashes and indexes: the indexer against a plain map, and its postings against its objects.
+
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use proptest::{
+    collection::vec,
+    prelude::any,
+    test_runner::{Config, TestRunner},
+};
+
+use super::{
+    Indexer, IndexerOptions, Recreated,
+    index_func::IndexFunc,
+    store::{EvmapStore, IndexStore, KeyHasher, ReadStore},
+    tests::{BadHasher, show},
+};
+use crate::{
+    delta_fifo::{Delta, DeltaKind, Deltas, is_same_state, tests::object},
+    object::{Object, SharedObject},
+};
+
+/// What must have happened at least once over all cases.
+#[derive(Default)]
+struct Hits {
+    tombstones: Cell<u64>,
+    recreations: Cell<u64>,
+    relists_in_relists: Cell<u64>,
+    restarts: Cell<u64>,
+    collisions: Cell<u64>,
+    suppressed: Cell<u64>,
+    late_indexes: Cell<u64>,
+}
+
+fn hit(counter: &Cell<u64>, times: usize) {
+    counter.set(counter.get() + times as u64);
+}
+
+type Func = fn(&Object) -> Vec<String>;
+
+/// One step: what, and three numbers to make it of.
+type Step = (u8, u8, u8, u8);
+
+/// Zero to two values, that change with the version.
+fn node(object: &Object) -> Vec<String> {
+    let version: u32 = object.resource_version().parse().unwrap();
+    (0..version % 3).map(|n| format!("node-{}", (version + n) % 4)).collect()
+}
+
+fn zone(object: &Object) -> Vec<String> {
+    vec![format!("zone-{}", object.uid().len() % 2), object.name().to_owned()]
+}
+
+struct World<H: KeyHasher> {
+    indexer: Indexer<EvmapStore<H>>,
+    options: IndexerOptions,
+    cache: BTreeMap<String, SharedObject>,
+    indexes: Vec<(&'static str, Func)>,
+    synced: bool,
+    clock: u32,
+}
+
+impl<H: KeyHasher> World<H> {
+    fn new(hasher: H, options: IndexerOptions) -> Self {
+        let namespace: Func = |o| if o.namespace().is_empty() { vec![] } else { vec![o.namespace().to_owned()] };
+        let store = EvmapStore::with_hasher(hasher, [IndexFunc::custom("node", node)]);
+        let indexes = vec![("namespace", namespace), ("node", node as _)];
+        Self {
+            indexer: Indexer::new(store, options),
+            options,
+            cache: BTreeMap::new(),
+            indexes,
+            synced: false,
+            clock: 0,
+        }
+    }
+
+    /// Makes a state of one of twelve keys, now and then with another uid or the cached version.
+    fn object(&mut self, key: u8, dice: u8) -> SharedObject {
+        self.clock += 1;
+        let key = match key % 12 {
+            key @ 0..6 => format!("n/{key}"),
+            key @ 6..10 => format!("m/{key}"),
+            key => format!("{key}"),
+        };
+        match self.cache.get(&key) {
+            Some(cached) if dice < 40 => object(&key, cached.uid(), cached.resource_version()),
+            Some(cached) if dice < 200 => object(&key, cached.uid(), &self.clock.to_string()),
+            _ => object(&key, &format!("u{}", self.clock), &self.clock.to_string()),
+        }
+    }
+
+    fn watch_batch(&mut self, (_, key, dice, len): Step) -> Deltas {
+        let mut deltas = Vec::new();
+        for n in 0..=len % 6 {
+            let kind = [DeltaKind::Added, DeltaKind::Updated, DeltaKind::Deleted, DeltaKind::Sync];
+            let object = self.object(key.wrapping_add(n.wrapping_mul(dice)), dice.wrapping_mul(n + 1));
+            deltas.push(Delta { kind: kind[usize::from(dice.wrapping_add(n) % 4)], object });
+        }
+        Deltas { deltas, resume_version: Some(self.clock.to_string().as_str().into()), ..Deltas::default() }
+    }
+
+    /// A list, or two in one batch as the per-key order may have it.
+    fn list_batch(&mut self, (_, key, dice, len): Step, hits: &Hits) -> Deltas {
+        let mut deltas = Vec::new();
+        let lists = 1 + usize::from(len % 4 == 0);
+        let mut shadow = self.cache.clone();
+        for list in 0..lists {
+            let mut items = BTreeMap::new();
+            for n in 0..len % 12 {
+                let object = self.object(key.wrapping_add(n), dice.wrapping_mul(n + 7));
+                items.insert(object.key().to_string(), object);
+            }
+            for (_, object) in shadow.iter().filter(|(key, _)| !items.contains_key(*key)) {
+                deltas.push(Delta { kind: DeltaKind::Tombstone, object: object.clone() });
+                hit(&hits.tombstones, 1);
+            }
+            deltas.extend(items.values().map(|o| Delta { kind: DeltaKind::Replaced, object: o.clone() }));
+            shadow = items;
+            hit(&hits.relists_in_relists, usize::from(list > 0));
+        }
+        Deltas {
+            deltas,
+            store_version: Some(self.clock.to_string().as_str().into()),
+            resume_version: None,
+            initial: !self.synced,
+            completes_initial: !self.synced,
+        }
+    }
+
+    /// What the batch must become, one delta after the other; brings `cache` up to it.
+    fn expect(&mut self, deltas: &Deltas, hits: &Hits) -> (String, u64) {
+        let (mut words, mut suppressed) = (Vec::new(), 0);
+        for Delta { kind, object } in &deltas.deltas {
+            let key = object.key().to_string();
+            let word = |o: &SharedObject| format!("{}{}", o.name(), o.resource_version());
+            let cause = match kind {
+                DeltaKind::Replaced | DeltaKind::Tombstone if deltas.initial => "Initial",
+                DeltaKind::Replaced | DeltaKind::Tombstone => "Relist",
+                DeltaKind::Sync => "Resync",
+                _ => "Watch",
+            };
+            let old = self.cache.get(&key).cloned();
+            let another = old.as_ref().is_some_and(|old| old.uid() != object.uid());
+            let recreated = another && self.options.recreated == Recreated::DeleteAdd;
+            hit(&hits.recreations, usize::from(recreated && !kind.is_deletion()));
+            match (kind.is_deletion(), old) {
+                (true, None) => suppressed += 1,
+                (true, Some(old)) => {
+                    self.cache.remove(&key);
+                    words.push(match (self.options.selective, recreated) {
+                        (true, _) => format!("x{} {cause}", word(&old)),
+                        (false, true) => format!("!{} {cause}", word(&old)),
+                        (false, false) if *kind == DeltaKind::Tombstone => format!("!{} {cause}", word(object)),
+                        (false, false) => format!("-{} {cause}", word(object)),
+                    });
+                }
+                (false, old) => {
+                    match old {
+                        None => words.push(format!("+{} {cause}", word(object))),
+                        Some(old) if is_same_state(&old, object) => {
+                            words.push(format!("={} {cause}", word(&old)));
+                            continue;
+                        }
+                        Some(old) if recreated => {
+                            words.push(format!("!{} {cause}", word(&old)));
+                            words.push(format!("+{} {cause}", word(object)));
+                        }
+                        Some(old) => words.push(format!("{}>{} {cause}", word(&old), word(object))),
+                    }
+                    self.cache.insert(key, object.clone());
+                }
+            }
+        }
+        if deltas.completes_initial {
+            self.synced = true;
+            words.push(format!("synced {} {}", self.cache.len(), self.clock));
+        }
+        hit(&hits.suppressed, suppressed);
+        (words.join(", "), suppressed as u64)
+    }
+
+    fn step(&mut self, step: Step, hits: &Hits) {
+        let deltas = match step.0 {
+            0..=2 => return self.add_index(hits),
+            3..=20 => self.list_batch(step, hits),
+            _ => self.watch_batch(step),
+        };
+        let expected = self.expect(&deltas, hits);
+        let transaction = self.indexer.plan(deltas);
+        assert_eq!((show(&transaction.changes), transaction.suppressed), expected);
+        // a crash may come at each of these places; the journal has the transaction, and it is committed again
+        match step.3 % 8 {
+            0 => self.indexer.discard(),
+            1 => self.indexer.commit(&transaction),
+            2 => {
+                self.indexer.commit(&transaction);
+                self.indexer.discard();
+            }
+            3 => {
+                self.indexer.commit(&transaction);
+                self.indexer.publish(1);
+            }
+            4 => {
+                // the actor is gone, the store is kept
+                let nothing = self.indexer_over_nothing();
+                let store = std::mem::replace(&mut self.indexer, nothing).into_store();
+                self.indexer = Indexer::new(store, self.options);
+            }
+            _ => {}
+        }
+        hit(&hits.restarts, usize::from(step.3 % 8 < 5));
+        self.indexer.commit(&transaction);
+        self.indexer.publish(2);
+        if step.3.is_multiple_of(5) {
+            self.indexer.publish_idle();
+        }
+        if step.2.is_multiple_of(3) {
+            self.check(hits);
+        }
+    }
+
+    fn indexer_over_nothing(&self) -> Indexer<EvmapStore<H>> {
+        Indexer::new(EvmapStore::with_hasher(self.hasher(), []), self.options)
+    }
+
+    fn hasher(&self) -> H {
+        self.indexer.store().hasher.clone()
+    }
+
+    fn add_index(&mut self, hits: &Hits) {
+        let added = self.indexer.add_indexers(vec![IndexFunc::custom("zone", zone)], 3);
+        assert_eq!(added.is_err(), self.indexes.len() == 3);
+        if added.is_ok() {
+            hit(&hits.late_indexes, 1);
+            self.indexes.push(("zone", zone));
+        }
+        self.check(hits);
+    }
+
+    fn check(&self, hits: &Hits) {
+        self.indexer.store().reader().read(|snapshot| {
+            let mut found = BTreeMap::new();
+            snapshot.for_each(&mut |object| {
+                assert!(found.insert(object.key().to_string(), object.clone()).is_none(), "listed twice");
+            });
+            assert_eq!(found.len(), self.cache.len());
+            let mut bytes = 0;
+            for (key, object) in &self.cache {
+                assert!(is_same_state(&found[key], object));
+                assert!(is_same_state(snapshot.get(object.key()).expect("it is listed"), object));
+                bytes += object.size_bytes() as u64;
+            }
+            let meta = snapshot.meta();
+            assert_eq!((meta.objects, meta.bytes, meta.synced), (self.cache.len() as u64, bytes, self.synced));
+            for (id, (name, func)) in (0..).zip(&self.indexes) {
+                let mut postings: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+                for (key, object) in &self.cache {
+                    for value in func(object) {
+                        postings.entry(value).or_default().insert(key.clone());
+                    }
+                }
+                let mut values = BTreeSet::new();
+                snapshot.for_each_value(id, &mut |value| assert!(values.insert(value.to_owned()), "{value} twice"));
+                assert!(values.iter().eq(postings.keys()), "{name}: {values:?} {postings:?}");
+                for (value, expected) in postings {
+                    let mut keys = BTreeSet::new();
+                    snapshot.for_each_with(id, &value, &mut |o| assert!(keys.insert(o.key().to_string())));
+                    assert_eq!(keys, expected, "{name}={value}");
+                }
+            }
+        });
+        hit(&hits.collisions, self.indexer.store().collisions());
+    }
+}
+
+fn run<H: KeyHasher>(hasher: impl Fn() -> H) -> Hits {
+    let hits = Hits::default();
+    let config = Config { failure_persistence: None, ..Config::default() };
+    let steps = (any::<bool>(), any::<bool>(), vec((0..100_u8, any::<u8>(), any::<u8>(), any::<u8>()), 200..220));
+    let outcome = TestRunner::new(config).run(&steps, |(selective, update, steps)| {
+        let recreated = if update { Recreated::Update } else { Recreated::DeleteAdd };
+        let mut world = World::new(hasher(), IndexerOptions { selective, recreated });
+        for step in steps {
+            world.step(step, &hits);
+        }
+        world.check(&hits);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+    let counts = [
+        ("tombstones", &hits.tombstones),
+        ("re-creations", &hits.recreations),
+        ("relists inside relists", &hits.relists_in_relists),
+        ("restarts between append and publish", &hits.restarts),
+        ("suppressed deletions", &hits.suppressed),
+        ("indexes added late", &hits.late_indexes),
+    ];
+    for (name, count) in counts {
+        println!("{name}: {}", count.get());
+        assert!(count.get() > 0, "no case had {name}");
+    }
+    hits
+}
+
+#[test]
+fn the_indexer_equals_a_plain_map_and_its_postings_equal_its_objects() {
+    run(|| foldhash::quality::FixedState::with_seed(5));
+}
+
+#[test]
+fn so_it_does_where_keys_and_values_share_eight_hashes() {
+    let hits = run(BadHasher::default);
+    println!("slots with a collision: {}", hits.collisions.get());
+    assert!(hits.collisions.get() > 0);
+}

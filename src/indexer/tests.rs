@@ -1,0 +1,339 @@
+use std::{
+    hash::{BuildHasher, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use super::{
+    Change, Indexer, IndexerOptions, Recreated, Transaction,
+    index_func::IndexFunc,
+    store::{EvmapStore, IndexExists, IndexStore, KeyHasher, Meta, ReadStore, Snapshot},
+};
+use crate::{
+    delta_fifo::{
+        Delta, DeltaKind, Deltas,
+        tests::{object, object_with},
+    },
+    object::{ObjectKey, SharedObject},
+};
+
+/// Eight hashes for everything: objects and postings share slots all the time.
+#[derive(Clone, Default)]
+pub(crate) struct BadHasher(foldhash::quality::FixedState);
+
+pub(crate) struct Few(<foldhash::quality::FixedState as BuildHasher>::Hasher);
+
+impl BuildHasher for BadHasher {
+    type Hasher = Few;
+
+    fn build_hasher(&self) -> Few {
+        Few(self.0.build_hasher())
+    }
+}
+
+impl Hasher for Few {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.finish() & 7
+    }
+}
+
+fn batch(deltas: Vec<(DeltaKind, SharedObject)>) -> Deltas {
+    let deltas = deltas.into_iter().map(|(kind, object)| Delta { kind, object }).collect();
+    Deltas { deltas, ..Deltas::default() }
+}
+
+fn apply<S: IndexStore>(indexer: &mut Indexer<S>, deltas: Deltas) -> Transaction {
+    let transaction = indexer.plan(deltas);
+    indexer.commit(&transaction);
+    indexer.publish(7);
+    transaction
+}
+
+fn indexer(options: IndexerOptions, objects: &[SharedObject]) -> Indexer {
+    let mut indexer = Indexer::new(EvmapStore::new(1, []), options);
+    apply(&mut indexer, batch(objects.iter().map(|object| (DeltaKind::Replaced, object.clone())).collect()));
+    indexer
+}
+
+pub(crate) fn show(changes: &[Change]) -> String {
+    let name = |o: &SharedObject| format!("{}{}", o.name(), o.resource_version());
+    let words = changes.iter().map(|change| match change {
+        Change::Added { object, cause } => format!("+{} {cause:?}", name(object)),
+        Change::Updated { old, object, cause } => format!("{}>{} {cause:?}", name(old), name(object)),
+        Change::Deleted { object, tombstone: false, cause } => format!("-{} {cause:?}", name(object)),
+        Change::Deleted { object, tombstone: true, cause } => format!("!{} {cause:?}", name(object)),
+        Change::Removed { object, cause } => format!("x{} {cause:?}", name(object)),
+        Change::Unchanged { object, cause } => format!("={} {cause:?}", name(object)),
+        Change::Synced { objects, resource_version } => format!("synced {objects} {resource_version}"),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+use DeltaKind::{Added, Deleted, Replaced, Sync, Tombstone, Updated};
+
+#[track_caller]
+fn check(options: IndexerOptions, deltas: Vec<(DeltaKind, SharedObject)>, expected: &str) {
+    let mut indexer = indexer(options, &[object("n/a", "a", "1")]);
+    assert_eq!(show(&apply(&mut indexer, batch(deltas)).changes), expected);
+}
+
+fn plain(deltas: Vec<(DeltaKind, SharedObject)>, expected: &str) {
+    check(IndexerOptions::default(), deltas, expected);
+}
+
+fn a(version: &str) -> SharedObject {
+    object("n/a", "a", version)
+}
+
+fn b(version: &str) -> SharedObject {
+    object("n/b", "b", version)
+}
+
+#[test]
+fn c2_what_is_cached_is_updated_and_what_is_not_is_added_whatever_the_watch_says() {
+    plain(vec![(Added, a("2"))], "a1>a2 Watch");
+    plain(vec![(Updated, b("2"))], "+b2 Watch");
+    plain(vec![(Replaced, a("2")), (Replaced, b("2"))], "a1>a2 Relist, +b2 Relist");
+}
+
+#[test]
+fn c3_a_deletion_carries_the_final_state_or_says_that_it_is_a_tombstone() {
+    plain(vec![(Deleted, a("9"))], "-a9 Watch");
+    plain(vec![(Tombstone, a("1"))], "!a1 Relist");
+}
+
+#[test]
+fn s4_an_equal_version_is_unchanged_and_keeps_the_cached_body() {
+    plain(vec![(Replaced, a("1"))], "=a1 Relist");
+    plain(vec![(Sync, a("1"))], "=a1 Resync");
+    plain(vec![(Updated, a("1"))], "=a1 Watch");
+}
+
+#[test]
+fn d7_another_uid_is_a_deletion_found_late_and_an_addition() {
+    let again = || object("n/a", "other", "5");
+    plain(vec![(Updated, again())], "!a1 Watch, +a5 Watch");
+    plain(vec![(Deleted, again())], "!a1 Watch");
+    let update = IndexerOptions { recreated: Recreated::Update, ..<_>::default() };
+    check(update, vec![(Updated, again())], "a1>a5 Watch");
+    check(update, vec![(Deleted, again())], "-a5 Watch");
+    plain(vec![(Updated, object("n/a", "", "5"))], "a1>a5 Watch");
+}
+
+#[test]
+fn d10_a_deletion_of_what_was_never_cached_is_left_out_and_counted() {
+    let mut indexer = indexer(<_>::default(), &[]);
+    let transaction = apply(&mut indexer, batch(vec![(Deleted, a("1")), (Tombstone, b("1"))]));
+    assert_eq!((show(&transaction.changes), transaction.suppressed), (String::new(), 2));
+}
+
+#[test]
+fn a_unit_with_a_selector_shows_what_left_it_as_removed_with_the_last_state_shown() {
+    let selective = IndexerOptions { selective: true, ..<_>::default() };
+    check(selective, vec![(Deleted, a("9"))], "xa1 Watch");
+    check(selective, vec![(Tombstone, a("1"))], "xa1 Relist");
+    check(selective, vec![(Updated, object("n/a", "other", "5"))], "!a1 Watch, +a5 Watch");
+}
+
+#[test]
+fn c6_one_batch_may_touch_a_key_several_times() {
+    let deltas = vec![(Updated, a("2")), (Deleted, a("3")), (Deleted, a("3")), (Added, a("4")), (Replaced, a("4"))];
+    plain(deltas, "a1>a2 Watch, -a3 Watch, +a4 Watch, =a4 Relist");
+}
+
+#[test]
+fn f53_the_first_list_is_initial_and_ends_with_synced_once() {
+    let mut indexer = Indexer::new(EvmapStore::new(1, []), <_>::default());
+    let first = |version: &str| Deltas {
+        store_version: Some("5".into()),
+        resume_version: Some("5".into()),
+        initial: true,
+        completes_initial: true,
+        ..batch(vec![(Replaced, a(version)), (Replaced, b("1"))])
+    };
+    let transaction = apply(&mut indexer, first("1"));
+    assert_eq!(show(&transaction.changes), "+a1 Initial, +b1 Initial, synced 2 5");
+    let meta = indexer.store().meta().clone();
+    assert_eq!((meta.synced, meta.objects, meta.resume_version.as_str(), meta.published_micros), (true, 2, "5", 7));
+    assert_eq!(show(&apply(&mut indexer, first("1")).changes), "=a1 Initial, =b1 Initial");
+}
+
+#[test]
+fn i11_the_store_version_is_that_of_the_last_write() {
+    let mut indexer = indexer(<_>::default(), &[]);
+    let mut version = |deltas: Deltas| {
+        apply(&mut indexer, deltas);
+        indexer.store().meta().store_version.to_string()
+    };
+    assert_eq!(version(batch(vec![(Added, a("3")), (Added, b("4"))])), "4");
+    assert_eq!(version(batch(vec![(Deleted, b("9"))])), "9");
+    assert_eq!(version(batch(vec![(Sync, a("3"))])), "9");
+    assert_eq!(version(batch(vec![(Updated, object("n/a", "a", ""))])), "9");
+    assert_eq!(version(Deltas { store_version: Some("12".into()), ..batch(vec![]) }), "12");
+    assert_eq!(version(Deltas { store_version: Some("".into()), ..batch(vec![(Added, b("1"))]) }), "12");
+}
+
+fn keys(meta_of: &impl ReadStore, index: &str, value: &str) -> Vec<String> {
+    let mut keys = meta_of.read(|snapshot: &dyn Snapshot| {
+        let mut keys = Vec::new();
+        let id = snapshot.meta().index_id(index).expect(index);
+        snapshot.for_each_with(id, value, &mut |object| keys.push(object.key().to_string()));
+        keys
+    });
+    keys.sort();
+    keys
+}
+
+fn values(reader: &impl ReadStore, index: &str) -> Vec<String> {
+    let mut values = reader.read(|snapshot| {
+        let mut values = Vec::new();
+        let id = snapshot.meta().index_id(index).expect(index);
+        snapshot.for_each_value(id, &mut |value| values.push(value.to_owned()));
+        values
+    });
+    values.sort();
+    values
+}
+
+#[test]
+fn i3_a_value_without_objects_is_gone() {
+    let mut indexer = indexer(<_>::default(), &[a("1"), object("m/c", "c", "1")]);
+    let reader = indexer.store().reader();
+    assert_eq!(values(&reader, "namespace"), ["m", "n"]);
+    apply(&mut indexer, batch(vec![(Deleted, object("m/c", "c", "2"))]));
+    assert_eq!((values(&reader, "namespace"), keys(&reader, "namespace", "m")), (vec!["n".into()], vec![]));
+}
+
+#[test]
+fn i4_readers_see_nothing_before_the_publish_and_all_of_it_after() {
+    let mut indexer = indexer(<_>::default(), &[a("1")]);
+    let reader = indexer.store().reader();
+    let transaction = indexer.plan(batch(vec![(Deleted, a("2")), (Added, b("3"))]));
+    indexer.commit(&transaction);
+    assert_eq!(keys(&reader, "namespace", "n"), ["n/a"]);
+    assert_eq!(indexer.store().get(ObjectKey::new("n", "b").as_ref()).map(|o| o.uid().to_owned()), Some("b".into()));
+    indexer.publish(8);
+    assert_eq!(keys(&reader, "namespace", "n"), ["n/b"]);
+}
+
+#[test]
+fn i7_an_index_added_late_has_every_object_and_a_known_name_adds_nothing() {
+    let object = |key: &str, node: &str| object_with(key, key, "1", &format!(r#","spec":{{"nodeName":"{node}"}}"#));
+    let mut indexer = indexer(<_>::default(), &[object("n/a", "x"), object("n/b", "y"), object("n/c", "x")]);
+    let reader = indexer.store().reader();
+    let node = || IndexFunc::parse("spec.nodeName").unwrap();
+    let uid = || IndexFunc::parse("metadata.uid").unwrap();
+    indexer.add_indexers(vec![node()], 9).unwrap();
+    assert_eq!(keys(&reader, "spec.nodeName", "x"), ["n/a", "n/c"]);
+    assert_eq!(indexer.add_indexers(vec![uid(), node()], 9), Err(IndexExists("spec.nodeName".into())));
+    assert_eq!(reader.read(|snapshot| snapshot.meta().index_id("metadata.uid")), None);
+    assert!(indexer.add_indexers(vec![uid(), uid()], 9).is_err());
+    apply(&mut indexer, batch(vec![(Updated, object_with("n/a", "n/a", "2", ""))]));
+    assert_eq!(keys(&reader, "spec.nodeName", "x"), ["n/c"]);
+}
+
+#[test]
+fn i8_an_index_function_that_panics_gives_no_values_and_is_counted() {
+    let func = |object: &crate::object::Object| {
+        assert!(object.name() != "a", "on purpose");
+        vec!["all".to_owned()]
+    };
+    let store = EvmapStore::new(1, [IndexFunc::custom("fragile", func)]);
+    let mut indexer = Indexer::new(store, <_>::default());
+    apply(&mut indexer, batch(vec![(Added, a("1")), (Added, b("1"))]));
+    assert_eq!(keys(&indexer.store().reader(), "fragile", "all"), ["n/b"]);
+    assert_eq!(indexer.store().meta().index_failures, 1);
+}
+
+#[test]
+fn d5_a_store_that_is_dropped_leaves_readers_an_empty_version() {
+    let indexer = indexer(<_>::default(), &[a("1")]);
+    let (reader, factory) = (indexer.store().reader(), indexer.store().reader_factory());
+    let store = indexer.into_store();
+    let count = |reader: &super::store::StoreReader| reader.read(|snapshot| snapshot.meta().objects);
+    assert_eq!((count(&reader), count(&factory.reader())), (1, 1));
+    drop(store);
+    assert_eq!((count(&reader), count(&factory.reader())), (0, 0));
+}
+
+#[test]
+fn d5_readers_of_a_store_that_was_replaced_go_on_in_its_successor() {
+    let (old, new) = (indexer(<_>::default(), &[a("1")]), indexer(<_>::default(), &[a("2"), b("2")]));
+    let (reader, factory) = (old.store().reader(), old.store().reader_factory());
+    let count = |reader: &super::store::StoreReader| reader.read(|snapshot| snapshot.meta().objects);
+    factory.lead_to(new.store().reader_factory());
+    assert_eq!((count(&reader), count(&reader.clone()), count(&factory.reader())), (2, 2, 2));
+    drop(old);
+    assert_eq!((count(&reader), count(&factory.reader())), (2, 2));
+}
+
+#[test]
+fn d5_an_idle_publish_lets_replaced_objects_go() {
+    let mut indexer = indexer(<_>::default(), &[]);
+    let old = a("1");
+    apply(&mut indexer, batch(vec![(Added, old.clone())]));
+    indexer.publish_idle();
+    apply(&mut indexer, batch(vec![(Updated, a("2"))]));
+    assert_eq!(Arc::strong_count(&old), 2, "the other side of the map has it yet");
+    indexer.publish_idle();
+    assert_eq!(Arc::strong_count(&old), 1);
+}
+
+/// Readers on other threads while every object moves between index values: what an index says is true of the object.
+fn torn_pairs(hasher: impl KeyHasher + std::marker::Sync) -> (u64, u64) {
+    let node = |object: &crate::object::Object| {
+        vec![format!("node-{}", object.resource_version().parse::<u64>().unwrap() % 5)]
+    };
+    let mut indexer = Indexer::new(EvmapStore::with_hasher(hasher, [IndexFunc::custom("node", node)]), <_>::default());
+    let factory = indexer.store().reader_factory();
+    let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut version = 0_u64;
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let reader = factory.reader();
+                while !stop.load(Relaxed) {
+                    reader.read(|snapshot| {
+                        let meta: &Meta = snapshot.meta();
+                        let mut seen = 0;
+                        for id in 0..5 {
+                            let value = format!("node-{id}");
+                            snapshot.for_each_with(1, &value, &mut |object| {
+                                assert_eq!(node(object)[0], value, "a torn pair");
+                                assert!(Arc::ptr_eq(snapshot.get(object.key()).unwrap(), object));
+                                seen += 1;
+                            });
+                        }
+                        assert_eq!(seen, meta.objects);
+                    });
+                    reads.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        while version < 1_000 || reads.load(Relaxed) < 300 {
+            let mut deltas = Vec::new();
+            for _ in 0..=version % 7 {
+                version += 1;
+                let key = format!("n/{}", version * 7 % 40);
+                let kind = if version.is_multiple_of(6) { Deleted } else { Updated };
+                deltas.push((kind, object(&key, "u", &version.to_string())));
+            }
+            apply(&mut indexer, batch(deltas));
+        }
+        stop.store(true, Relaxed);
+    });
+    (version, reads.load(Relaxed))
+}
+
+#[test]
+fn i9_concurrent_readers_never_see_an_index_and_an_object_that_disagree() {
+    for (written, read) in [torn_pairs(foldhash::quality::FixedState::with_seed(3)), torn_pairs(BadHasher::default())] {
+        println!("{written} writes, {read} reads of whole versions");
+    }
+}
