@@ -51,7 +51,9 @@ pub mod indexer;
 pub mod lister;
 
 pub mod supervisor;
+pub mod config;
 
+pub mod simulator;
 pub mod testing;
 
 /// What the README shows is run.

@@ -1,0 +1,20 @@
+//! A simulated cluster to point kubectl or any client at: `cargo run --example simulated_cluster [STEPS_A_SECOND]`.
+
+use std::{error::Error, fs, io::stdin};
+
+use deltabus::simulator::{Simulator, SimulatorOptions, Sizes, Workload};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let rate = std::env::args().nth(1).map_or(Ok(2.0), |rate| rate.parse())?;
+    let simulator = Simulator::start(SimulatorOptions::default())?;
+    let mut workload = Workload::new(1);
+    workload.populate(simulator.store(), Sizes::default())?;
+    let running = workload.run(simulator.store().clone(), rate)?;
+    let path = std::env::temp_dir().join("simulated-cluster.kubeconfig");
+    fs::write(&path, simulator.kubeconfig())?;
+    println!("kubectl --kubeconfig {} get pods -A", path.display());
+    println!("press enter to stop");
+    stdin().read_line(&mut String::new())?;
+    println!("{} steps, {} requests", running.steps(), simulator.requests().len());
+    Ok(())
+}

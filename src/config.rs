@@ -1,0 +1,201 @@
+//! The configuration: TOML files and environment variables, merged by the `config` crate, checked as a whole.
+//!
+//! ```text
+//! files, environment ─layers─▶ merged tree + positions ─structure─▶ tree without mistakes ─▶ Config ─meaning─▶ Loaded
+//! ```
+//!
+//! The structs of this module are the file format: their fields are the keys, their docs the descriptions that
+//! `deltabus schema` prints, their `Default`s the defaults. The JSON Schema made of them is what `structure` checks a
+//! file against, so nothing is written down twice. What no schema can say (references, cycles, contradictions) is in
+//! `meaning`. Both collect: all mistakes are reported at once, each with the place that set the offending value.
+
+mod engine;
+mod error;
+mod handler;
+mod layers;
+mod meaning;
+mod resource;
+pub mod schema;
+mod structure;
+mod text;
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+pub use engine::{Backoff, Cluster, Http, Kube, Log, LogFormat, LogLevel, StreamingLists, Supervision};
+pub use error::{ConfigErrors, Finding, Origin};
+pub use handler::{
+    Buffer, Compress, EventType, FileSink, Fsync, Handler, HandlerOptions, Initial, Retry, Rotate, Sink, WhenFull,
+};
+pub use resource::{Mode, OnMissing, QueueOrder, Recreated, Resource, ResourceOptions, TypePattern, TypePatternError};
+
+/// The version of the file format that this program reads.
+pub const CONFIG_VERSION: u32 = 1;
+
+/// A whole configuration, with every default filled in and every inheritance resolved.
+///
+/// **Invariants**, of a value that [`Config::load`] or [`Config::from_toml_str`] returned: names match
+/// `[a-z][a-z0-9_]*`; every `dead_letter` names another handler, without cycles; there is at least one resource.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Config {
+    /// Version of the file format. A newer one is refused.
+    #[schemars(range(min = 1))]
+    pub config_version: u32,
+    /// How long a stop may take to deliver what was accepted.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub shutdown_timeout: Duration,
+    /// The cluster that is watched.
+    pub cluster: Cluster,
+    /// How the API server is reached and how its objects are read.
+    pub kube: Kube,
+    /// How units and handlers are restarted.
+    pub supervision: Supervision,
+    /// Where HTTP is served.
+    pub http: Http,
+    /// What is logged, and how.
+    pub log: Log,
+    /// What is watched: entries by name.
+    #[schemars(transform = schema::names)]
+    pub resources: BTreeMap<String, Resource>,
+    /// Where changes go: handlers by name.
+    #[schemars(transform = schema::names)]
+    pub handlers: BTreeMap<String, Handler>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            config_version: CONFIG_VERSION,
+            shutdown_timeout: Duration::from_secs(30),
+            cluster: Cluster::default(),
+            kube: Kube::default(),
+            supervision: Supervision::default(),
+            http: Http::default(),
+            log: Log::default(),
+            resources: BTreeMap::new(),
+            handlers: BTreeMap::new(),
+        }
+    }
+}
+
+/// A configuration that was loaded, and what was noticed on the way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What is allowed and odd, in the order of the files.
+    pub warnings: Vec<Finding>,
+    positions: layers::Positions,
+}
+
+impl Loaded {
+    /// Says something of a value of the configuration, at the place that set it: `["resources", "pods", "match", "[0]"]`.
+    pub fn finding(&self, keys: &[&str], message: impl Into<String>) -> Finding {
+        self.positions.finding(keys, message.into())
+    }
+}
+
+impl Config {
+    /// Loads files, and directories (their `*.toml` in the order of their names), each merged into those before it, and
+    /// then the variables of `environment` that begin with `DELTABUS__`.
+    ///
+    /// Tables are merged key by key, lists and scalars replaced. The error holds every mistake. Reads files: blocks.
+    pub fn load<P: AsRef<Path>>(
+        paths: &[P],
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Loaded, ConfigErrors> {
+        let mut layers = layers::Layers::default();
+        for path in paths {
+            layers.add_path(path.as_ref());
+        }
+        layers.add_environment(environment);
+        resolve(layers)
+    }
+
+    /// Reads a configuration from the text of one file, without the environment. Warnings are left out.
+    pub fn from_toml_str(text: &str) -> Result<Self, ConfigErrors> {
+        let mut layers = layers::Layers::default();
+        layers.add_text("configuration", text);
+        resolve(layers).map(|loaded| loaded.config)
+    }
+
+    /// Writes the configuration as TOML from which [`Config::from_toml_str`] makes an equal one.
+    ///
+    /// # Panics
+    ///
+    /// If a number is beyond TOML's range, `i64`: no loaded configuration has one.
+    pub fn to_toml(&self) -> String {
+        let mut tree = toml::Table::try_from(self).expect("numbers are in TOML's range");
+        // Nobody asked for Secrets in full: that would not load.
+        let unsaid = |resource: &Resource| {
+            resource.mode == Mode::Full && resource.patterns.iter().any(TypePattern::names_secrets)
+        };
+        for (name, _) in self.resources.iter().filter(|(_, resource)| unsaid(resource)) {
+            if let Some(entry) = tree.get_mut("resources").and_then(|entries| entries.get_mut(name)?.as_table_mut()) {
+                entry.remove("mode");
+            }
+        }
+        toml::to_string(&tree).expect("a table is TOML")
+    }
+}
+
+/// Returns the variables of this process's environment that can override a configuration.
+///
+/// A value that is not Unicode is kept with replacement characters, so that it is reported and not passed over.
+pub fn environment() -> Vec<(String, String)> {
+    let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    let variables = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value)));
+    variables.filter(|(name, _)| name.starts_with("DELTABUS__")).collect()
+}
+
+fn resolve(layers: layers::Layers) -> Result<Loaded, ConfigErrors> {
+    let (mut tree, positions) = layers.merge().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
+    let names = meaning::Names::of(&tree);
+    let structure::Report { mut errors, meant } = structure::check(schema::schema().as_value(), &mut tree, &positions);
+    inherit(&mut tree);
+    let (config, mut warnings) = match serde_json::from_value::<Config>(Value::Object(tree)) {
+        Ok(config) => {
+            let (more, warnings) = meaning::check(&config, &names, &meant, &positions);
+            errors.extend(more);
+            (config, warnings)
+        }
+        // The schema let something through: it is an error all the same, only less well told.
+        Err(error) => {
+            let message = error.to_string();
+            errors.push(Finding { origin: Origin::Nowhere, key: String::new(), message, excerpt: None });
+            (Config::default(), Vec::new())
+        }
+    };
+    // What is inherited is wrong once, however many inherit it.
+    warnings.sort();
+    warnings.dedup();
+    if errors.is_empty() {
+        Ok(Loaded { config, warnings, positions })
+    } else {
+        Err(ConfigErrors::new(errors, warnings))
+    }
+}
+
+/// Fills what entries leave open from `[defaults]`.
+fn inherit(tree: &mut Map<String, Value>) {
+    let Some(Value::Object(defaults)) = tree.remove("defaults") else { return };
+    for (section, defaults) in &defaults {
+        let entries = tree.get_mut(section).and_then(Value::as_object_mut);
+        entries.into_iter().flat_map(Map::values_mut).for_each(|entry| fill(entry, defaults));
+    }
+}
+
+fn fill(value: &mut Value, defaults: &Value) {
+    let (Value::Object(table), Value::Object(defaults)) = (value, defaults) else { return };
+    for (key, default) in defaults {
+        match table.get_mut(key) {
+            Some(set) => fill(set, default),
+            None => drop(table.insert(key.clone(), default.clone())),
+        }
+    }
+}

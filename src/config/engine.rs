@@ -1,0 +1,219 @@
+//! The sections that tell the engine itself how to work: `[cluster]`, `[kube]`, `[supervision]`, `[http]`, `[log]`.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{schema, text};
+use crate::list_watch::kube::KubeOptions;
+
+/// The cluster that is watched.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Cluster {
+    /// Name of the cluster in every event's `source`. Default "": the name of the kubeconfig's context.
+    #[serde(with = "text::optional")]
+    #[schemars(schema_with = "schema::cluster_name")]
+    pub name: Option<String>,
+}
+
+/// How the API server is reached and how its objects are read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Kube {
+    /// The kubeconfig file. Default "": as kubectl does, `$KUBECONFIG`, in a pod its service account, else
+    /// `~/.kube/config`.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig. Default "": its current context.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub context: Option<String>,
+    /// Whether the first state comes as a streaming list (`WatchList`): `auto` falls back to paged lists, `always`
+    /// does not, `never` asks for paged lists only.
+    pub streaming_lists: StreamingLists,
+    /// Objects in one page of a list.
+    #[schemars(range(min = 1))]
+    pub page_size: u32,
+    /// Lists under way at a time; caps the memory peak at the start and the load on the API server.
+    #[schemars(range(min = 1))]
+    pub max_concurrent_lists: u32,
+    /// A longer frame of a watch is refused, counted, and answered with a new list.
+    #[serde(with = "text::size")]
+    #[schemars(schema_with = "schema::size")]
+    pub max_frame: u64,
+    /// Each watch asks the server for a random time between this and twice this; then it is resumed. At least "1s".
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub watch_timeout: Duration,
+    /// For so long after a first error 500 inside a watch, watch again at once instead of listing again. "0s": never.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub internal_error_retry: Duration,
+    /// Once a bookmark was seen on a watch: neither event nor bookmark for so long makes it reconnect, and is counted.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub stall_after: Duration,
+    /// Pause after a failed list or watch.
+    pub backoff: Backoff,
+}
+
+impl Kube {
+    /// Returns which cluster is meant, and as whom.
+    pub fn access(&self) -> KubeOptions {
+        KubeOptions {
+            kubeconfig: self.kubeconfig.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+            context: self.context.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl Default for Kube {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            context: None,
+            streaming_lists: StreamingLists::Auto,
+            page_size: 500,
+            max_concurrent_lists: 4,
+            max_frame: 16 << 20,
+            watch_timeout: Duration::from_mins(5),
+            internal_error_retry: Duration::ZERO,
+            stall_after: Duration::from_mins(3),
+            backoff: Backoff::default(),
+        }
+    }
+}
+
+/// Whether lists are streamed (`WatchList`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StreamingLists {
+    /// Streamed, with paged lists as the fallback.
+    #[default]
+    Auto,
+    /// Streamed, or not at all.
+    Always,
+    /// Paged only.
+    Never,
+}
+
+/// A pause that grows with every failure: uniform in [d, d × (1 + jitter)), where d = initial × factorⁿ, at most `max`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Backoff {
+    /// Pause after the first failure. More than "0s".
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub initial: Duration,
+    /// What each further failure multiplies the pause by.
+    #[schemars(range(min = 1.0))]
+    pub factor: f64,
+    /// Random part, as a multiple of the pause; 0 = none.
+    #[schemars(range(min = 0.0))]
+    pub jitter: f64,
+    /// The pause grows no further than this, jitter aside. At least `initial`.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub max: Duration,
+    /// After so long without a failure, the next one counts as the first.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub reset_after: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            initial: Duration::from_millis(800),
+            factor: 2.0,
+            jitter: 1.0,
+            max: Duration::from_secs(30),
+            reset_after: Duration::from_mins(2),
+        }
+    }
+}
+
+/// How units (reflector, queue and indexer of one type) and handlers are restarted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Supervision {
+    /// Pause before a restart.
+    pub backoff: Backoff,
+    /// An actor that does not answer its heartbeat for so long is replaced.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub hung_after: Duration,
+    /// So many restarts within five minutes are shown as the state `degraded`; restarts go on.
+    #[schemars(range(min = 1))]
+    pub degraded_after: u32,
+}
+
+impl Default for Supervision {
+    fn default() -> Self {
+        Self { backoff: Backoff::default(), hung_after: Duration::from_secs(30), degraded_after: 5 }
+    }
+}
+
+/// Where HTTP is served.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Http {
+    /// Address of everything that is served; "" = off. A loopback address: others need `auth`, which is not built yet.
+    #[serde(with = "text::optional")]
+    #[schemars(schema_with = "schema::loopback_address")]
+    pub listen: Option<SocketAddr>,
+    /// Address at which `/livez`, `/readyz`, `/healthz` and `/metrics` alone are served, without authentication, for
+    /// instance "0.0.0.0:8081". Default "": off.
+    #[serde(with = "text::optional")]
+    #[schemars(schema_with = "schema::address")]
+    pub probe_listen: Option<SocketAddr>,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { listen: Some(SocketAddr::from(([127, 0, 0, 1], 8080))), probe_listen: None }
+    }
+}
+
+/// What is logged, and how. Logs go to stderr.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Log {
+    /// The least important level that is logged.
+    pub level: LogLevel,
+    /// `auto`: pretty on a terminal, else json.
+    pub format: LogFormat,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogLevel {
+    /// Someone must act, or data was lost.
+    Error,
+    /// And what was recovered from.
+    Warn,
+    /// And starts, stops and state changes.
+    #[default]
+    Info,
+    /// And what each actor decides.
+    Debug,
+    /// And every batch.
+    Trace,
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// Pretty on a terminal, else JSON.
+    #[default]
+    Auto,
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Pretty,
+}

@@ -1,0 +1,116 @@
+//! What is wrong with a configuration, and where.
+
+use std::{fmt, sync::Arc};
+
+/// The place that set a value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Nothing in particular: something is missing altogether.
+    Nowhere,
+    /// A place in a file.
+    File {
+        /// Its number among the files, in the order of merging.
+        layer: usize,
+        /// The file as it was given.
+        file: Arc<str>,
+        /// From 1.
+        line: usize,
+        /// In characters, from 1.
+        column: usize,
+    },
+    /// A file as a whole: it cannot be read.
+    Unreadable(Arc<str>),
+    /// A variable of the environment.
+    Environment(Arc<str>),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nowhere => f.write_str("configuration"),
+            Self::File { file, line, column, .. } => write!(f, "{file}:{line}:{column}"),
+            Self::Unreadable(file) => f.write_str(file),
+            Self::Environment(name) => write!(f, "environment variable {name}"),
+        }
+    }
+}
+
+/// One mistake, or one thing that is allowed and odd.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// The place that set the value.
+    pub origin: Origin,
+    /// The key's path, `resources.pods.match[0]`; empty where no key is at fault.
+    pub key: String,
+    /// What is wrong, what was expected, and the nearest right name.
+    pub message: String,
+    /// The lines around a syntax error, with a caret.
+    pub excerpt: Option<String>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.origin)?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.message)?;
+        if let Some(excerpt) = &self.excerpt {
+            write!(f, "\n{excerpt}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Every mistake of a configuration, in the order of its files and lines; and its warnings. One a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors {
+    /// Never empty.
+    pub errors: Vec<Finding>,
+    /// What else was noticed.
+    pub warnings: Vec<Finding>,
+}
+
+impl ConfigErrors {
+    pub(crate) fn new(mut errors: Vec<Finding>, warnings: Vec<Finding>) -> Self {
+        errors.sort();
+        errors.dedup();
+        Self { errors, warnings }
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.errors.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// Returns the nearest of the known names, if one is near enough to be meant.
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const NEAR: f64 = 0.8;
+    let name = name.to_lowercase().replace('-', "_");
+    let similarity = |known: &str| strsim::jaro_winkler(&name, &known.to_lowercase().replace('-', "_"));
+    let scored = known.into_iter().map(|known| (similarity(known), known)).filter(|(score, _)| *score >= NEAR);
+    scored.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
+}
+
+/// Writes names as `` `a`, `b`, `c` ``.
+pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Says what was meant: the nearest name if there is one, else all of them.
+pub(crate) fn suggestion<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    match nearest(name, known.clone()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("expected one of {}", quoted(known)),
+    }
+}

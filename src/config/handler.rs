@@ -1,0 +1,268 @@
+//! `[handlers.<name>]`: where changes go.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{schema, text};
+
+/// One place that changes are sent to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = schema::fold_into_variants)]
+pub struct Handler {
+    /// What it is: `type` and the options of that type.
+    #[serde(flatten)]
+    pub sink: Sink,
+    /// Whether it is started.
+    #[serde(default = "enabled")]
+    pub enabled: bool,
+    /// The `[resources.*]` entries whose changes it gets: names and globs, `!` before one excludes and wins. Default
+    /// all; none where it only takes what other handlers give up on.
+    #[serde(default = "all_resources")]
+    #[schemars(schema_with = "schema::resource_names")]
+    pub resources: Vec<String>,
+    /// Name of the handler that gets what this one gives up on. Default "": it is dropped and counted.
+    #[serde(default, with = "text::optional")]
+    #[schemars(with = "String")]
+    pub dead_letter: Option<String>,
+    /// What `[defaults.handlers]` can set for all handlers.
+    #[serde(flatten)]
+    pub options: HandlerOptions,
+}
+
+fn enabled() -> bool {
+    true
+}
+
+fn all_resources() -> Vec<String> {
+    vec!["*".to_owned()]
+}
+
+impl Handler {
+    /// Returns whether this handler gets the changes of the `[resources.*]` entry of this name.
+    pub fn takes(&self, resource: &str) -> bool {
+        let matches = |glob: &str| globset::Glob::new(glob).is_ok_and(|glob| glob.compile_matcher().is_match(resource));
+        let (excludes, includes): (Vec<&String>, Vec<&String>) =
+            self.resources.iter().partition(|pattern| pattern.starts_with('!'));
+        // A list that only excludes means all the others.
+        let is_taken = includes.iter().any(|glob| matches(glob)) || includes.is_empty() && !excludes.is_empty();
+        is_taken && !excludes.iter().any(|glob| matches(&glob[1..]))
+    }
+}
+
+/// What a handler is, and the options of that type alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Sink {
+    /// Standard output: coloured lines on a terminal, else one JSON event a line.
+    Stdout,
+    /// Files, one JSON event a line.
+    File(FileSink),
+    /// Counts and drops: for dry runs and measurements.
+    Blackhole,
+}
+
+impl Sink {
+    /// Returns the name of the type, as the configuration writes it.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::File(_) => "file",
+            Self::Blackhole => "blackhole",
+        }
+    }
+}
+
+/// Options of a handler of type `file`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct FileSink {
+    /// The file. %Y, %m, %d, %H … (strftime, UTC) stand for the time, so that each day or hour has its own. Required.
+    #[schemars(schema_with = "schema::path_template")]
+    pub path: String,
+    /// When a file is closed and a next one begun, apart from what `path` says. Default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Rotate")]
+    pub rotate: Option<Rotate>,
+    /// When what was written is forced to the disk: `always` (every batch), `never` (the system decides), or an interval.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::fsync")]
+    pub fsync: Fsync,
+}
+
+/// When a file is closed, and what becomes of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Rotate {
+    /// A file is closed before it grows beyond this.
+    #[serde(with = "text::size")]
+    #[schemars(schema_with = "schema::size")]
+    pub max_bytes: u64,
+    /// Closed files that are kept; the oldest goes first. 0 = all.
+    pub keep: u32,
+    /// How a closed file is compressed.
+    pub compress: Compress,
+}
+
+impl Default for Rotate {
+    fn default() -> Self {
+        Self { max_bytes: 256 << 20, keep: 30, compress: Compress::Zstd }
+    }
+}
+
+/// How a closed file is compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compress {
+    /// Not at all.
+    None,
+    /// As `.zst`.
+    #[default]
+    Zstd,
+}
+
+/// When written data is forced to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fsync {
+    /// After every batch.
+    Always,
+    /// When the operating system likes.
+    Never,
+    /// So often, never zero.
+    Interval(Duration),
+}
+
+impl Default for Fsync {
+    fn default() -> Self {
+        Self::Interval(Duration::from_secs(1))
+    }
+}
+
+/// Options that every handler inherits from `[defaults.handlers]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct HandlerOptions {
+    /// The kinds of event that are sent: `added`, `updated`, `deleted`, `removed`, `synced`.
+    #[schemars(length(min = 1))]
+    pub on: Vec<EventType>,
+    /// Objects that exist already at the start: `skip` them, or `send` them (cause `initial`).
+    pub initial: Initial,
+    /// How often this handler wants cached objects delivered again; needs `resync` on the resource too. "0s": never.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub resync: Duration,
+    /// Whether a relist delivers unchanged objects again, as client-go's informers do.
+    pub deliver_unchanged: bool,
+    /// How a failed delivery is repeated.
+    pub retry: Retry,
+    /// What waits in memory for this handler.
+    pub buffer: Buffer,
+}
+
+impl Default for HandlerOptions {
+    fn default() -> Self {
+        use EventType::{Added, Deleted, Removed, Updated};
+        Self {
+            on: vec![Added, Updated, Deleted, Removed],
+            initial: Initial::Skip,
+            resync: Duration::ZERO,
+            deliver_unchanged: false,
+            retry: Retry::default(),
+            buffer: Buffer::default(),
+        }
+    }
+}
+
+/// Kind of an event, the last part of its `type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EventType {
+    /// A new object.
+    Added,
+    /// A changed object.
+    Updated,
+    /// The server said that the object is gone.
+    Deleted,
+    /// It left what is shown, and may live on.
+    Removed,
+    /// The initial state of a type is complete.
+    Synced,
+}
+
+/// What happens to objects that exist already at the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Initial {
+    /// They are not sent.
+    #[default]
+    Skip,
+    /// They are sent as `added`, with cause `initial`.
+    Send,
+}
+
+/// How a failed delivery is repeated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Retry {
+    /// Pause after the first failure; doubles with each further one. More than "0s".
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub initial: Duration,
+    /// The pause grows no further than this. At least `initial`.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub max: Duration,
+    /// Whether the pause is drawn at random between 0 and itself, so that many do not come at once.
+    pub jitter: bool,
+    /// After so long the event goes to `dead_letter`, or is dropped and counted.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub give_up_after: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            initial: Duration::from_millis(200),
+            max: Duration::from_mins(1),
+            jitter: true,
+            give_up_after: Duration::from_hours(24),
+        }
+    }
+}
+
+/// What waits in memory for a handler.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Buffer {
+    /// Events that wait.
+    #[schemars(range(min = 1))]
+    pub max_events: u64,
+    /// Bytes that wait.
+    #[serde(with = "text::size")]
+    #[schemars(schema_with = "schema::size")]
+    pub max_bytes: u64,
+    /// What happens at either bound: `coalesce` keeps the newest state of each object, `drop_oldest` and `drop_newest`
+    /// drop events. Every loss is counted.
+    pub when_full: WhenFull,
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self { max_events: 10_000, max_bytes: 64 << 20, when_full: WhenFull::Coalesce }
+    }
+}
+
+/// What happens when a handler's buffer is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenFull {
+    /// The newest state of each object is kept.
+    #[default]
+    Coalesce,
+    /// The oldest event goes.
+    DropOldest,
+    /// The newest event goes.
+    DropNewest,
+}

@@ -1,0 +1,348 @@
+//! The layers of a configuration: files, directories and the environment, merged by the `config` crate, which keeps no
+//! positions; [`Positions`] does.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt, fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use config::{ConfigBuilder, Environment, File, FileFormat, ValueKind, builder::DefaultState};
+use serde_json::{Map, Value};
+use toml::de::{DeTable, DeValue};
+
+use super::error::{Finding, Origin};
+
+/// What names of environment variables begin with, before the first `__`.
+const PREFIX: &str = "DELTABUS";
+const SEPARATOR: &str = "__";
+
+/// Path of a key from the root: `resources`, `pods`, `match`, `[0]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct KeyPath(Vec<String>);
+
+impl KeyPath {
+    pub(crate) fn new<S: AsRef<str>>(keys: &[S]) -> Self {
+        Self(keys.iter().map(|key| key.as_ref().to_owned()).collect())
+    }
+
+    pub(crate) fn child(&self, key: &str) -> Self {
+        Self(self.0.iter().map(String::as_str).chain([key]).map(str::to_owned).collect())
+    }
+
+    pub(crate) fn element(&self, index: usize) -> Self {
+        self.child(&format!("[{index}]"))
+    }
+
+    fn parent(&self) -> Option<Self> {
+        self.0.split_last().map(|(_, parent)| Self(parent.to_vec()))
+    }
+
+    /// Where an entry of `resources` or `handlers` inherits this key from.
+    fn inherited(&self) -> Option<Self> {
+        match &self.0[..] {
+            [section, _, rest @ ..] if !rest.is_empty() && (section == "resources" || section == "handlers") => {
+                Some(Self(
+                    ["defaults", section]
+                        .into_iter()
+                        .chain(rest.iter().map(String::as_str))
+                        .map(str::to_owned)
+                        .collect(),
+                ))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for KeyPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, key) in self.0.iter().enumerate() {
+            let bare = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') && !key.is_empty();
+            match (key.starts_with('['), bare) {
+                (true, _) => f.write_str(key)?,
+                (false, true) => write!(f, "{}{key}", if i > 0 { "." } else { "" })?,
+                (false, false) => write!(f, "{}{key:?}", if i > 0 { "." } else { "" })?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Place {
+    key: Origin,
+    value: Origin,
+    is_table: bool,
+}
+
+/// Where each key and value was set: by the last layer that did so; a table by the first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Positions(HashMap<KeyPath, Place>);
+
+impl Positions {
+    fn record(&mut self, path: KeyPath, place: Place) {
+        let keep = self.0.get(&path).is_some_and(|known| known.is_table && place.is_table);
+        if !keep {
+            self.0.insert(path, place);
+        }
+    }
+
+    /// Finds where a value was set: by itself, by what it inherits from, or the nearest table around it. The path is the
+    /// one to show: that of the defaults, if they set it.
+    pub(crate) fn of_value(&self, path: &KeyPath) -> (KeyPath, Origin) {
+        self.find(path, |place| &place.value)
+    }
+
+    /// Finds where a key was written, as [`Positions::of_value`] does.
+    pub(crate) fn of_key(&self, path: &KeyPath) -> (KeyPath, Origin) {
+        self.find(path, |place| &place.key)
+    }
+
+    /// Says something of a value, at the place that set it.
+    pub(crate) fn finding(&self, keys: &[&str], message: String) -> Finding {
+        let (key, origin) = self.of_value(&KeyPath::new(keys));
+        Finding { origin, key: key.to_string(), message, excerpt: None }
+    }
+
+    fn find(&self, path: &KeyPath, pick: impl Fn(&Place) -> &Origin) -> (KeyPath, Origin) {
+        if let Some(place) = self.0.get(path) {
+            return (path.clone(), pick(place).clone());
+        }
+        if let Some((inherited, place)) = path.inherited().and_then(|path| Some((path.clone(), self.0.get(&path)?))) {
+            return (inherited, pick(place).clone());
+        }
+        let mut parent = path.parent();
+        while let Some(around) = parent {
+            if let Some(place) = self.0.get(&around) {
+                return (path.clone(), place.key.clone());
+            }
+            parent = around.parent();
+        }
+        (path.clone(), Origin::Nowhere)
+    }
+
+    /// Returns whether a layer sets this value, by itself or for all that inherit it.
+    pub(crate) fn is_set(&self, path: &KeyPath) -> bool {
+        self.0.contains_key(path) || path.inherited().is_some_and(|path| self.0.contains_key(&path))
+    }
+
+    /// Returns whether an environment variable set this value.
+    pub(crate) fn is_environment(&self, path: &KeyPath) -> bool {
+        self.0.get(path).is_some_and(|place| matches!(place.value, Origin::Environment(_)))
+    }
+}
+
+/// Layers in the order in which they were added; later ones are merged into earlier ones.
+#[derive(Default)]
+pub(crate) struct Layers {
+    builder: ConfigBuilder<DefaultState>,
+    positions: Positions,
+    errors: Vec<Finding>,
+    count: usize,
+}
+
+impl Layers {
+    /// Adds a file, or the `*.toml` of a directory in the order of their names.
+    pub(crate) fn add_path(&mut self, path: &Path) {
+        let name = path.display().to_string();
+        if !path.is_dir() {
+            match fs::read_to_string(path) {
+                Ok(text) => self.add_text(&name, &text),
+                Err(error) => self.unreadable(&name, &format!("failed to read the file: {error}")),
+            }
+            return;
+        }
+        match toml_files(path) {
+            Ok(files) if files.is_empty() => self.unreadable(&name, "no *.toml files in this directory"),
+            Ok(files) => files.iter().for_each(|file| self.add_path(file)),
+            Err(error) => self.unreadable(&name, &format!("failed to read the directory: {error}")),
+        }
+    }
+
+    fn unreadable(&mut self, name: &str, message: &str) {
+        let origin = Origin::Unreadable(name.into());
+        self.errors.push(Finding { origin, key: String::new(), message: message.to_owned(), excerpt: None });
+    }
+
+    /// Adds the text of one file.
+    pub(crate) fn add_text(&mut self, name: &str, text: &str) {
+        self.count += 1;
+        let file = Text { layer: self.count, name: name.into(), content: text };
+        let (table, errors) = DeTable::parse_recoverable(text);
+        if !errors.is_empty() {
+            self.errors.extend(errors.iter().map(|error| file.syntax_error(error)));
+            return;
+        }
+        let mut walk = Walk { file: &file, positions: &mut self.positions, errors: Vec::new() };
+        walk.table(table.get_ref(), &KeyPath::default());
+        let errors = walk.errors;
+        if errors.is_empty() {
+            self.builder = std::mem::take(&mut self.builder).add_source(File::from_str(text, FileFormat::Toml));
+        } else {
+            self.errors.extend(errors);
+        }
+    }
+
+    /// Adds the variables that begin with `DELTABUS__`; others are passed over.
+    pub(crate) fn add_environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
+        let start = format!("{PREFIX}{SEPARATOR}");
+        let variables: BTreeMap<String, String> =
+            variables.into_iter().filter(|(name, _)| name.starts_with(&start)).collect();
+        for name in variables.keys() {
+            let keys: Vec<String> = name[start.len()..].to_lowercase().split(SEPARATOR).map(str::to_owned).collect();
+            let origin = Origin::Environment(name.as_str().into());
+            for end in 1..=keys.len() {
+                let place = Place { key: origin.clone(), value: origin.clone(), is_table: end < keys.len() };
+                self.positions.record(KeyPath(keys[..end].to_vec()), place);
+            }
+            let below = format!("{name}{SEPARATOR}");
+            if let Some(other) = variables.keys().find(|other| other.starts_with(&below)) {
+                let message = format!("sets the whole of what {other} sets a part of: expected one of the two");
+                self.errors.push(Finding { origin, key: KeyPath(keys).to_string(), message, excerpt: None });
+            }
+        }
+        let source =
+            Environment::with_prefix(PREFIX).separator(SEPARATOR).source(Some(variables.into_iter().collect()));
+        self.builder = std::mem::take(&mut self.builder).add_source(source);
+    }
+
+    /// Merges the layers into one tree.
+    pub(crate) fn merge(mut self) -> Result<(Map<String, Value>, Positions), Vec<Finding>> {
+        if self.errors.is_empty() {
+            match self.builder.build() {
+                Ok(merged) => {
+                    let Value::Object(tree) = to_json(merged.cache) else { unreachable!("the root is a table") };
+                    return Ok((tree, self.positions));
+                }
+                Err(error) => self.errors.push(Finding {
+                    origin: Origin::Nowhere,
+                    key: String::new(),
+                    message: error.to_string(),
+                    excerpt: None,
+                }),
+            }
+        }
+        Err(self.errors)
+    }
+}
+
+fn toml_files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Turns a merged value into JSON. A number that JSON does not know becomes text, and thereby an error of its type.
+fn to_json(value: config::Value) -> Value {
+    match value.kind {
+        ValueKind::Nil => Value::Null,
+        ValueKind::Boolean(value) => value.into(),
+        ValueKind::I64(value) => value.into(),
+        ValueKind::U64(value) => value.into(),
+        ValueKind::I128(value) => value.to_string().into(),
+        ValueKind::U128(value) => value.to_string().into(),
+        ValueKind::Float(value) => {
+            serde_json::Number::from_f64(value).map_or_else(|| value.to_string().into(), Value::Number)
+        }
+        ValueKind::String(value) => value.into(),
+        ValueKind::Table(table) => table.into_iter().map(|(key, value)| (key, to_json(value))).collect(),
+        ValueKind::Array(values) => values.into_iter().map(to_json).collect(),
+    }
+}
+
+/// One file, for turning offsets into places.
+struct Text<'a> {
+    layer: usize,
+    name: Arc<str>,
+    content: &'a str,
+}
+
+impl Text<'_> {
+    fn origin(&self, offset: usize) -> Origin {
+        let before = &self.content[..self.content.floor_char_boundary(offset)];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Origin::File {
+            layer: self.layer,
+            file: Arc::clone(&self.name),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
+    }
+
+    fn syntax_error(&self, error: &toml::de::Error) -> Finding {
+        let span = error.span().unwrap_or(0..0);
+        Finding {
+            origin: self.origin(span.start),
+            key: String::new(),
+            message: format!("invalid TOML: {}", error.message().lines().collect::<Vec<_>>().join("; ")),
+            excerpt: Some(self.excerpt(&span)),
+        }
+    }
+
+    /// Shows the line of a span with carets below it.
+    fn excerpt(&self, span: &Range<usize>) -> String {
+        let start = self.content.floor_char_boundary(span.start);
+        let line_start = self.content[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line = self.content[line_start..].lines().next().unwrap_or("");
+        let end = self.content.floor_char_boundary(span.end).min(line_start + line.len());
+        let number = (self.content[..start].matches('\n').count() + 1).to_string();
+        let margin = " ".repeat(number.len());
+        // Tabs stay, so that the caret stands below its character.
+        let indent: String =
+            self.content[line_start..start].chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+        let carets = "^".repeat(self.content.get(start..end).map_or(1, |marked| marked.chars().count().max(1)));
+        format!(" {margin} |\n {number} | {line}\n {margin} | {indent}{carets}")
+    }
+}
+
+/// Notes the place of every key of a document.
+struct Walk<'a> {
+    file: &'a Text<'a>,
+    positions: &'a mut Positions,
+    errors: Vec<Finding>,
+}
+
+impl Walk<'_> {
+    fn table(&mut self, table: &DeTable<'_>, path: &KeyPath) {
+        for (key, value) in table {
+            let path = path.child(key.get_ref());
+            let key = self.file.origin(key.span().start);
+            self.value(value.get_ref(), key, value.span(), &path);
+        }
+    }
+
+    fn value(&mut self, value: &DeValue<'_>, key: Origin, span: Range<usize>, path: &KeyPath) {
+        let is_table = value.is_table();
+        // A table is at its header: the span of its value may be anything between that and its last line.
+        let origin = if is_table { key.clone() } else { self.file.origin(span.start) };
+        self.positions.record(path.clone(), Place { key, value: origin.clone(), is_table });
+        let too_large = match value {
+            DeValue::Table(table) => return self.table(table, path),
+            DeValue::Array(elements) => {
+                for (i, element) in elements.iter().enumerate() {
+                    let origin = self.file.origin(element.span().start);
+                    self.value(element.get_ref(), origin, element.span(), &path.element(i));
+                }
+                return;
+            }
+            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).is_err(),
+            DeValue::Float(number) => {
+                !number.as_str().contains("inf") && number.as_str().parse().is_ok_and(f64::is_infinite)
+            }
+            _ => false,
+        };
+        if too_large {
+            let message = format!("the number {} is too large", &self.file.content[span]);
+            self.errors.push(Finding { origin, key: path.to_string(), message, excerpt: None });
+        }
+    }
+}

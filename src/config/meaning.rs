@@ -1,0 +1,292 @@
+//! Checks what no schema can say: references, cycles, contradictions; and what is allowed and odd.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::{Map, Value};
+
+use super::{
+    CONFIG_VERSION, Config, Handler, Mode, Resource, Sink, TypePattern,
+    error::{Finding, suggestion},
+    layers::{KeyPath, Positions},
+    text::print_duration,
+};
+use crate::{indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
+
+/// The names of all entries, those included that are too wrong to be looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    resources: Vec<String>,
+    handlers: Vec<String>,
+}
+
+impl Names {
+    pub(crate) fn of(tree: &Map<String, Value>) -> Self {
+        let of = |section: &str| {
+            let mut names: Vec<String> =
+                tree.get(section).and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned().collect();
+            names.sort();
+            names
+        };
+        Self { resources: of("resources"), handlers: of("handlers") }
+    }
+}
+
+/// Checks a configuration whose structure is right; returns mistakes and warnings.
+///
+/// `meant` are the paths that misspelt keys probably stand for.
+pub(crate) fn check(
+    config: &Config,
+    names: &Names,
+    meant: &[KeyPath],
+    positions: &Positions,
+) -> (Vec<Finding>, Vec<Finding>) {
+    let mut checker = Checker { config, names, positions, errors: Vec::new(), warnings: Vec::new() };
+    checker.engine();
+    if names.resources.is_empty() && !meant.contains(&KeyPath::new(&["resources"])) {
+        checker.error(
+            &["resources"],
+            "nothing to watch: expected at least one entry, such as\n    [resources.pods]\n    match = [\"pods\"]",
+        );
+    }
+    if !meant.contains(&KeyPath::new(&["handlers"])) {
+        checker.nothing_is_sent();
+    }
+    checker.resources();
+    checker.handlers();
+    checker.dead_letter_cycles();
+    checker.shared_files();
+    (checker.errors, checker.warnings)
+}
+
+struct Checker<'a> {
+    config: &'a Config,
+    names: &'a Names,
+    positions: &'a Positions,
+    errors: Vec<Finding>,
+    warnings: Vec<Finding>,
+}
+
+impl Checker<'_> {
+    fn finding(&self, keys: &[&str], message: String) -> Finding {
+        self.positions.finding(keys, message)
+    }
+
+    fn error(&mut self, keys: &[&str], message: impl Into<String>) {
+        let finding = self.finding(keys, message.into());
+        self.errors.push(finding);
+    }
+
+    fn warn(&mut self, keys: &[&str], message: impl Into<String>) {
+        let finding = self.finding(keys, message.into());
+        self.warnings.push(finding);
+    }
+
+    fn engine(&mut self) {
+        let config = self.config;
+        if config.config_version > CONFIG_VERSION {
+            self.error(
+                &["config_version"],
+                format!(
+                    "version {} is newer than this deltabus knows ({CONFIG_VERSION}): use a newer deltabus, or write \
+                     the file for version {CONFIG_VERSION}",
+                    config.config_version
+                ),
+            );
+        }
+        if config.kube.watch_timeout.as_secs() == 0 {
+            self.error(&["kube", "watch_timeout"], "expected at least \"1s\": the API counts in whole seconds");
+        }
+        if config.kube.stall_after.is_zero() {
+            self.error(&["kube", "stall_after"], "expected more than \"0s\": every watch would be stalled at once");
+        }
+        if config.supervision.hung_after.is_zero() {
+            self.error(&["supervision", "hung_after"], "expected more than \"0s\": every actor would be hung at once");
+        }
+        let backoff = &config.kube.backoff;
+        self.pause(&["kube", "backoff"], backoff.initial, backoff.max);
+        let backoff = &config.supervision.backoff;
+        self.pause(&["supervision", "backoff"], backoff.initial, backoff.max);
+        if let (Some(all), Some(probes)) = (config.http.listen, config.http.probe_listen)
+            && all == probes
+            && all.port() != 0
+        {
+            self.error(&["http", "probe_listen"], "is the address of `listen` too: expected another one, or \"\"");
+        }
+    }
+
+    /// Checks a pause that grows; reported where it was set, which `max` need not be.
+    fn pause(&mut self, keys: &[&str], initial: Duration, max: Duration) {
+        let [initial_key, max_key] = ["initial", "max"].map(|key| [keys, &[key]].concat());
+        if initial.is_zero() {
+            self.error(&initial_key, "expected more than \"0s\"");
+        } else if max < initial {
+            let (initial, max) = (print_duration(initial), print_duration(max));
+            if self.positions.is_set(&KeyPath::new(&max_key)) {
+                self.error(&max_key, format!("expected at least what `initial` is, {initial}, found {max}"));
+            } else {
+                self.error(&initial_key, format!("expected no more than what `max` is, {max}, found {initial}"));
+            }
+        }
+    }
+
+    fn resources(&mut self) {
+        let mut owners: BTreeMap<String, &str> = BTreeMap::new();
+        for (name, resource) in &self.config.resources {
+            for (i, pattern) in resource.patterns.iter().enumerate() {
+                let element = format!("[{i}]");
+                match owners.insert(pattern.pattern().to_string(), name) {
+                    Some(owner) if owner == name => {
+                        self.error(&["resources", name, "match", &element], format!("\"{pattern}\" is listed twice"));
+                    }
+                    Some(owner) => self.error(
+                        &["resources", name, "match", &element],
+                        format!("\"{pattern}\" is in [resources.{owner}] already: a type belongs to one entry"),
+                    ),
+                    None => {}
+                }
+            }
+            self.resource(name, resource);
+        }
+    }
+
+    fn resource(&mut self, name: &str, resource: &Resource) {
+        if let Some(i) = resource.patterns.iter().position(TypePattern::names_secrets)
+            && resource.mode == Mode::Full
+        {
+            self.secrets(name, i);
+        }
+        if resource.mode == Mode::Metadata {
+            for (i, index) in resource.index.iter().enumerate() {
+                let in_metadata = FieldPath::parse(index).is_ok_and(|path| path.to_string().starts_with("metadata"));
+                if index != NAMESPACE_INDEX && !in_metadata {
+                    let message = format!("with mode = \"metadata\" no object has `{index}`: this index stays empty");
+                    self.warn(&["resources", name, "index", &format!("[{i}]")], message);
+                }
+            }
+        }
+    }
+
+    /// Secrets do not travel (D11): what was asked for in full is a mistake, what was not said is metadata.
+    fn secrets(&mut self, name: &str, pattern: usize) {
+        let mode = ["resources", name, "mode"];
+        if self.positions.is_set(&KeyPath::new(&mode)) {
+            self.error(
+                &mode,
+                "Secrets are watched with mode = \"metadata\" only, their values cannot be redacted yet: expected \
+                 \"metadata\", or Secrets in an entry of their own",
+            );
+        } else {
+            self.warn(
+                &["resources", name, "match", &format!("[{pattern}]")],
+                "Secrets are watched as metadata only: their values are neither fetched nor kept; mode = \"metadata\" \
+                 says so without this warning",
+            );
+        }
+    }
+
+    fn nothing_is_sent(&mut self) {
+        let some_are_wrong = self.names.handlers.len() > self.config.handlers.len();
+        if some_are_wrong || self.config.handlers.values().any(|handler| handler.enabled) {
+            return;
+        }
+        let none = if self.config.handlers.is_empty() { "no handlers" } else { "no handler is enabled" };
+        self.warn(&["handlers"], format!("{none}: nothing will be sent; the cache can be read over HTTP all the same"));
+    }
+
+    fn handlers(&mut self) {
+        for (name, handler) in &self.config.handlers {
+            self.takes(name, handler);
+            self.dead_letter(name, handler);
+            let retry = &handler.options.retry;
+            self.pause(&["handlers", name, "retry"], retry.initial, retry.max);
+            let asked = !handler.options.resync.is_zero();
+            let given =
+                |(name, resource): (&String, &Resource)| handler.takes(name) && !resource.options.resync.is_zero();
+            if asked && !self.config.resources.iter().any(given) {
+                let message = "no resource of this handler has a `resync` of its own: there will be no resync events";
+                self.warn(&["handlers", name, "resync"], message);
+            }
+        }
+    }
+
+    fn takes(&mut self, name: &str, handler: &Handler) {
+        for (i, pattern) in handler.resources.iter().enumerate() {
+            let wanted = pattern.strip_prefix('!').unwrap_or(pattern);
+            let keys = ["handlers", name, "resources", &format!("[{i}]")];
+            let known = || self.names.resources.iter().map(String::as_str);
+            if wanted.contains(['*', '?', '[', '{']) {
+                let glob = globset::Glob::new(wanted).map(|glob| glob.compile_matcher());
+                let matches = known().any(|known| glob.as_ref().is_ok_and(|glob| glob.is_match(known)));
+                // The default "*" with nothing to watch is not worth a second message.
+                if !matches && wanted != "*" {
+                    self.warn(&keys, format!("{pattern:?} matches no entry of [resources]"));
+                }
+            } else if !known().any(|known| known == wanted) {
+                let hint = match known().next() {
+                    Some(_) => suggestion(wanted, known()),
+                    None => "there are none".to_owned(),
+                };
+                self.error(&keys, format!("there is no [resources.{wanted}]; {hint}"));
+            }
+        }
+        let is_dead_letter = self.config.handlers.values().any(|other| other.dead_letter.as_deref() == Some(name));
+        if handler.enabled && handler.resources.is_empty() && !is_dead_letter {
+            self.warn(
+                &["handlers", name, "resources"],
+                "takes no resource and is nobody's `dead_letter`: gets nothing",
+            );
+        }
+    }
+
+    fn dead_letter(&mut self, name: &str, handler: &Handler) {
+        let Some(target) = &handler.dead_letter else { return };
+        let keys = ["handlers", name, "dead_letter"];
+        if !self.names.handlers.contains(target) {
+            let others = || self.names.handlers.iter().map(String::as_str).filter(|other| *other != name);
+            let hint = match others().next() {
+                Some(_) => suggestion(target, others().collect::<Vec<_>>()),
+                None => "there is no other handler".to_owned(),
+            };
+            self.error(&keys, format!("there is no [handlers.{target}]; {hint}"));
+        } else if self.config.handlers.get(target).is_some_and(|target| !target.enabled) && handler.enabled {
+            self.warn(&keys, format!("[handlers.{target}] is not enabled: what is given up on will be dropped"));
+        }
+    }
+
+    /// Finds each cycle once, at its first name.
+    fn dead_letter_cycles(&mut self) {
+        let next = |name: &str| self.config.handlers.get(name)?.dead_letter.as_deref();
+        let mut cycles = Vec::new();
+        for start in self.config.handlers.keys() {
+            let mut way = vec![start.as_str()];
+            while let Some(step) = next(way[way.len() - 1]) {
+                if step == start {
+                    cycles.push(way);
+                    break;
+                }
+                if step < start.as_str() || way.contains(&step) {
+                    break;
+                }
+                way.push(step);
+            }
+        }
+        for way in cycles {
+            let shown = way.iter().chain([&way[0]]).copied().collect::<Vec<_>>().join(" → ");
+            let message = format!("dead letters go round in a circle: {shown}");
+            self.error(&["handlers", way[0], "dead_letter"], message);
+        }
+    }
+
+    fn shared_files(&mut self) {
+        let mut writers: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, handler) in self.config.handlers.iter().filter(|(_, handler)| handler.enabled) {
+            let Sink::File(file) = &handler.sink else { continue };
+            if let Some(other) = writers.insert(&file.path, name) {
+                self.error(
+                    &["handlers", name, "path"],
+                    format!("[handlers.{other}] writes to this file too: expected a file of its own"),
+                );
+            }
+        }
+    }
+}

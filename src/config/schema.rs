@@ -1,0 +1,169 @@
+//! The JSON Schema of the file format (draft 2020-12), made of the structs of [`config`](super).
+
+use schemars::{
+    Schema, SchemaGenerator,
+    generate::SchemaSettings,
+    json_schema,
+    transform::{Transform, transform_subschemas},
+};
+use serde_json::{Map, Value, json};
+
+use super::{Config, HandlerOptions, ResourceOptions, text::Format};
+
+/// What a name of a resource or a handler looks like.
+pub(crate) const NAME_PATTERN: &str = "^[a-z][a-z0-9_]*$";
+
+/// Returns the schema of a configuration file.
+pub fn schema() -> Schema {
+    let settings = SchemaSettings::draft2020_12().with_transform(Close);
+    let mut generator = settings.into_generator();
+    let defaults = defaults_schema(&mut generator);
+    let mut schema = generator.into_root_schema_for::<Config>();
+    let root = schema.ensure_object();
+    root.insert("title".to_owned(), "deltabus configuration".into());
+    root.insert(
+        "description".to_owned(),
+        "What deltabus watches and where changes go. Later files and directories are merged in: tables key by key, \
+         lists and scalars replace."
+            .into(),
+    );
+    if let Some(Value::Object(properties)) = root.get_mut("properties") {
+        properties.insert("defaults".to_owned(), defaults);
+    }
+    schema
+}
+
+/// `[defaults]` is read before there is a `Config`: every entry already carries what it inherits.
+fn defaults_schema(generator: &mut SchemaGenerator) -> Value {
+    let describe = |schema: Schema, description: &str| {
+        let mut schema = schema.to_value();
+        schema["description"] = description.into();
+        schema
+    };
+    let resources = generator.subschema_for::<ResourceOptions>();
+    let handlers = generator.subschema_for::<HandlerOptions>();
+    json!({
+        "type": "object",
+        "description": "What entries inherit unless they say otherwise.",
+        "properties": {
+            "resources": describe(resources, "Inherited by every [resources.*]."),
+            "handlers": describe(handlers, "Inherited by every [handlers.*]."),
+        },
+        "additionalProperties": false,
+    })
+}
+
+/// Forbids unknown keys in every table, and says the bounds of Rust's integers in JSON Schema's own words.
+#[derive(Clone)]
+struct Close;
+
+impl Transform for Close {
+    fn transform(&mut self, schema: &mut Schema) {
+        if schema.get("properties").is_some() && schema.get("additionalProperties").is_none() {
+            schema.insert("additionalProperties".to_owned(), false.into());
+        }
+        if schema.get("type").is_some_and(|kind| kind == "integer" || kind == "number")
+            && schema.remove("format").is_some_and(|format| format == "uint32")
+        {
+            schema.insert("maximum".to_owned(), u32::MAX.into());
+        }
+        // A line break in a doc comment is none in its text.
+        if let Some(Value::String(text)) = schema.get_mut("description") {
+            *text = text.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
+        }
+        if schema.get("default").is_some_and(Value::is_null) {
+            schema.remove("default");
+        }
+        transform_subschemas(self, schema);
+    }
+}
+
+/// Restricts the keys of a map to names.
+pub(crate) fn names(schema: &mut Schema) {
+    if let Some(entries) = schema.remove("additionalProperties") {
+        schema.insert("patternProperties".to_owned(), json!({ NAME_PATTERN: entries }));
+        schema.insert("additionalProperties".to_owned(), false.into());
+    }
+}
+
+/// Puts the properties that all variants share into each of them, so that each can forbid unknown keys.
+pub(crate) fn fold_into_variants(schema: &mut Schema) {
+    let Some(Value::Object(shared)) = schema.remove("properties") else { return };
+    schema.remove("type");
+    schema.remove("required");
+    let Some(Value::Array(variants)) = schema.get_mut("oneOf") else { return };
+    for variant in variants.iter_mut().filter_map(Value::as_object_mut) {
+        let properties = variant.entry("properties").or_insert_with(|| Map::new().into());
+        if let Value::Object(properties) = properties {
+            properties.extend(shared.clone());
+        }
+    }
+}
+
+fn of_text(format: Format, pattern: Option<&str>, examples: &[&str]) -> Schema {
+    let mut schema = json_schema!({ "type": "string", "format": format.name() });
+    if let Some(pattern) = pattern {
+        schema.insert("pattern".to_owned(), pattern.into());
+    }
+    schema.insert("examples".to_owned(), examples.into());
+    schema
+}
+
+fn list_of(items: &Schema) -> Schema {
+    json_schema!({ "type": "array", "items": items })
+}
+
+pub(crate) fn duration(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::Duration, Some("^[0-9]"), &["500ms", "30s", "1h30m"])
+}
+
+pub(crate) fn size(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::Size, Some("^[0-9]+ *([KMGT]i?)?B$"), &["512KiB", "64MiB"])
+}
+
+pub(crate) fn fsync(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::Fsync, Some("^(always|never|[0-9].*)$"), &["always", "never", "1s"])
+}
+
+pub(crate) fn address(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::Address, None, &["0.0.0.0:8081"])
+}
+
+pub(crate) fn loopback_address(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::LoopbackAddress, None, &["127.0.0.1:8080", ""])
+}
+
+pub(crate) fn cluster_name(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::ClusterName, Some(r"^\S*$"), &["prod-eu1"])
+}
+
+pub(crate) fn type_patterns(_: &mut SchemaGenerator) -> Schema {
+    let items = of_text(Format::TypePattern, Some("^[^*]+$"), &["pods", "deployments.apps"]);
+    let mut schema = list_of(&items);
+    schema.insert("minItems".to_owned(), 1.into());
+    schema
+}
+
+pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::LabelSelector, None, &["app in (web,api),!legacy"])
+}
+
+pub(crate) fn field_selector(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::FieldSelector, None, &["status.phase!=Succeeded"])
+}
+
+pub(crate) fn field_paths(_: &mut SchemaGenerator) -> Schema {
+    list_of(&of_text(Format::FieldPath, Some("."), &["metadata.managedFields"]))
+}
+
+pub(crate) fn indexes(_: &mut SchemaGenerator) -> Schema {
+    list_of(&of_text(Format::Index, Some("."), &["spec.nodeName", "owner", "labels['app']"]))
+}
+
+pub(crate) fn resource_names(_: &mut SchemaGenerator) -> Schema {
+    list_of(&of_text(Format::ResourceNames, Some("^!?[^!]+$"), &["pods", "*", "!pods"]))
+}
+
+pub(crate) fn path_template(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::PathTemplate, Some("[^/]$"), &["/var/lib/deltabus/%Y-%m-%d.jsonl"])
+}

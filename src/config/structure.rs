@@ -1,0 +1,329 @@
+//! Checks a merged tree against the schema: unknown keys, missing keys, types, values.
+//!
+//! Collects every mistake, and cuts what is wrong out of the tree, so that the rest can be looked at further.
+
+use serde_json::{Map, Value};
+
+use super::{
+    error::{Finding, nearest, quoted, suggestion},
+    layers::{KeyPath, Positions},
+    schema::NAME_PATTERN,
+    text::{self, Format},
+};
+
+/// What [`check`] found.
+pub(crate) struct Report {
+    pub(crate) errors: Vec<Finding>,
+    /// The paths that misspelt keys probably stand for: they need not be reported as missing.
+    pub(crate) meant: Vec<KeyPath>,
+}
+
+/// Checks the tree, and cuts out what is wrong.
+pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &Positions) -> Report {
+    let mut checker = Checker { root: schema, positions, errors: Vec::new(), meant: Vec::new() };
+    checker.table(schema, tree, &KeyPath::default());
+    Report { errors: checker.errors, meant: checker.meant }
+}
+
+struct Checker<'a> {
+    root: &'a Value,
+    positions: &'a Positions,
+    errors: Vec<Finding>,
+    meant: Vec<KeyPath>,
+}
+
+/// Whether a value may stay in the tree.
+#[derive(PartialEq)]
+enum Verdict {
+    Keep,
+    Cut,
+}
+
+impl<'a> Checker<'a> {
+    fn at_value(&mut self, path: &KeyPath, message: String) -> Verdict {
+        let (key, origin) = self.positions.of_value(path);
+        self.errors.push(Finding { origin, key: key.to_string(), message, excerpt: None });
+        Verdict::Cut
+    }
+
+    fn at_key(&mut self, path: &KeyPath, message: String) -> Verdict {
+        let (key, origin) = self.positions.of_key(path);
+        self.errors.push(Finding { origin, key: key.to_string(), message, excerpt: None });
+        Verdict::Cut
+    }
+
+    fn resolve(&self, schema: &'a Value) -> &'a Value {
+        let reference = schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
+        reference.and_then(|pointer| self.root.pointer(pointer)).unwrap_or(schema)
+    }
+
+    fn value(&mut self, schema: &'a Value, value: &mut Value, path: &KeyPath) -> Verdict {
+        let schema = self.resolve(schema);
+        let wants_text = choices(schema).is_some() || schema["type"] == "string";
+        if !wants_text && self.positions.is_environment(path) {
+            read_environment(value);
+        }
+        if let Some(choices) = choices(schema) {
+            return self.choice(&choices, value, path);
+        }
+        match (schema["type"].as_str().unwrap_or("object"), &mut *value) {
+            ("object", Value::Object(table)) => self.table(schema, table, path),
+            ("array", Value::Array(elements)) => self.list(schema, elements, path),
+            ("string", Value::String(text)) => self.text(schema, text, path),
+            ("boolean", Value::Bool(_)) => Verdict::Keep,
+            ("integer", Value::Number(number)) if !number.is_f64() => self.number(schema, value, path),
+            ("number", Value::Number(_)) => self.number(schema, value, path),
+            _ => self.at_value(path, format!("expected {}, found {}", expected(schema), found(value))),
+        }
+    }
+
+    fn choice(&mut self, choices: &[&str], value: &Value, path: &KeyPath) -> Verdict {
+        match value.as_str() {
+            Some(text) if choices.contains(&text) => Verdict::Keep,
+            Some(text) => {
+                let near = nearest(text, choices.iter().copied());
+                let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+                let names = quoted(choices.iter().copied());
+                self.at_value(path, format!("expected one of {names}, found {text:?}{hint}"))
+            }
+            None => {
+                let names = quoted(choices.iter().copied());
+                self.at_value(path, format!("expected one of {names}, found {}", found(value)))
+            }
+        }
+    }
+
+    fn text(&mut self, schema: &Value, text: &str, path: &KeyPath) -> Verdict {
+        match schema["format"].as_str().and_then(Format::named).map(|format| text::check(format, text)) {
+            Some(Err(message)) => self.at_value(path, message),
+            Some(Ok(())) | None => Verdict::Keep,
+        }
+    }
+
+    fn number(&mut self, schema: &Value, value: &Value, path: &KeyPath) -> Verdict {
+        let number = value.as_f64().unwrap_or(f64::NAN);
+        if schema["minimum"].as_f64().is_some_and(|min| number < min) {
+            return self.at_value(path, format!("expected {}, found {}", expected(schema), found(value)));
+        }
+        match &schema["maximum"] {
+            Value::Number(max) if max.as_f64().is_some_and(|max| number > max) => {
+                self.at_value(path, format!("expected at most {max}, found {}", found(value)))
+            }
+            _ => Verdict::Keep,
+        }
+    }
+
+    fn list(&mut self, schema: &'a Value, elements: &mut Vec<Value>, path: &KeyPath) -> Verdict {
+        if schema["minItems"].as_u64().is_some_and(|min| (elements.len() as u64) < min) {
+            return self.at_value(path, format!("expected {}, found an empty list", expected(schema)));
+        }
+        let mut index = 0;
+        elements.retain_mut(|element| {
+            index += 1;
+            self.value(&schema["items"], element, &path.element(index - 1)) == Verdict::Keep
+        });
+        Verdict::Keep
+    }
+
+    fn table(&mut self, schema: &'a Value, table: &mut Map<String, Value>, path: &KeyPath) -> Verdict {
+        if let Some(variants) = schema["oneOf"].as_array() {
+            return self.variant(variants, table, path);
+        }
+        if let Some(entries) = schema["patternProperties"].get(NAME_PATTERN) {
+            table.retain(|name, entry| self.entry(name, entries, entry, path) == Verdict::Keep);
+            return Verdict::Keep;
+        }
+        let Some(properties) = schema["properties"].as_object() else { return Verdict::Keep };
+        table.retain(|key, value| match properties.get(key) {
+            Some(schema) => self.value(schema, value, &path.child(key)) == Verdict::Keep,
+            None => self.unknown_key(key, properties, None, path) == Verdict::Keep,
+        });
+        self.required(schema, table, path)
+    }
+
+    fn required(&mut self, schema: &'a Value, table: &Map<String, Value>, path: &KeyPath) -> Verdict {
+        let mut verdict = Verdict::Keep;
+        for key in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if table.contains_key(key) {
+                continue;
+            }
+            verdict = Verdict::Cut;
+            // Cut for being wrong: that has been said.
+            let path_of_key = path.child(key);
+            let said = self.meant.contains(&path_of_key);
+            if said || self.errors.iter().any(|error| error.key == path_of_key.to_string()) {
+                continue;
+            }
+            let wanted = self.resolve(&schema["properties"][key]);
+            self.at_key(path, format!("missing `{key}`: expected {}", expected(wanted)));
+        }
+        verdict
+    }
+
+    /// Checks one entry of a map of named things.
+    fn entry(&mut self, name: &str, schema: &'a Value, entry: &mut Value, path: &KeyPath) -> Verdict {
+        let path = path.child(name);
+        let mut verdict = Verdict::Keep;
+        if !is_name(name) {
+            let better = name.to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+            let hint = if is_name(&better) { format!("; did you mean `{better}`?") } else { String::new() };
+            let expected = "expected a lower-case letter and then lower-case letters, digits and `_`";
+            verdict = self.at_key(&path, format!("invalid name: {expected}{hint}"));
+        }
+        if self.value(schema, entry, &path) == Verdict::Keep { verdict } else { Verdict::Cut }
+    }
+
+    /// Checks a table whose `type` says which keys it has.
+    fn variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) -> Verdict {
+        let names: Vec<&str> = variants.iter().filter_map(type_of).collect();
+        let chosen = match table.get("type") {
+            Some(Value::String(name)) => variants.iter().find(|variant| type_of(variant) == Some(name)),
+            _ => None,
+        };
+        if let Some(schema) = chosen {
+            let Some(properties) = schema["properties"].as_object() else { return Verdict::Keep };
+            table.retain(|key, value| match properties.get(key) {
+                Some(_) if key == "type" => true,
+                Some(schema) => self.value(schema, value, &path.child(key)) == Verdict::Keep,
+                None => self.unknown_key(key, properties, Some(variants), path) == Verdict::Keep,
+            });
+            return self.required(schema, table, path);
+        }
+        self.any_variant(variants, table, path);
+        let path_of_type = path.child("type");
+        match table.get("type") {
+            Some(value) => self.choice(&names, value, &path_of_type),
+            None if self.meant.contains(&path_of_type) => Verdict::Cut,
+            None => self.at_key(path, format!("missing `type`: expected one of {}", quoted(names))),
+        };
+        Verdict::Cut
+    }
+
+    /// Checks a table of unknown type: each key is right if it is right for one of the types. What no type knows is
+    /// left alone where a type is named, since that one may know it.
+    fn any_variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) {
+        let mut all = Map::new();
+        for properties in variants.iter().filter_map(|variant| variant["properties"].as_object()) {
+            all.extend(properties.clone());
+        }
+        let is_named = table.contains_key("type");
+        for (key, value) in table.iter_mut().filter(|(key, _)| *key != "type") {
+            match variants.iter().find_map(|variant| variant["properties"].get(key)) {
+                Some(schema) => self.value(schema, value, &path.child(key)),
+                None if is_named => Verdict::Cut,
+                None => self.unknown_key(key, &all, None, path),
+            };
+        }
+    }
+
+    fn unknown_key(
+        &mut self,
+        key: &str,
+        properties: &Map<String, Value>,
+        variants: Option<&[Value]>,
+        path: &KeyPath,
+    ) -> Verdict {
+        let has_key = |variant: &&Value| variant["properties"].get(key).is_some();
+        let owners: Vec<&str> = variants.unwrap_or(&[]).iter().filter(has_key).filter_map(type_of).collect();
+        let message = if owners.is_empty() {
+            let sections = self.sections_of(key);
+            let near = nearest(key, properties.keys().map(String::as_str));
+            self.meant.extend(near.map(|near| path.child(near)));
+            match near {
+                None if !sections.is_empty() => format!("unknown key; it belongs in {}", sections.join(" or ")),
+                _ => format!("unknown key; {}", suggestion(key, properties.keys().map(String::as_str))),
+            }
+        } else {
+            format!("unknown key; `{key}` belongs to handlers of type {}", owners.join(", "))
+        };
+        self.at_key(&path.child(key), message)
+    }
+
+    /// Returns the tables, as headers, in which a key is known.
+    fn sections_of(&self, key: &str) -> Vec<String> {
+        let mut sections = Vec::new();
+        self.search(self.root, key, "", &mut sections);
+        sections.dedup();
+        sections
+    }
+
+    fn search(&self, schema: &Value, key: &str, header: &str, sections: &mut Vec<String>) {
+        let below = |name: &str| if header.is_empty() { name.to_owned() } else { format!("{header}.{name}") };
+        let reference = schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
+        let schema = reference.and_then(|pointer| self.root.pointer(pointer)).unwrap_or(schema);
+        for variant in schema["oneOf"].as_array().into_iter().flatten() {
+            self.search(variant, key, header, sections);
+        }
+        for entries in schema["patternProperties"].as_object().into_iter().flat_map(Map::values) {
+            self.search(entries, key, &below("*"), sections);
+        }
+        for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+            if name == key {
+                sections.push(if header.is_empty() { "the top level".to_owned() } else { format!("[{header}]") });
+            }
+            // What can be a default is shown where it takes effect.
+            if !(header.is_empty() && name == "defaults") {
+                self.search(schema, key, &below(name), sections);
+            }
+        }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
+fn type_of(variant: &Value) -> Option<&str> {
+    variant["properties"]["type"]["const"].as_str()
+}
+
+/// Returns the texts that a schema allows, if it lists them.
+fn choices(schema: &Value) -> Option<Vec<&str>> {
+    if let Some(listed) = schema["enum"].as_array() {
+        return Some(listed.iter().filter_map(Value::as_str).collect());
+    }
+    schema["oneOf"].as_array()?.iter().map(|choice| choice["const"].as_str()).collect()
+}
+
+/// Reads what an environment variable holds as a TOML value; what is none stays text, and is an error of its type.
+fn read_environment(value: &mut Value) {
+    let Value::String(text) = value else { return };
+    if let Ok(mut table) = toml::from_str::<Map<String, Value>>(&format!("value = {text}"))
+        && table.len() == 1
+        && let Some(read) = table.remove("value")
+    {
+        *value = read;
+    }
+}
+
+fn expected(schema: &Value) -> String {
+    if let Some(format) = schema["format"].as_str().and_then(Format::named) {
+        return format.expected().to_owned();
+    }
+    let least = schema["minimum"].as_f64().map(|least| format!(" of at least {least}")).unwrap_or_default();
+    match schema["type"].as_str().unwrap_or("object") {
+        "string" => "a string".to_owned(),
+        "boolean" => "true or false".to_owned(),
+        "integer" => format!("a whole number{least}"),
+        "number" => format!("a number{least}"),
+        "array" => {
+            let example = schema["items"]["examples"][0].as_str().or(schema["default"][0].as_str());
+            let example = example.map(|example| format!(", such as [{example:?}]")).unwrap_or_default();
+            let some = if schema["minItems"].as_u64().is_some_and(|min| min > 0) { " of at least one" } else { "" };
+            format!("a list{some}{example}")
+        }
+        _ => "a table".to_owned(),
+    }
+}
+
+fn found(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(value) => format!("{value}"),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => format!("the string {text:?}"),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "a table".to_owned(),
+    }
+}

@@ -1,0 +1,447 @@
+//! Values that are written as text: durations, sizes, addresses, paths, patterns.
+//!
+//! Each has a *format*: a name that the JSON Schema carries, that [`check`] knows, and that says what was expected.
+//! The modules [`duration`], [`size`] … are for `#[serde(with = …)]`.
+
+use std::{
+    net::{AddrParseError, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
+
+use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use super::{Fsync, TypePattern};
+use crate::{
+    indexer::index_func::NAMESPACE_INDEX,
+    lister::selector::{FieldSelector, LabelSelector},
+    object::{FieldPath, Step},
+};
+
+/// Parses a duration: `500ms`, `5m`, `1h30m`, `7d`. Not negative; a day has 24 hours, months and years are refused.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    let span = SpanParser::new().parse_span(text).ok()?;
+    let duration = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()?;
+    Duration::try_from(duration).ok()
+}
+
+/// Writes a duration so that [`parse_duration`] reads it again.
+pub(crate) fn print_duration(duration: Duration) -> String {
+    static PRINTER: SpanPrinter = SpanPrinter::new().spacing(Spacing::None);
+    PRINTER.unsigned_duration_to_string(&duration)
+}
+
+const UNITS: [(&str, u64); 9] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+    ("B", 1),
+];
+
+/// Parses a size in bytes, `64MiB`; a whole number of at least 1 and a unit.
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
+    let (unit, factor) = UNITS.iter().find(|(unit, _)| text.ends_with(unit))?;
+    let digits = text.strip_suffix(unit)?.trim_end();
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(*factor).filter(|bytes| *bytes > 0)
+}
+
+/// Writes a size so that [`parse_size`] reads it again, in the largest unit that divides it.
+pub(crate) fn print_size(bytes: u64) -> String {
+    let divides = |(_, factor): &&(&str, u64)| bytes.is_multiple_of(*factor);
+    let (unit, factor) = UNITS.iter().filter(divides).max_by_key(|(_, factor)| *factor).unwrap_or(&("B", 1));
+    format!("{}{unit}", bytes / factor)
+}
+
+/// `#[serde(with)]` for a [`Duration`].
+pub(crate) mod duration {
+    use super::{Deserialize, Deserializer, Duration, Serialize, Serializer, parse_duration, print_duration};
+
+    pub(crate) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        print_duration(*value).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_duration(&text).ok_or_else(|| super::unreadable(super::Format::Duration, &text))
+    }
+}
+
+/// `#[serde(with)]` for a size in bytes.
+pub(crate) mod size {
+    use super::{Deserialize, Deserializer, Serialize, Serializer, parse_size, print_size};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub(crate) fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        print_size(*value).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_size(&text).ok_or_else(|| super::unreadable(super::Format::Size, &text))
+    }
+}
+
+/// `#[serde(with)]` for a value of which `""` means that there is none.
+pub(crate) mod optional {
+    use super::{Deserialize, Deserializer, FromStr, Optional, Serialize, Serializer};
+
+    #[expect(clippy::ref_option, reason = "serde's signature")]
+    pub(crate) fn serialize<T: Optional, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(Optional::print).unwrap_or_default().serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, T: Optional, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error>
+    where
+        <T as FromStr>::Err: std::fmt::Display,
+    {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(serde::de::Error::custom) }
+    }
+}
+
+/// A value that [`optional`] can write.
+pub(crate) trait Optional: FromStr {
+    fn print(&self) -> String;
+}
+
+impl Optional for String {
+    fn print(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Optional for PathBuf {
+    fn print(&self) -> String {
+        self.to_string_lossy().into_owned()
+    }
+}
+
+impl Optional for SocketAddr {
+    fn print(&self) -> String {
+        self.to_string()
+    }
+}
+
+fn unreadable<E: serde::de::Error>(format: Format, text: &str) -> E {
+    E::custom(format_args!("expected {}, found {text:?}", format.expected()))
+}
+
+impl Serialize for Fsync {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Always => "always".serialize(serializer),
+            Self::Never => "never".serialize(serializer),
+            Self::Interval(interval) => duration::serialize(interval, serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Fsync {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_fsync(&text).ok_or_else(|| unreadable(Format::Fsync, &text))
+    }
+}
+
+fn parse_fsync(text: &str) -> Option<Fsync> {
+    match text {
+        "always" => Some(Fsync::Always),
+        "never" => Some(Fsync::Never),
+        interval => parse_duration(interval).filter(|interval| !interval.is_zero()).map(Fsync::Interval),
+    }
+}
+
+impl<'de> Deserialize<'de> for TypePattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// What a text stands for, where the type system of JSON knows strings alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Duration,
+    Size,
+    Fsync,
+    Address,
+    LoopbackAddress,
+    TypePattern,
+    FieldPath,
+    Index,
+    LabelSelector,
+    FieldSelector,
+    ResourceNames,
+    PathTemplate,
+    ClusterName,
+}
+
+impl Format {
+    const ALL: [(Self, &'static str); 13] = [
+        (Self::Duration, "duration-text"),
+        (Self::Size, "size"),
+        (Self::Fsync, "fsync"),
+        (Self::Address, "address"),
+        (Self::LoopbackAddress, "loopback-address"),
+        (Self::TypePattern, "type-pattern"),
+        (Self::FieldPath, "field-path"),
+        (Self::Index, "index"),
+        (Self::LabelSelector, "label-selector"),
+        (Self::FieldSelector, "field-selector"),
+        (Self::ResourceNames, "resource-names"),
+        (Self::PathTemplate, "path-template"),
+        (Self::ClusterName, "cluster-name"),
+    ];
+
+    /// Finds a format by its name in the schema.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(format, _)| *format)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(format, _)| *format == self).map_or("", |(_, name)| name)
+    }
+
+    /// Says what a text of this format looks like.
+    pub(crate) fn expected(self) -> &'static str {
+        match self {
+            Self::Duration => "a duration with its unit, such as \"500ms\", \"30s\" or \"1h30m\"",
+            Self::Size => "a size of at least one byte with its unit, such as \"64MiB\"",
+            Self::Fsync => "\"always\", \"never\" or an interval such as \"1s\"",
+            Self::Address | Self::LoopbackAddress => {
+                "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off"
+            }
+            Self::TypePattern => "a type as kubectl spells it, such as \"pods\" or \"deployments.apps\"",
+            Self::FieldPath => "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\"",
+            Self::Index => "\"owner\" or a path such as \"spec.nodeName\" or \"labels['app']\"",
+            Self::LabelSelector => "a label selector such as \"app in (web,api),!legacy\"",
+            Self::FieldSelector => "a field selector such as \"status.phase!=Succeeded\"",
+            Self::ResourceNames => "the name of a [resources.*] entry, a glob of such names, or either behind \"!\"",
+            Self::PathTemplate => "a file path, in which %Y, %m, %d, %H … stand for the time",
+            Self::ClusterName => "a name without spaces",
+        }
+    }
+}
+
+/// Checks a text against its format; the error says what is wrong and what was expected.
+pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
+    let fine = match format {
+        Format::Duration => parse_duration(text).is_some(),
+        Format::Size => parse_size(text).is_some(),
+        Format::Fsync => parse_fsync(text).is_some(),
+        Format::Address => return check_address(format, text).map(drop),
+        Format::LoopbackAddress => return check_loopback(text),
+        Format::TypePattern => return TypePattern::parse(text).map(drop).map_err(|error| error.to_string()),
+        Format::FieldPath => return check_dropped(text),
+        Format::Index if text == NAMESPACE_INDEX => true,
+        Format::Index => return said(FieldPath::parse(text)),
+        Format::LabelSelector => return said(LabelSelector::parse(text)),
+        Format::FieldSelector => return said(FieldSelector::parse(text)),
+        Format::ResourceNames => return check_glob(text),
+        Format::PathTemplate => return check_path_template(text),
+        Format::ClusterName => !text.chars().any(|c| c.is_whitespace() || c.is_control()),
+    };
+    if fine { Ok(()) } else { Err(format!("expected {}, found {text:?}", format.expected())) }
+}
+
+fn check_address(format: Format, text: &str) -> Result<Option<SocketAddr>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_: AddrParseError| format!("expected {}, found {text:?}", format.expected()))
+}
+
+fn check_loopback(text: &str) -> Result<(), String> {
+    match check_address(Format::LoopbackAddress, text)? {
+        Some(address) if !address.ip().is_loopback() => Err(format!(
+            "{address} can be reached from other machines, and `auth` is not built yet: expected a loopback address \
+             such as \"127.0.0.1:{}\"",
+            address.port()
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn said<T, E: std::fmt::Display>(read: Result<T, E>) -> Result<(), String> {
+    read.map(drop).map_err(|error| error.to_string())
+}
+
+/// Checks a path that is to be cut from objects.
+fn check_dropped(text: &str) -> Result<(), String> {
+    let path = FieldPath::parse(text).map_err(|error| error.to_string())?;
+    if let Some(member) = identity_cut_by(&path) {
+        return Err(format!("{text:?} would cut {member}, by which objects are known: expected a path that spares it"));
+    }
+    Ok(())
+}
+
+/// Returns the member of an object's identity that a path cuts, if it cuts one.
+fn identity_cut_by(path: &FieldPath) -> Option<&'static str> {
+    const OF_METADATA: [(&str, &str); 4] = [
+        ("name", "metadata.name"),
+        ("namespace", "metadata.namespace"),
+        ("uid", "metadata.uid"),
+        ("resourceVersion", "metadata.resourceVersion"),
+    ];
+    let is = |step: &Step, name: &str| match step {
+        Step::Member(member) => **member == *name,
+        Step::Each => true,
+    };
+    match path.steps() {
+        [first] => ["apiVersion", "kind", "metadata"].into_iter().find(|name| is(first, name)),
+        [first, second] if is(first, "metadata") => {
+            OF_METADATA.into_iter().find(|(name, _)| is(second, name)).map(|(_, member)| member)
+        }
+        _ => None,
+    }
+}
+
+fn check_glob(text: &str) -> Result<(), String> {
+    let glob = text.strip_prefix('!').unwrap_or(text);
+    if glob.is_empty() {
+        return Err(format!("expected {}, found {text:?}", Format::ResourceNames.expected()));
+    }
+    globset::Glob::new(glob).map(drop).map_err(|error| format!("invalid glob {text:?}: {}", error.kind()))
+}
+
+fn check_path_template(text: &str) -> Result<(), String> {
+    if text.is_empty() || text.ends_with('/') {
+        return Err(format!("expected {}, found {text:?}", Format::PathTemplate.expected()));
+    }
+    let any_day = jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC);
+    jiff::fmt::strtime::format(text, &any_day).map(drop).map_err(|error| format!("invalid path {text:?}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_have_units_and_are_neither_negative_nor_of_months() {
+        let seconds = |text| parse_duration(text).map(|duration| duration.as_secs_f64());
+        for (text, expected) in [("0s", 0.0), ("800ms", 0.8), ("5m", 300.0), ("1h30m", 5400.0), ("7d", 604_800.0)] {
+            assert_eq!(seconds(text), Some(expected), "{text}");
+        }
+        for text in ["", "5", "m", "-5m", "1mo", "1y", "5 bananas", "PT5M", "5m ago", "99999999999999999999s"] {
+            assert_eq!(seconds(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units_and_are_at_least_one_byte() {
+        for (text, expected) in [("1B", 1), ("64MiB", 64 << 20), ("1 GB", 1_000_000_000), ("4TiB", 4 << 40)] {
+            assert_eq!(parse_size(text), Some(expected), "{text}");
+        }
+        for text in ["", "B", "1", "0MiB", "-1B", "1.5GiB", "1mib", "+1B", "99999999TiB", "MiB64"] {
+            assert_eq!(parse_size(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_again(seconds in 0..1_000_000_000_u64, nanos in 0..1_000_000_000_u32, bytes in 1..u64::MAX) {
+            let duration = Duration::new(seconds, nanos);
+            prop_assert_eq!(parse_duration(&print_duration(duration)), Some(duration));
+            prop_assert_eq!(parse_duration(&print_duration(Duration::from_secs(seconds))), Some(Duration::from_secs(seconds)));
+            prop_assert_eq!(parse_size(&print_size(bytes)), Some(bytes));
+            prop_assert_eq!(parse_size(&print_size(bytes << 20 >> 20 << 10 | 1 << 10)), Some(bytes << 20 >> 20 << 10 | 1 << 10));
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,40}") {
+            for format in Format::ALL.map(|(format, _)| format) {
+                drop(check(format, &text));
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_beyond_loopback_are_refused_with_the_reason() {
+        for text in ["", "127.0.0.1:8080", "127.8.8.8:0", "[::1]:80"] {
+            assert_eq!(check(Format::LoopbackAddress, text), Ok(()), "{text}");
+        }
+        for text in ["0.0.0.0:80", "[::]:80", "192.168.0.1:80", "[2001:db8::1]:80"] {
+            let error = check(Format::LoopbackAddress, text).unwrap_err();
+            assert!(error.contains("`auth` is not built yet"), "{error}");
+            assert_eq!(check(Format::Address, text), Ok(()), "{text}");
+        }
+        for text in ["localhost:80", "127.0.0.1", ":80", "127.0.0.1:99999"] {
+            assert!(check(Format::LoopbackAddress, text).is_err() && check(Format::Address, text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn fsync_is_a_word_or_an_interval_that_is_not_zero() {
+        for (text, expected) in [
+            ("always", Some(Fsync::Always)),
+            ("never", Some(Fsync::Never)),
+            ("250ms", Some(Fsync::Interval(Duration::from_millis(250)))),
+            ("0s", None),
+            ("Always", None),
+        ] {
+            assert_eq!(parse_fsync(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_and_selectors_are_checked_for_their_shape() {
+        #[track_caller]
+        fn check_all(format: Format, fine: &[&str], wrong: &[&str]) {
+            for text in fine {
+                assert_eq!(check(format, text), Ok(()), "{text}");
+            }
+            for text in wrong {
+                assert!(check(format, text).is_err(), "{text}");
+            }
+        }
+        let paths = ["spec", "a.b-c", "a['b.c/d'].e", "a[*].b", "['a']", "a.*.b", "labels['app']", "metadata.labels"];
+        check_all(Format::FieldPath, &paths, &["", ".a", "a.", "a..b", "a[0]", "a['b'", "a b", "a['b']c"]);
+        check_all(Format::Index, &["owner", "namespace", "spec.nodeName", "metadata.uid"], &["", "a..b"]);
+        let labels = ["", "a=b", "a", "!a", "a in (b,c),d notin (e)", "x.io/a!=b", "a>1"];
+        check_all(Format::LabelSelector, &labels, &["a,", ",", "a in (b", "a)", "a in ((b))", "a=ä"]);
+        check_all(Format::FieldSelector, &["", "a=b", "a.b!=c,d==e"], &["a", "=b", "a!b"]);
+        check_all(Format::ResourceNames, &["*", "pods", "!pod*", "{a,b}"], &["", "!", "[a"]);
+        check_all(Format::PathTemplate, &["x", "/a/%Y-%m-%d.jsonl"], &["", "/a/", "/a/%"]);
+        check_all(Format::ClusterName, &["", "prod-eu1", "arn:aws:eks:x:1:cluster/y"], &["a b", "a\n"]);
+    }
+
+    #[test]
+    fn what_objects_are_known_by_is_not_cut() {
+        for (text, member) in [
+            ("metadata", "metadata"),
+            ("kind", "kind"),
+            ("['apiVersion']", "apiVersion"),
+            ("*", "apiVersion"),
+            ("metadata.name", "metadata.name"),
+            ("metadata['uid']", "metadata.uid"),
+            ("metadata.resourceVersion", "metadata.resourceVersion"),
+            ("metadata.*", "metadata.name"),
+            ("*.namespace", "metadata.namespace"),
+        ] {
+            let error = check(Format::FieldPath, text).unwrap_err();
+            assert!(error.contains(&format!("would cut {member}, by which")), "{text}: {error}");
+            assert_eq!(check(Format::Index, text), Ok(()), "{text}");
+        }
+        for text in ["metadata.name.x", "spec.name", "metadata.ownerReferences[*].uid", "owner", "*.status"] {
+            assert_eq!(check(Format::FieldPath, text), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_format_is_found_by_its_name() {
+        for (format, name) in Format::ALL {
+            assert_eq!((Format::named(name), format.name()), (Some(format), name));
+        }
+    }
+}

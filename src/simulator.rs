@@ -1,0 +1,205 @@
+//! The embedded cluster: an API server in this process that behaves as the real one in what clients see.
+//!
+//! It serves list, paging, watch, bookmarks, streaming lists, 410, conflicts, writes, discovery and custom resources
+//! over HTTP/1.1 on loopback, without authentication. [`Workload`] makes the cluster live, [`Faults`] make it
+//! misbehave. `deltabus demo`, tests and benches run against it; the real kube-apiserver remains the judge.
+//!
+//! ```no_run
+//! use deltabus::simulator::{Simulator, SimulatorOptions};
+//!
+//! let simulator = Simulator::start(SimulatorOptions::default())?;
+//! simulator.store().create("configmaps", serde_json::json!({"metadata": {"name": "hello"}}))?;
+//! println!("kubectl --server {} get configmaps", simulator.url());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Known differences: one served version a definition, strategic merge patches are merge patches (lists replace), no
+//! `Table`, no schemas and no validation by them, no protobuf bodies (`kubectl create namespace`), no `scale`, no
+//! `dryRun`, no admission, no garbage collection by owner.
+
+mod error;
+mod faults;
+mod random;
+mod selector;
+mod server;
+mod shared;
+mod store;
+mod types;
+mod workload;
+
+use std::{io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
+
+pub use error::ApiError;
+pub use faults::{Fault, Faults, Next, Schedule, StreamFault, StreamPlan, Times, Verb};
+pub use random::Random;
+pub use selector::{Facts, Selector};
+pub use server::SeenRequest;
+pub use shared::SharedStore;
+pub use store::{
+    Change, ChangeKind, Continue, Deletion, HistoryLimits, ListQuery, Page, Part, PatchKind, Preconditions, RawObject,
+    Store, Stored, TypeId, WriteContext,
+};
+pub use types::TypeInfo;
+pub use workload::{Running, Sizes, Workload, diverse_pod, realistic_custom_resource, realistic_pod};
+
+/// How the server treats `sendInitialEvents` on watches (A-4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StreamingLists {
+    /// As current servers: synthetic events, then the bookmark that ends them.
+    #[default]
+    Served,
+    /// As servers with the feature off: 422 `Invalid`.
+    Refused,
+    /// As servers that do not know the option: a plain watch.
+    Ignored,
+}
+
+/// How a simulated API server is to behave.
+#[derive(Clone, Debug)]
+pub struct SimulatorOptions {
+    /// Decides uids, generated names and the chances of faults.
+    pub seed: u64,
+    /// Port on 127.0.0.1; 0 for any free one.
+    pub port: u16,
+    /// How `sendInitialEvents` is treated.
+    pub streaming_lists: StreamingLists,
+    /// Time between bookmarks (A-5).
+    pub bookmark_interval: Duration,
+    /// How long a watch lives that asks for no `timeoutSeconds`.
+    pub watch_timeout: Duration,
+    /// How long a request for a future version waits before 504 (A-6).
+    pub fresh_timeout: Duration,
+    /// How much history watches can read.
+    pub history: HistoryLimits,
+    /// Whether a list that asks for version "0" ignores `limit`, as with a watch cache (A-2).
+    pub watch_cache: bool,
+}
+
+impl Default for SimulatorOptions {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            port: 0,
+            streaming_lists: StreamingLists::default(),
+            bookmark_interval: Duration::from_mins(1),
+            watch_timeout: Duration::from_mins(45),
+            fresh_timeout: Duration::from_secs(3),
+            history: HistoryLimits::default(),
+            watch_cache: true,
+        }
+    }
+}
+
+/// A running simulated API server, on its own thread; dropping it stops it.
+#[derive(Debug)]
+pub struct Simulator {
+    address: SocketAddr,
+    shared: Arc<server::Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Simulator {
+    /// Starts the server and returns once it listens.
+    ///
+    /// It has its own thread and runtime: it can be started from plain code and from inside any runtime.
+    pub fn start(options: SimulatorOptions) -> io::Result<Self> {
+        let store = SharedStore::new(options.seed, options.history);
+        let listener = server::bind(SocketAddr::from(([127, 0, 0, 1], options.port)))?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let shared = Arc::new(server::Shared::new(store, options));
+        let serving = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("simulator".to_owned())
+            .spawn(move || runtime.block_on(server::serve(listener, serving)))?;
+        Ok(Self { address, shared, thread: Some(thread) })
+    }
+
+    /// Returns the address as a URL, `http://127.0.0.1:40001`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Returns the address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns a kubeconfig for this server, as YAML, without credentials.
+    pub fn kubeconfig(&self) -> String {
+        let url = self.url();
+        format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: simulator\n  cluster:\n    server: {url}\n\
+             contexts:\n- name: simulator\n  context:\n    cluster: simulator\n    user: simulator\n\
+             users:\n- name: simulator\n  user: {{}}\ncurrent-context: simulator\n"
+        )
+    }
+
+    /// Returns the objects, to be read and written without HTTP.
+    pub fn store(&self) -> &SharedStore {
+        &self.shared.store
+    }
+
+    /// Returns the faults.
+    pub fn faults(&self) -> &Faults {
+        &self.shared.faults
+    }
+
+    /// Returns the requests seen, oldest first: the last 10,000.
+    pub fn requests(&self) -> Vec<SeenRequest> {
+        self.shared.requests()
+    }
+
+    /// Forgets the requests seen.
+    pub fn clear_requests(&self) {
+        self.shared.clear_requests();
+    }
+
+    /// Returns how many connections are open.
+    pub fn connections(&self) -> usize {
+        self.shared.connections()
+    }
+
+    /// Returns how many watches are open.
+    pub fn open_watches(&self) -> usize {
+        self.shared.open_watches()
+    }
+
+    /// Breaks all open connections; the server goes on.
+    pub fn close_connections(&self) {
+        self.shared.close_connections();
+    }
+
+    /// Goes down as a server that stops: connections break, new ones are refused. The objects stay.
+    ///
+    /// Takes effect within moments, not before it returns.
+    pub fn go_down(&self) {
+        self.shared.set_listening(false);
+        self.shared.close_connections();
+    }
+
+    /// Comes back after [`Simulator::go_down`], on the same address.
+    pub fn come_up(&self) {
+        self.shared.set_listening(true);
+    }
+
+    /// Stops the server and waits for its thread; open connections break.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        self.shared.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the simulator's thread has panicked");
+        }
+    }
+}
+
+impl Drop for Simulator {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}

@@ -1,0 +1,130 @@
+//! What the API server answers when it refuses: a `Status` object.
+
+use serde_json::{Value, json};
+
+use super::types::TypeInfo;
+
+/// A refusal as a client sees it: HTTP code, reason, message, and the details that clients branch on.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{code} {reason}: {message}")]
+pub struct ApiError {
+    /// HTTP status code.
+    pub code: u16,
+    /// Machine-readable reason, `NotFound`; empty where the server gives none.
+    pub reason: &'static str,
+    /// Text for people.
+    pub message: String,
+    /// `details` of the Status.
+    pub details: Option<Box<Value>>,
+    /// Seconds of the `Retry-After` header.
+    pub retry_after: Option<u32>,
+    /// A fresh continue token, given with an expired one.
+    pub continue_token: Option<String>,
+}
+
+impl ApiError {
+    /// Makes a refusal from its HTTP code, with the reason that Kubernetes uses for it.
+    pub fn new(code: u16, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { code, reason: reason(code), message, details: None, retry_after: None, continue_token: None }
+    }
+
+    /// 404: there is no such object.
+    pub fn not_found(info: &TypeInfo, name: &str) -> Self {
+        Self::about(404, info, name, format!("{} {name:?} not found", info.resource))
+    }
+
+    /// 404: there is no such path.
+    pub fn no_such_path() -> Self {
+        Self {
+            details: Some(Box::new(json!({}))),
+            ..Self::new(404, "the server could not find the requested resource")
+        }
+    }
+
+    /// 409: the name is taken.
+    pub fn already_exists(info: &TypeInfo, name: &str) -> Self {
+        let message = format!("{} {name:?} already exists", info.resource);
+        Self { reason: "AlreadyExists", ..Self::about(409, info, name, message) }
+    }
+
+    /// 409: the object has changed since the caller read it.
+    pub fn conflict(info: &TypeInfo, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", info.resource);
+        Self::about(409, info, name, message)
+    }
+
+    /// 422: the object is not valid.
+    pub fn invalid(info: &TypeInfo, name: &str, why: &str) -> Self {
+        Self::about(422, info, name, format!("{} {name:?} is invalid: {why}", info.resource.kind))
+    }
+
+    /// 400: the request makes no sense.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, message)
+    }
+
+    /// 410: the version is older than the history kept (A-6).
+    pub fn too_old(asked: u64, oldest: u64) -> Self {
+        Self::new(410, format!("too old resource version: {asked} ({oldest})"))
+    }
+
+    /// 410 for a continue token; `fresh` goes on inconsistently, from the most recent state.
+    pub fn expired_token(fresh: String) -> Self {
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start a \
+                       new list without the continue parameter, or use the continue token in this response to retrieve \
+                       the remainder of the results.";
+        Self { continue_token: Some(fresh), ..Self::new(410, message) }
+    }
+
+    /// 504: the version asked for is newer than the server's (A-6).
+    pub fn too_large(asked: u64, current: u64) -> Self {
+        let causes = json!([{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]);
+        Self {
+            details: Some(Box::new(json!({"causes": causes, "retryAfterSeconds": 1}))),
+            retry_after: Some(1),
+            ..Self::new(504, format!("Timeout: Too large resource version: {asked}, current: {current}"))
+        }
+    }
+
+    /// Returns the `Status` object.
+    pub fn status(&self) -> Value {
+        let mut metadata = json!({});
+        if let Some(token) = &self.continue_token {
+            metadata["continue"] = json!(token);
+        }
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+        });
+        if let Some(details) = &self.details {
+            status["details"] = Value::clone(details);
+        }
+        status
+    }
+
+    fn about(code: u16, info: &TypeInfo, name: &str, message: String) -> Self {
+        let details = json!({"name": name, "group": info.resource.group, "kind": info.resource.plural});
+        Self { details: Some(Box::new(details)), ..Self::new(code, message) }
+    }
+}
+
+fn reason(code: u16) -> &'static str {
+    match code {
+        400 => "BadRequest",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "NotFound",
+        405 => "MethodNotAllowed",
+        406 => "NotAcceptable",
+        409 => "Conflict",
+        410 => "Expired",
+        415 => "UnsupportedMediaType",
+        422 => "Invalid",
+        429 => "TooManyRequests",
+        500 => "InternalError",
+        503 => "ServiceUnavailable",
+        504 => "Timeout",
+        _ => "",
+    }
+}

@@ -1,0 +1,330 @@
+//! Misbehaviour on demand: which requests are treated badly, how, and how often.
+//!
+//! [`Schedule`] and [`StreamPlan`] are pure: they say what shall go wrong. The server does it.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use globset::{Glob, GlobMatcher};
+
+use super::random::Random;
+
+/// Which kind of request a fault is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Lists of a collection.
+    List,
+    /// Watches.
+    Watch,
+    /// Every request.
+    Any,
+}
+
+/// How often a fault strikes, of the requests that its path and verb select.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Times {
+    /// The next `n` requests.
+    Next(u32),
+    /// After `skip` requests, the next `n`.
+    After {
+        /// Requests that pass unharmed.
+        skip: u32,
+        /// Requests struck after them.
+        n: u32,
+    },
+    /// Each with this probability, by the schedule's seed.
+    Chance(f64),
+    /// Until cleared.
+    Always,
+}
+
+/// One way to misbehave.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// Close the connection without an answer.
+    Close,
+    /// Reset the connection (RST) without an answer.
+    Reset,
+    /// Take the request and answer nothing, for ever.
+    Stall,
+    /// Wait before the headers.
+    Delay(Duration),
+    /// Answer with an error Status of this code.
+    Status {
+        /// HTTP status: 401, 403, 404, 410, 429, 500, 503 and so on.
+        code: u16,
+        /// Seconds of the `Retry-After` header.
+        retry_after: Option<u32>,
+    },
+    /// Answer a list with a `Table`, or put a `Table` into the first watch event.
+    Table,
+    /// Answer a list with another kind's list.
+    WrongList,
+    /// Break the body off after this many bytes, without the end that HTTP asks for.
+    CutAfterBytes(u64),
+    /// As [`Fault::CutAfterBytes`], with a reset.
+    ResetAfterBytes(u64),
+    /// In a watch: wait before every event.
+    DelayEvents(Duration),
+    /// In a watch: send no bookmarks but the one that ends the initial events.
+    NoBookmarks,
+    /// In a watch: never send the bookmark that ends the initial events.
+    NoMarker,
+    /// In a watch: do `what` once `events` events were sent; 0 strikes right after the headers.
+    At {
+        /// Events sent before; bookmarks do not count.
+        events: u64,
+        /// What happens then.
+        what: StreamFault,
+    },
+}
+
+/// What can happen in the middle of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamFault {
+    /// The stream ends as it should.
+    End,
+    /// The connection closes without the end that HTTP asks for.
+    Cut,
+    /// The connection is reset (RST).
+    Reset,
+    /// Nothing more comes.
+    Stall,
+    /// Half of the next frame, then the end of the stream.
+    Truncate,
+    /// An ERROR event with a Status of this code (410, 429, 500 …), then the end.
+    Error(u16),
+    /// A frame that is not JSON, put between two events.
+    Malformed,
+    /// An event of a foreign kind, put between two events.
+    WrongKind,
+    /// An event that carries a Table, put between two events.
+    Table,
+    /// A bookmark padded to this many bytes, put between two events.
+    LongFrame(usize),
+    /// This many events are not sent, though the version moves on.
+    Gap(u64),
+}
+
+/// A fault with the requests it is for.
+#[derive(Clone, Debug)]
+struct Rule {
+    path: GlobMatcher,
+    verb: Verb,
+    times: Times,
+    fault: Fault,
+    struck: u64,
+}
+
+/// The faults in force: decides which strike a request.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    rules: Vec<Rule>,
+    random: Random,
+}
+
+impl Schedule {
+    /// Makes a schedule without faults; `seed` decides the chances.
+    pub fn new(seed: u64) -> Self {
+        Self { rules: Vec::new(), random: Random::new(seed) }
+    }
+
+    /// Adds a fault for paths that match the glob `path` (`*` also matches `/`).
+    pub fn add(&mut self, path: &str, verb: Verb, times: Times, fault: Fault) -> Result<(), globset::Error> {
+        self.rules.push(Rule { path: Glob::new(path)?.compile_matcher(), verb, times, fault, struck: 0 });
+        Ok(())
+    }
+
+    /// Removes all faults.
+    pub fn clear(&mut self) {
+        self.rules.clear();
+    }
+
+    /// Returns the faults that strike this request, in the order they were added.
+    pub fn decide(&mut self, path: &str, verb: Verb) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for rule in &mut self.rules {
+            if !(rule.verb == Verb::Any || rule.verb == verb) || !rule.path.is_match(path) {
+                continue;
+            }
+            let strikes = match &mut rule.times {
+                Times::Always => true,
+                Times::Chance(probability) => self.random.chance(*probability),
+                Times::After { skip, .. } if *skip > 0 => {
+                    *skip -= 1;
+                    false
+                }
+                Times::Next(n) | Times::After { n, .. } => {
+                    let left = *n > 0;
+                    *n = n.saturating_sub(1);
+                    left
+                }
+            };
+            if strikes {
+                rule.struck += 1;
+                faults.push(rule.fault.clone());
+            }
+        }
+        faults
+    }
+
+    /// Returns how many times faults have struck since they were added.
+    pub fn struck(&self) -> u64 {
+        self.rules.iter().map(|rule| rule.struck).sum()
+    }
+}
+
+/// What shall be done with the next event of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Send it.
+    Send,
+    /// Do not send it; the version moves on.
+    Skip,
+    /// Do this first; where the stream goes on, ask again.
+    Do(StreamFault),
+}
+
+/// The faults of one watch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StreamPlan {
+    pending: Vec<(u64, StreamFault)>,
+    sent: u64,
+    gap: u64,
+    /// Wait before every event.
+    pub delay: Option<Duration>,
+    /// No bookmarks but the marker.
+    pub no_bookmarks: bool,
+    /// No marker.
+    pub no_marker: bool,
+}
+
+impl StreamPlan {
+    /// Takes what concerns a stream from the faults of a request.
+    pub fn of(faults: &[Fault]) -> Self {
+        let mut plan = Self::default();
+        for fault in faults {
+            match fault {
+                Fault::At { events, what } => plan.pending.push((*events, *what)),
+                Fault::Table => plan.pending.push((0, StreamFault::Table)),
+                Fault::WrongList => plan.pending.push((0, StreamFault::WrongKind)),
+                Fault::DelayEvents(delay) => plan.delay = Some(*delay),
+                Fault::NoBookmarks => plan.no_bookmarks = true,
+                Fault::NoMarker => plan.no_marker = true,
+                _ => {}
+            }
+        }
+        plan
+    }
+
+    /// Returns whether events have to be looked at one by one.
+    pub fn is_active(&self) -> bool {
+        !self.pending.is_empty() || self.gap > 0 || self.delay.is_some()
+    }
+
+    /// Returns the fault that is due now, if any, and forgets it.
+    pub fn due(&mut self) -> Option<StreamFault> {
+        let at =
+            self.pending.iter().position(|(events, what)| *events <= self.sent && *what != StreamFault::Truncate)?;
+        let (_, what) = self.pending.remove(at);
+        if let StreamFault::Gap(events) = what {
+            self.gap += events;
+            return self.due();
+        }
+        Some(what)
+    }
+
+    /// Decides on the next event.
+    pub fn next_event(&mut self) -> Next {
+        if let Some(what) = self.due() {
+            return Next::Do(what);
+        }
+        if self.gap > 0 {
+            self.gap -= 1;
+            return Next::Skip;
+        }
+        if self.pending.iter().any(|(events, _)| *events <= self.sent) {
+            return Next::Do(StreamFault::Truncate);
+        }
+        self.sent += 1;
+        Next::Send
+    }
+}
+
+/// The faults of a running server, to be switched from any thread.
+#[derive(Debug)]
+pub struct Faults {
+    schedule: Mutex<Schedule>,
+}
+
+impl Faults {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { schedule: Mutex::new(Schedule::new(seed)) }
+    }
+
+    /// Adds a fault for paths that match the glob `path` (`*` also matches `/`, so `"*"` is every path).
+    ///
+    /// A request is struck by every fault that selects it; of two answers the one added first is given.
+    pub fn add(&self, path: &str, verb: Verb, times: Times, fault: Fault) -> Result<(), globset::Error> {
+        self.lock().add(path, verb, times, fault)
+    }
+
+    /// Removes all faults. Requests already struck stay so.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    /// Returns how many times the present faults have struck.
+    pub fn struck(&self) -> u64 {
+        self.lock().struck()
+    }
+
+    pub(super) fn decide(&self, path: &str, verb: Verb) -> Vec<Fault> {
+        self.lock().decide(path, verb)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_strikes_its_path_and_verb_as_often_as_asked() {
+        let mut schedule = Schedule::new(1);
+        schedule.add("*/pods", Verb::List, Times::After { skip: 1, n: 2 }, Fault::Close).unwrap();
+        let path = "/api/v1/namespaces/default/pods";
+        assert!(schedule.decide(path, Verb::Watch).is_empty());
+        assert!(schedule.decide("/api/v1/nodes", Verb::List).is_empty());
+        let struck: Vec<_> = (0..5).map(|_| schedule.decide(path, Verb::List).len()).collect();
+        assert_eq!(struck, [0, 1, 1, 0, 0]);
+        assert_eq!(schedule.struck(), 2);
+    }
+
+    #[test]
+    fn chances_repeat_with_their_seed() {
+        let run = || {
+            let mut schedule = Schedule::new(7);
+            schedule.add("*", Verb::Any, Times::Chance(0.3), Fault::Reset).unwrap();
+            (0..1000).map(|_| schedule.decide("/api", Verb::Any).len()).collect::<Vec<_>>()
+        };
+        assert_eq!(run(), run());
+        let struck: usize = run().iter().sum();
+        assert!((200..400).contains(&struck), "{struck}");
+    }
+
+    #[test]
+    fn a_stream_plan_acts_between_the_events_it_names() {
+        let at = |events, what| Fault::At { events, what };
+        let mut plan = StreamPlan::of(&[at(1, StreamFault::Gap(2)), at(2, StreamFault::Truncate)]);
+        let steps: Vec<_> = (0..5).map(|_| plan.next_event()).collect();
+        assert_eq!(steps, [Next::Send, Next::Skip, Next::Skip, Next::Send, Next::Do(StreamFault::Truncate)]);
+        let mut plan = StreamPlan::of(&[at(0, StreamFault::End)]);
+        assert_eq!(plan.due(), Some(StreamFault::End));
+    }
+}

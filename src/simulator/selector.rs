@@ -1,0 +1,209 @@
+//! Label and field selectors, as the API server reads them from a query.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{error::ApiError, types::TypeInfo};
+use crate::object::KeyRef;
+
+/// What a request narrows a collection to; the default matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    labels: Vec<Requirement>,
+    fields: Vec<Requirement>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Requirement {
+    key: String,
+    test: Test,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Test {
+    In(Vec<String>),
+    NotIn(Vec<String>),
+    Exists,
+    Absent,
+}
+
+/// What selectors look at in one state of an object, decoded once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    labels: BTreeMap<String, String>,
+    fields: BTreeMap<&'static str, String>,
+}
+
+impl Selector {
+    /// Reads `labelSelector` and `fieldSelector`; 400 for bad syntax or a field that the type does not offer.
+    pub fn parse(info: &TypeInfo, labels: &str, fields: &str) -> Result<Self, ApiError> {
+        let labels = split(labels).into_iter().map(label_requirement).collect::<Result<_, _>>()?;
+        let fields = split(fields).into_iter().map(field_requirement).collect::<Result<Vec<_>, _>>()?;
+        for field in &fields {
+            let key = field.key.as_str();
+            if !matches!(key, "metadata.name" | "metadata.namespace") && !info.selectable_fields().contains(&key) {
+                return Err(ApiError::bad_request(format!("field label not supported: {key}")));
+            }
+        }
+        Ok(Self { labels, fields })
+    }
+
+    /// Adds the requirement that the name is `name`.
+    #[must_use]
+    pub fn and_name(mut self, name: &str) -> Self {
+        self.fields.push(Requirement { key: "metadata.name".to_owned(), test: Test::In(vec![name.to_owned()]) });
+        self
+    }
+
+    /// Returns whether this matches everything.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Returns whether the object matches; `facts` is called only where more than the key is asked.
+    pub fn matches<'a>(&self, key: KeyRef<'_>, facts: impl Fn() -> &'a Facts) -> bool {
+        self.fields.iter().all(|field| match field.key.as_str() {
+            "metadata.name" => field.test.holds(Some(key.name)),
+            "metadata.namespace" => field.test.holds(Some(key.namespace)),
+            other => field.test.holds(Some(facts().fields.get(other).map_or("", String::as_str))),
+        }) && self.labels.iter().all(|label| label.test.holds(facts().labels.get(&label.key).map(String::as_str)))
+    }
+}
+
+impl Test {
+    fn holds(&self, value: Option<&str>) -> bool {
+        match self {
+            Self::In(values) => value.is_some_and(|value| values.iter().any(|one| one == value)),
+            Self::NotIn(values) => value.is_none_or(|value| values.iter().all(|one| one != value)),
+            Self::Exists => value.is_some(),
+            Self::Absent => value.is_none(),
+        }
+    }
+}
+
+impl Facts {
+    /// Takes from an object what selectors of its type can ask.
+    pub fn of(info: &TypeInfo, object: &Value) -> Self {
+        let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
+        let text = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            Value::Null | Value::Array(_) | Value::Object(_) => String::new(),
+            other => other.to_string(),
+        };
+        let field = |path: &&'static str| {
+            let value = path.split('.').try_fold(object, |value, name| value.get(name));
+            let absent = if *path == "spec.unschedulable" || *path == "spec.hostNetwork" { "false" } else { "" };
+            (*path, value.map_or_else(|| absent.to_owned(), text))
+        };
+        Self {
+            labels: labels.into_iter().flatten().map(|(key, value)| (key.clone(), text(value))).collect(),
+            fields: info.selectable_fields().iter().map(field).collect(),
+        }
+    }
+}
+
+/// Splits at commas outside parentheses.
+fn split(text: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut parts) = (0_u32, 0, Vec::new());
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                parts.push(text[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(text[start..].trim());
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+fn label_requirement(text: &str) -> Result<Requirement, ApiError> {
+    if let Some(equality) = equality(text) {
+        return Ok(equality);
+    }
+    if let Some((head, set)) = text.split_once('(') {
+        let set = set.strip_suffix(')').ok_or_else(|| unparsable(text))?;
+        let values = set.split(',').map(|value| value.trim().to_owned()).collect();
+        let mut words = head.split_whitespace();
+        return match (words.next(), words.next(), words.next()) {
+            (Some(key), Some("in"), None) => Ok(Requirement { key: key.to_owned(), test: Test::In(values) }),
+            (Some(key), Some("notin"), None) => Ok(Requirement { key: key.to_owned(), test: Test::NotIn(values) }),
+            _ => Err(unparsable(text)),
+        };
+    }
+    let (key, presence) = text.strip_prefix('!').map_or((text, Test::Exists), |key| (key.trim(), Test::Absent));
+    if key.is_empty() || key.contains(char::is_whitespace) {
+        return Err(unparsable(text));
+    }
+    Ok(Requirement { key: key.to_owned(), test: presence })
+}
+
+fn field_requirement(text: &str) -> Result<Requirement, ApiError> {
+    equality(text).ok_or_else(|| ApiError::bad_request(format!("invalid field selector: {text:?}")))
+}
+
+fn equality(text: &str) -> Option<Requirement> {
+    if text.contains('(') {
+        return None;
+    }
+    let make = |key: &str, value: &str, test: fn(Vec<String>) -> Test| {
+        let (key, value) = (key.trim(), value.trim());
+        (!key.is_empty()).then(|| Requirement { key: key.to_owned(), test: test(vec![value.to_owned()]) })
+    };
+    if let Some((key, value)) = text.split_once("!=") {
+        return make(key, value, Test::NotIn);
+    }
+    let (key, value) = text.split_once("==").or_else(|| text.split_once('='))?;
+    make(key, value, Test::In)
+}
+
+fn unparsable(text: &str) -> ApiError {
+    ApiError::bad_request(format!("unable to parse requirement: {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::simulator::types::builtin;
+
+    #[track_caller]
+    fn check(labels: &str, fields: &str, expected: bool) {
+        let info = builtin().into_iter().find(|info| info.resource.plural == "pods").unwrap();
+        let pod = json!({"metadata": {"labels": {"app": "web", "tier": "front"}}, "spec": {"nodeName": "n1"}});
+        let facts = Facts::of(&info, &pod);
+        let selector = Selector::parse(&info, labels, fields).unwrap();
+        let key = KeyRef { namespace: "default", name: "web-1" };
+        assert_eq!(selector.matches(key, || &facts), expected, "{labels} {fields}");
+    }
+
+    #[test]
+    fn selectors_mean_what_the_api_says() {
+        check("", "", true);
+        check("app=web", "", true);
+        check("app==web,tier!=back", "", true);
+        check("app in (api, web),!gone", "", true);
+        check("app notin (web)", "", false);
+        check("missing!=x", "", true);
+        check("tier", "", true);
+        check("!tier", "", false);
+        check("", "metadata.name=web-1,spec.nodeName=n1", true);
+        check("", "spec.nodeName!=n1", false);
+        check("", "status.phase=", true);
+        check("", "metadata.namespace=other", false);
+    }
+
+    #[test]
+    fn unsupported_fields_and_bad_syntax_are_bad_requests() {
+        let info = builtin().remove(2);
+        for (labels, fields) in [("", "spec.image=x"), ("a b", ""), ("a in (x", ""), ("", "metadata.name")] {
+            assert_eq!(Selector::parse(&info, labels, fields).unwrap_err().code, 400, "{labels} {fields}");
+        }
+    }
+}

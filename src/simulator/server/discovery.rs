@@ -1,0 +1,183 @@
+//! Discovery, version and health.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    super::{store::Store, types::TypeInfo},
+    request::Call,
+};
+
+const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+/// Answers a discovery path; `None` if it is none.
+pub(super) fn answer(store: &Store, call: &Call) -> Option<Value> {
+    let segments: Vec<&str> = call.path.split('/').filter(|segment| !segment.is_empty()).collect();
+    let aggregated = is_aggregated(call);
+    match segments[..] {
+        ["api"] if aggregated => Some(aggregate(store, call, true)),
+        ["apis"] if aggregated => Some(aggregate(store, call, false)),
+        ["api"] => Some(json!({
+            "kind": "APIVersions", "versions": ["v1"],
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1"}],
+        })),
+        ["apis"] => {
+            let groups: Vec<_> = groups(store).into_iter().filter(|group| !group.is_empty()).collect();
+            let groups: Vec<_> = groups.iter().map(|group| group_document(store, group)).collect();
+            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+        }
+        ["api", version] => resources(store, "", version),
+        ["apis", group, version] => resources(store, group, version),
+        ["apis", group] if groups(store).iter().any(|found| found == group) => {
+            let mut document = group_document(store, group);
+            document["kind"] = json!("APIGroup");
+            document["apiVersion"] = json!("v1");
+            Some(document)
+        }
+        ["openapi", "v3"] => Some(openapi_index(store)),
+        ["openapi", "v3", "api", version] => openapi(store, "", version),
+        ["openapi", "v3", "apis", group, version] => openapi(store, group, version),
+        ["version"] => Some(json!({
+            "major": "1", "minor": "36", "gitVersion": "v1.36.0-simulator", "gitCommit": "", "gitTreeState": "clean",
+            "buildDate": "2026-01-01T00:00:00Z", "goVersion": "none", "compiler": "rustc", "platform": "simulator",
+        })),
+        _ => None,
+    }
+}
+
+/// Returns whether the aggregated form is asked for, and answered on this path.
+pub(super) fn is_aggregated(call: &Call) -> bool {
+    call.accept.contains("as=APIGroupDiscoveryList") && matches!(call.path.trim_matches('/'), "api" | "apis")
+}
+
+/// Returns the version of aggregated discovery to answer in.
+pub(super) fn aggregated_version(call: &Call) -> &'static str {
+    if call.accept.contains("v=v2;") || call.accept.ends_with("v=v2") || call.accept.contains("v=v2,") {
+        "v2"
+    } else {
+        "v2beta1"
+    }
+}
+
+fn groups(store: &Store) -> Vec<String> {
+    let mut groups = Vec::new();
+    for (_, info) in store.types() {
+        if !groups.contains(&info.resource.group) {
+            groups.push(info.resource.group.clone());
+        }
+    }
+    groups
+}
+
+fn versions<'a>(store: &'a Store, group: &str) -> Vec<&'a str> {
+    let mut versions = Vec::new();
+    for (_, info) in store.types() {
+        if info.resource.group == group && !versions.contains(&info.resource.version.as_str()) {
+            versions.push(info.resource.version.as_str());
+        }
+    }
+    versions
+}
+
+fn group_document(store: &Store, group: &str) -> Value {
+    let versions: Vec<_> = versions(store, group)
+        .into_iter()
+        .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
+        .collect();
+    json!({"name": group, "preferredVersion": versions.first(), "versions": versions})
+}
+
+fn of_version<'a>(store: &'a Store, group: &str, version: &str) -> Vec<&'a TypeInfo> {
+    let infos = store.types().map(|(_, info)| &**info);
+    infos.filter(|info| info.resource.group == group && info.resource.version == version).collect()
+}
+
+fn resources(store: &Store, group: &str, version: &str) -> Option<Value> {
+    let infos = of_version(store, group, version);
+    let group_version = infos.first()?.resource.api_version();
+    let mut resources = Vec::new();
+    for info in infos {
+        let resource = &info.resource;
+        resources.push(json!({
+            "name": resource.plural, "singularName": info.singular, "namespaced": resource.namespaced,
+            "kind": resource.kind, "verbs": VERBS, "shortNames": info.short_names,
+        }));
+        if info.status {
+            resources.push(json!({
+                "name": format!("{}/status", resource.plural), "singularName": "", "namespaced": resource.namespaced,
+                "kind": resource.kind, "verbs": ["get", "patch", "update"],
+            }));
+        }
+    }
+    Some(json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources,
+    }))
+}
+
+fn aggregate(store: &Store, call: &Call, core: bool) -> Value {
+    let groups = groups(store).into_iter().filter(|group| group.is_empty() == core);
+    let items: Vec<_> = groups
+        .map(|group| {
+            let versions: Vec<_> = versions(store, &group)
+                .into_iter()
+                .map(|version| {
+                    let resources: Vec<_> = of_version(store, &group, version).into_iter().map(aggregated).collect();
+                    json!({"version": version, "freshness": "Current", "resources": resources})
+                })
+                .collect();
+            let metadata = if core { json!({"creationTimestamp": null}) } else { json!({"name": group}) };
+            json!({"metadata": metadata, "versions": versions})
+        })
+        .collect();
+    let version = format!("apidiscovery.k8s.io/{}", aggregated_version(call));
+    json!({"kind": "APIGroupDiscoveryList", "apiVersion": version, "metadata": {}, "items": items})
+}
+
+fn aggregated(info: &TypeInfo) -> Value {
+    let resource = &info.resource;
+    let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
+    let scope = if resource.namespaced { "Namespaced" } else { "Cluster" };
+    let mut document = json!({
+        "resource": resource.plural, "responseKind": kind, "scope": scope, "singularResource": info.singular,
+        "verbs": VERBS, "shortNames": info.short_names,
+    });
+    if info.status {
+        document["subresources"] =
+            json!([{"subresource": "status", "responseKind": kind, "verbs": ["get", "patch", "update"]}]);
+    }
+    document
+}
+
+/// Lists the `OpenAPI` documents, one a group and version.
+fn openapi_index(store: &Store) -> Value {
+    let mut paths = Map::new();
+    for (_, info) in store.types() {
+        let version = &info.resource.version;
+        let path = match info.resource.group.as_str() {
+            "" => format!("api/{version}"),
+            group => format!("apis/{group}/{version}"),
+        };
+        let url = json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
+        paths.insert(path, url);
+    }
+    json!({"paths": paths})
+}
+
+/// An `OpenAPI` document without schemas: it says that the server validates fields, so that kubectl does not try to.
+fn openapi(store: &Store, group: &str, version: &str) -> Option<Value> {
+    let infos = of_version(store, group, version);
+    infos.first()?;
+    let paths: Map<String, Value> = infos
+        .into_iter()
+        .map(|info| {
+            let resource = &info.resource;
+            let path = format!("{}/{{name}}", resource.path(Some("{namespace}")));
+            let parameters = json!([{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}]);
+            let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
+            let responses = json!({"200": {"description": "OK"}});
+            let operation =
+                json!({"parameters": parameters, "responses": responses, "x-kubernetes-group-version-kind": kind});
+            (path, json!({"patch": operation}))
+        })
+        .collect();
+    Some(json!({"openapi": "3.0.0", "info": {"title": "simulator", "version": "v1"}, "paths": paths}))
+}

@@ -1,0 +1,125 @@
+//! Lists (A-2) and waiting for a version (A-6).
+
+use bytes::Bytes;
+use serde_json::json;
+
+use super::{
+    super::{
+        error::ApiError,
+        selector::Selector,
+        store::{Continue, ListQuery, Page, Stored, TypeId},
+        types::TypeInfo,
+    },
+    Shared,
+    body::Batch,
+    request::{Call, Resource, Shape},
+};
+
+/// Answers a list with its body.
+pub(super) async fn list(
+    shared: &Shared,
+    call: &Call,
+    resource: &Resource,
+    id: TypeId,
+    info: &TypeInfo,
+) -> Result<Batch, ApiError> {
+    let mut query = query(shared, call, resource, info)?;
+    let version = call.param("resourceVersion");
+    if !matches!(version, "" | "0") {
+        let asked = parse_version(version)?;
+        wait_for_version(shared, asked).await?;
+        let exact = match call.param("resourceVersionMatch") {
+            "Exact" => true,
+            "" => query.limit.is_some(),
+            _ => false,
+        };
+        query.exact = exact.then_some(asked);
+    }
+    let page = shared.store.lock().list(id, &query)?;
+    Ok(body(info, &page, call.shape()))
+}
+
+fn query(shared: &Shared, call: &Call, resource: &Resource, info: &TypeInfo) -> Result<ListQuery, ApiError> {
+    let version = call.param("resourceVersion");
+    if call.query.contains_key("sendInitialEvents") {
+        return Err(ApiError::new(422, "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list"));
+    }
+    let after = match call.param("continue") {
+        "" => None,
+        _ if !version.is_empty() => {
+            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        token => Some(Continue::parse(token)?),
+    };
+    match call.param("resourceVersionMatch") {
+        "" => {}
+        "Exact" if !matches!(version, "" | "0") => {}
+        "NotOlderThan" if !version.is_empty() && after.is_none() => {}
+        other => return Err(ApiError::bad_request(format!("resourceVersionMatch: Invalid value: {other:?}"))),
+    }
+    let limit = call.number("limit")?.filter(|limit| *limit > 0);
+    let limit = limit.filter(|_| version != "0" || !shared.options.watch_cache);
+    Ok(ListQuery {
+        namespace: resource.namespace.clone(),
+        selector: Selector::parse(info, call.param("labelSelector"), call.param("fieldSelector"))?,
+        limit: limit.and_then(|limit| usize::try_from(limit).ok()),
+        after,
+        exact: None,
+    })
+}
+
+/// Reads a `resourceVersion`.
+pub(super) fn parse_version(text: &str) -> Result<u64, ApiError> {
+    text.parse().map_err(|_| ApiError::bad_request(format!("resourceVersion: Invalid value: {text:?}: not a version")))
+}
+
+/// Waits until the store has reached `version`; 504 if that takes too long (A-6).
+pub(super) async fn wait_for_version(shared: &Shared, version: u64) -> Result<(), ApiError> {
+    let mut changes = shared.store.changes();
+    let reached = changes.wait_for(|current| *current >= version);
+    match tokio::time::timeout(shared.options.fresh_timeout, reached).await {
+        Ok(Ok(_)) => Ok(()),
+        _ => Err(ApiError::too_large(version, shared.store.version())),
+    }
+}
+
+fn body(info: &TypeInfo, page: &Page, shape: Shape) -> Batch {
+    let mut metadata = json!({"resourceVersion": page.version.to_string()});
+    if let Some(next) = &page.next {
+        metadata["continue"] = json!(next.to_token());
+        if let Some(remaining) = next.remaining {
+            metadata["remainingItemCount"] = json!(remaining);
+        }
+    }
+    let (kind, version) = match shape {
+        Shape::Whole => (info.list_kind.as_str(), info.resource.api_version()),
+        Shape::Metadata => ("PartialObjectMetadataList", "meta.k8s.io/v1".to_owned()),
+    };
+    let mut batch = Batch::default();
+    batch.push(format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{metadata},"items":["#));
+    for (at, object) in page.items.iter().enumerate() {
+        let first = at == 0;
+        match shape {
+            Shape::Whole if info.typed => {
+                batch.push(Bytes::from_static(if first { b"{" } else { b",{" }));
+                batch.push(object.json_from_metadata());
+            }
+            Shape::Whole => {
+                batch.push(Bytes::from_static(if first { b"" } else { b"," }));
+                batch.push(object.json());
+            }
+            Shape::Metadata => {
+                batch.push(Bytes::from_static(if first { b"" } else { b"," }));
+                batch.push(partial(object));
+            }
+        }
+    }
+    batch.push(Bytes::from_static(b"]}\n"));
+    batch
+}
+
+/// Returns an object's metadata as a `PartialObjectMetadata`.
+pub(super) fn partial(object: &Stored) -> String {
+    let metadata = object.metadata();
+    format!(r#"{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{metadata}}}"#)
+}

@@ -1,0 +1,324 @@
+//! From a request to an answer.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        error::ApiError,
+        faults::{Fault, Verb},
+        selector::Selector,
+        shared::now,
+        store::{Deletion, ListQuery, Part, PatchKind, Preconditions, Stored, TypeId, WriteContext},
+        types::TypeInfo,
+    },
+    Line, Shared,
+    body::{Batch, Body, cut, full},
+    discovery, list,
+    list::partial,
+    request::{Call, Resource, Shape, Target},
+    watch,
+};
+use crate::object::ObjectKey;
+
+/// The largest body taken, as etcd's limit for a request.
+const MAX_BODY: usize = 3 << 20;
+
+/// Answers one request. An error closes the connection without an answer.
+pub(super) async fn respond(
+    shared: Arc<Shared>,
+    line: Arc<Line>,
+    request: Request<Incoming>,
+) -> io::Result<Response<Body>> {
+    let call = match Call::of(request.method(), request.uri(), request.headers()) {
+        Ok(call) => call,
+        Err(error) => return Ok(refusal(&error)),
+    };
+    shared.saw(call.seen());
+    let faults = shared.faults.decide(&call.path, call.verb());
+    let mut limit = None;
+    for fault in &faults {
+        match fault {
+            Fault::Close => return Err(io::Error::other("a fault closes the connection")),
+            Fault::Reset => {
+                line.reset();
+                return Err(io::Error::other("a fault resets the connection"));
+            }
+            Fault::Stall => std::future::pending::<()>().await,
+            Fault::Delay(delay) => tokio::time::sleep(*delay).await,
+            Fault::Status { code, retry_after } => {
+                let error = ApiError { retry_after: *retry_after, ..ApiError::new(*code, "a fault on demand") };
+                return Ok(refusal(&error));
+            }
+            Fault::CutAfterBytes(bytes) => limit = Some((*bytes, false)),
+            Fault::ResetAfterBytes(bytes) => limit = Some((*bytes, true)),
+            Fault::Table | Fault::WrongList if call.verb() == Verb::List => {
+                return Ok(wrong_list(fault));
+            }
+            _ => {}
+        }
+    }
+    let answer = answer(&shared, &line, &call, request, &faults).await;
+    let mut response = answer.unwrap_or_else(|error| refusal(&error));
+    if let Some((bytes, reset)) = limit {
+        response = response.map(|body| cut(body, bytes, reset, line));
+    }
+    Ok(response)
+}
+
+async fn answer(
+    shared: &Arc<Shared>,
+    line: &Arc<Line>,
+    call: &Call,
+    request: Request<Incoming>,
+    faults: &[Fault],
+) -> Result<Response<Body>, ApiError> {
+    let Target::Resource(resource) = &call.target else { return other(shared, call) };
+    if resource.group == "authorization.k8s.io" && call.method == Method::POST {
+        return review(resource, &read_body(request).await?);
+    }
+    let (id, info) = {
+        let store = shared.store.lock();
+        let found = store.find(&resource.group, &resource.version, &resource.plural);
+        let id = found.ok_or_else(ApiError::no_such_path)?;
+        (id, Arc::clone(store.info(id)))
+    };
+    if resource.namespace.is_some() && !info.resource.namespaced {
+        return Err(ApiError::no_such_path());
+    }
+    match resource.subresource.as_deref() {
+        Some("status") if info.status => {}
+        Some(_) => return Err(ApiError::no_such_path()),
+        None => {}
+    }
+    if call.method == Method::GET {
+        if call.flag("watch") {
+            let body = watch::watch(Arc::clone(shared), Arc::clone(line), call, resource, id, info, faults).await?;
+            return Ok(response(StatusCode::OK, body));
+        }
+        if let Some(name) = &resource.name {
+            return get(shared, call, resource, id, &info, name).await;
+        }
+        return Ok(response(StatusCode::OK, full(list::list(shared, call, resource, id, &info).await?)));
+    }
+    if call.query.contains_key("dryRun") {
+        return Err(ApiError::bad_request("dryRun is not simulated"));
+    }
+    if call.content_type.contains("protobuf") {
+        return Err(ApiError::new(415, "the simulator reads JSON only, not protobuf"));
+    }
+    let body = read_body(request).await?;
+    write(shared, call, resource, id, &info, &body)
+}
+
+fn other(shared: &Shared, call: &Call) -> Result<Response<Body>, ApiError> {
+    if call.method != Method::GET {
+        return Err(ApiError::new(405, "the server does not allow this method on the requested resource"));
+    }
+    let path = call.path.trim_end_matches('/');
+    if ["/readyz", "/livez", "/healthz"].iter().any(|health| path == *health || path.starts_with(&format!("{health}/")))
+    {
+        let mut batch = Batch::default();
+        batch.push(Bytes::from_static(b"ok"));
+        let mut response = response(StatusCode::OK, full(batch));
+        response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain"));
+        return Ok(response);
+    }
+    let document = discovery::answer(&shared.store.lock(), call).ok_or_else(ApiError::no_such_path)?;
+    let mut response = json_response(StatusCode::OK, &document);
+    if discovery::is_aggregated(call) {
+        let version = discovery::aggregated_version(call);
+        let content = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+        if let Ok(content) = content.parse() {
+            response.headers_mut().insert(header::CONTENT_TYPE, content);
+        }
+    }
+    Ok(response)
+}
+
+/// Answers what a client asks about its own rights: everything is allowed.
+fn review(resource: &Resource, body: &Bytes) -> Result<Response<Body>, ApiError> {
+    let mut review = parse(body)?;
+    let status = match resource.plural.as_str() {
+        "selfsubjectaccessreviews" | "subjectaccessreviews" => json!({"allowed": true}),
+        "selfsubjectrulesreviews" => json!({
+            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}], "incomplete": false,
+        }),
+        _ => return Err(ApiError::no_such_path()),
+    };
+    review.as_object_mut().ok_or_else(|| ApiError::bad_request("not an object"))?.insert("status".to_owned(), status);
+    Ok(json_response(StatusCode::CREATED, &review))
+}
+
+async fn get(
+    shared: &Shared,
+    call: &Call,
+    resource: &Resource,
+    id: TypeId,
+    info: &TypeInfo,
+    name: &str,
+) -> Result<Response<Body>, ApiError> {
+    let version = call.param("resourceVersion");
+    if !matches!(version, "" | "0") {
+        list::wait_for_version(shared, list::parse_version(version)?).await?;
+    }
+    let key = ObjectKey::new(resource.namespace.as_deref().unwrap_or_default(), name);
+    let found = shared.store.lock().get(id, &key).map(Arc::clone);
+    let object = found.ok_or_else(|| ApiError::not_found(info, name))?;
+    Ok(object_response(StatusCode::OK, &object, call.shape()))
+}
+
+fn write(
+    shared: &Shared,
+    call: &Call,
+    resource: &Resource,
+    id: TypeId,
+    info: &TypeInfo,
+    body: &Bytes,
+) -> Result<Response<Body>, ApiError> {
+    let namespace = resource.namespace.clone().unwrap_or_default();
+    if info.resource.namespaced && namespace.is_empty() {
+        return Err(ApiError::new(405, "the server does not allow this method on the requested resource"));
+    }
+    let time = now();
+    let part = if resource.subresource.is_some() { Part::Status } else { Part::Main };
+    let context = WriteContext { time: &time, manager: call.manager(), part };
+    let key = resource.name.as_ref().map(|name| ObjectKey::new(&namespace, name));
+    let mut store = shared.store.lock();
+    let before = store.version();
+    let answer = match (&call.method, key) {
+        (&Method::POST, None) => {
+            let namespaces = store.find_name("namespaces").map(|id| (id, Arc::clone(store.info(id))));
+            if let Some((namespaces, namespace_info)) = namespaces
+                && info.resource.namespaced
+                && store.get(namespaces, &ObjectKey::new("", &namespace)).is_none()
+            {
+                return Err(ApiError::not_found(&namespace_info, &namespace));
+            }
+            let object = store.create(id, &namespace, parse(body)?, &context)?;
+            object_response(StatusCode::CREATED, &object, call.shape())
+        }
+        (&Method::PUT, Some(key)) => {
+            let object = store.update(id, &key, parse(body)?, &context)?;
+            object_response(StatusCode::OK, &object, call.shape())
+        }
+        (&Method::PATCH, Some(key)) => {
+            let kind = patch_kind(&call.content_type)?;
+            let existed = store.get(id, &key).is_some();
+            let object = store.patch(id, &key, parse(body)?, kind, &context)?;
+            let code = if existed { StatusCode::OK } else { StatusCode::CREATED };
+            object_response(code, &object, call.shape())
+        }
+        (&Method::DELETE, Some(key)) => deleted(info, &store.delete(id, &key, &preconditions(body)?, &context)?),
+        (&Method::DELETE, None) => {
+            let selector = Selector::parse(info, call.param("labelSelector"), call.param("fieldSelector"))?;
+            let namespace = resource.namespace.clone();
+            let page = store.list(id, &ListQuery { namespace, selector, ..ListQuery::default() })?;
+            for object in page.items {
+                store.delete(id, object.key(), &Preconditions::default(), &context)?;
+            }
+            json_response(
+                StatusCode::OK,
+                &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}),
+            )
+        }
+        _ => return Err(ApiError::new(405, "the server does not allow this method on the requested resource")),
+    };
+    if store.version() != before {
+        shared.store.announce(store);
+    }
+    Ok(answer)
+}
+
+fn patch_kind(content_type: &str) -> Result<PatchKind, ApiError> {
+    match content_type.split(';').next().unwrap_or_default().trim() {
+        "application/merge-patch+json" | "application/strategic-merge-patch+json" => Ok(PatchKind::Merge),
+        "application/apply-patch+yaml" => Ok(PatchKind::Apply),
+        other => Err(ApiError::new(415, format!("the body of the request was in an unknown format - {other:?}"))),
+    }
+}
+
+fn preconditions(body: &Bytes) -> Result<Preconditions, ApiError> {
+    if body.is_empty() {
+        return Ok(Preconditions::default());
+    }
+    let options = parse(body)?;
+    let text = |name: &str| options["preconditions"][name].as_str().map(str::to_owned);
+    Ok(Preconditions { uid: text("uid"), resource_version: text("resourceVersion") })
+}
+
+fn deleted(info: &TypeInfo, deletion: &Deletion) -> Response<Body> {
+    match deletion {
+        Deletion::Waiting(object) => object_response(StatusCode::OK, object, Shape::Whole),
+        Deletion::Done(object) => {
+            let details = json!({
+                "name": object.key().as_ref().name, "group": info.resource.group, "kind": info.resource.plural,
+                "uid": object.value()["metadata"]["uid"],
+            });
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
+            });
+            json_response(StatusCode::OK, &status)
+        }
+    }
+}
+
+async fn read_body(request: Request<Incoming>) -> Result<Bytes, ApiError> {
+    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+    body.map(http_body_util::Collected::to_bytes).map_err(|error| ApiError::new(413, error.to_string()))
+}
+
+fn parse(body: &Bytes) -> Result<Value, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))
+}
+
+fn wrong_list(fault: &Fault) -> Response<Body> {
+    let metadata = json!({"resourceVersion": "1"});
+    let document = if *fault == Fault::Table {
+        json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": []})
+    } else {
+        json!({"kind": "BananaList", "apiVersion": "fruit.example/v1", "metadata": metadata, "items": []})
+    };
+    json_response(StatusCode::OK, &document)
+}
+
+fn refusal(error: &ApiError) -> Response<Body> {
+    let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json_response(code, &error.status());
+    if let Some(seconds) = error.retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+fn object_response(code: StatusCode, object: &Stored, shape: Shape) -> Response<Body> {
+    let mut batch = Batch::default();
+    match shape {
+        Shape::Whole => batch.push(object.json()),
+        Shape::Metadata => batch.push(partial(object)),
+    }
+    batch.push(Bytes::from_static(b"\n"));
+    response(code, full(batch))
+}
+
+fn json_response(code: StatusCode, document: &Value) -> Response<Body> {
+    let mut batch = Batch::default();
+    batch.push(document.to_string());
+    batch.push(Bytes::from_static(b"\n"));
+    response(code, full(batch))
+}
+
+fn response(code: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-cache, private"));
+    response
+}

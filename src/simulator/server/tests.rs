@@ -1,0 +1,465 @@
+//! The server as kube-rs' own client and plain requests see it.
+#![expect(clippy::disallowed_methods, reason = "tests measure time")]
+
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::{
+    Api, Client, Config, Error,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+    core::{DynamicObject, PartialObjectMeta},
+    discovery::Discovery,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::simulator::*;
+
+fn start() -> Simulator {
+    start_with(|_| {})
+}
+
+fn start_with(change: impl FnOnce(&mut SimulatorOptions)) -> Simulator {
+    let mut options = SimulatorOptions {
+        bookmark_interval: Duration::from_millis(100),
+        fresh_timeout: Duration::from_millis(200),
+        ..SimulatorOptions::default()
+    };
+    change(&mut options);
+    Simulator::start(options).unwrap()
+}
+
+fn client(simulator: &Simulator) -> Client {
+    let mut config = Config::new(simulator.url().parse().unwrap());
+    config.default_retry = false;
+    Client::try_from(config).unwrap()
+}
+
+fn configmap(name: &str, value: &str) -> ConfigMap {
+    let object = json!({"metadata": {"name": name, "labels": {"v": value}}, "data": {"v": value}});
+    serde_json::from_value(object).unwrap()
+}
+
+fn pod(name: &str, app: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"app": app}}, "spec": {"nodeName": "n1", "containers": []}})
+}
+
+/// One GET on a connection of its own: status line and headers, and the body as far as it came within `patience`.
+async fn get(simulator: &Simulator, path: &str, accept: &str, patience: Duration) -> (String, String) {
+    let mut stream = tokio::net::TcpStream::connect(simulator.address()).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = Vec::new();
+    let read = async {
+        let mut buffer = vec![0; 65536];
+        while let Ok(len) = stream.read(&mut buffer).await
+            && len > 0
+        {
+            text.extend_from_slice(&buffer[..len]);
+        }
+    };
+    drop(tokio::time::timeout(patience, read).await);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    (head.to_owned(), body.to_owned())
+}
+
+const PATIENT: Duration = Duration::from_secs(5);
+
+/// The watch frames in a chunked body.
+fn frames(body: &str) -> Vec<Value> {
+    body.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(Value::is_object).collect()
+}
+
+fn types(frames: &[Value]) -> Vec<&str> {
+    frames.iter().map(|frame| frame["type"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn kube_can_create_get_list_patch_replace_and_delete() {
+    let simulator = start();
+    let api: Api<ConfigMap> = Api::namespaced(client(&simulator), "default");
+    let created = api.create(&PostParams::default(), &configmap("a", "1")).await.unwrap();
+    assert!(created.metadata.uid.is_some());
+    let error = api.create(&PostParams::default(), &configmap("a", "1")).await.unwrap_err();
+    assert!(matches!(error, Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists"));
+    let patch = Patch::Merge(json!({"data": {"w": "2"}}));
+    let patched = api.patch("a", &PatchParams::apply("tester"), &patch).await.unwrap();
+    assert_eq!(patched.data.unwrap().len(), 2);
+    let error = api.replace("a", &PostParams::default(), &created).await.unwrap_err();
+    assert!(matches!(error, Error::Api(status) if status.code == 409 && status.reason == "Conflict"));
+    let apply = Patch::Apply(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}}));
+    api.patch("b", &PatchParams::apply("tester"), &apply).await.unwrap();
+    assert_eq!(api.list(&ListParams::default()).await.unwrap().items.len(), 2);
+    api.delete("a", &DeleteParams::default()).await.unwrap();
+    let error = api.get("a").await.unwrap_err();
+    assert!(matches!(error, Error::Api(status) if status.code == 404));
+    let missing: Api<ConfigMap> = Api::namespaced(client(&simulator), "missing");
+    let error = missing.create(&PostParams::default(), &configmap("a", "1")).await.unwrap_err();
+    assert!(matches!(error, Error::Api(status) if status.code == 404 && status.message.contains("namespaces")));
+}
+
+#[tokio::test]
+async fn kube_sees_a_watch_through_a_selector_a_3() {
+    let simulator = start();
+    let store = simulator.store();
+    store.create("pods", pod("a", "web")).unwrap();
+    let api: Api<Pod> = Api::namespaced(client(&simulator), "default");
+    let params = WatchParams::default().labels("app=web");
+    let watch = api.watch(&params, "0").await.unwrap();
+    let mut watch =
+        std::pin::pin!(watch.try_filter(|event| { std::future::ready(!matches!(event, WatchEvent::Bookmark(_))) }));
+    let mut next = async || match watch.next().await.unwrap().unwrap() {
+        WatchEvent::Added(pod) => ("ADDED", pod.metadata.name.unwrap()),
+        WatchEvent::Modified(pod) => ("MODIFIED", pod.metadata.name.unwrap()),
+        WatchEvent::Deleted(pod) => ("DELETED", pod.metadata.name.unwrap()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(next().await, ("ADDED", "a".to_owned()));
+    store.create("pods", pod("b", "api")).unwrap();
+    store.patch("pods", "default", "b", json!({"metadata": {"labels": {"app": "web"}}})).unwrap();
+    assert_eq!(next().await, ("ADDED", "b".to_owned()));
+    store.patch("pods", "default", "a", json!({"status": {"phase": "Running"}})).unwrap();
+    assert_eq!(next().await, ("MODIFIED", "a".to_owned()));
+    store.patch("pods", "default", "a", json!({"metadata": {"labels": {"app": "api"}}})).unwrap();
+    assert_eq!(next().await, ("DELETED", "a".to_owned()));
+    store.delete("pods", "default", "a").unwrap();
+    store.delete("pods", "default", "b").unwrap();
+    assert_eq!(next().await, ("DELETED", "b".to_owned()));
+}
+
+#[tokio::test]
+async fn kube_gets_streaming_lists_with_their_marker_a_4() {
+    let simulator = start();
+    for name in ["a", "b"] {
+        simulator.store().create("pods", pod(name, "web")).unwrap();
+    }
+    let api: Api<Pod> = Api::all(client(&simulator));
+    let watch = api.watch(&WatchParams::default().initial_events(), "0").await.unwrap();
+    let mut watch = std::pin::pin!(watch);
+    let mut added = 0;
+    loop {
+        match watch.next().await.unwrap().unwrap() {
+            WatchEvent::Added(_) => added += 1,
+            WatchEvent::Bookmark(bookmark) => {
+                let marker = bookmark.metadata.annotations.get("k8s.io/initial-events-end");
+                assert_eq!(marker.map(String::as_str), Some("true"));
+                assert_eq!(bookmark.metadata.resource_version, simulator.store().version().to_string());
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(added, 2);
+    simulator.store().delete("pods", "default", "a").unwrap();
+    while !matches!(watch.next().await.unwrap().unwrap(), WatchEvent::Deleted(_)) {}
+}
+
+#[tokio::test]
+async fn servers_without_streaming_lists_refuse_or_ignore_them() {
+    let path = "/api/v1/pods?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1";
+    let refused = start_with(|options| options.streaming_lists = StreamingLists::Refused);
+    let (head, body) = get(&refused, path, "application/json", PATIENT).await;
+    assert!(head.starts_with("HTTP/1.1 422") && body.contains("sendInitialEvents"), "{head} {body}");
+    let ignored = start_with(|options| options.streaming_lists = StreamingLists::Ignored);
+    ignored.store().create("pods", pod("a", "web")).unwrap();
+    let (_, body) = get(&ignored, &format!("{path}&allowWatchBookmarks=true"), "application/json", PATIENT).await;
+    assert!(types(&frames(&body)).contains(&"ADDED") && !body.contains("initial-events-end"), "{body}");
+}
+
+#[tokio::test]
+async fn lists_are_paged_and_their_items_lack_kinds_unless_custom_a_7() {
+    let simulator = start();
+    let mut workload = Workload::new(1);
+    workload.populate(simulator.store(), Sizes { deployments: 5, ..Sizes::default() }).unwrap();
+    let api: Api<Pod> = Api::all(client(&simulator));
+    let first = api.list(&ListParams::default().limit(15)).await.unwrap();
+    assert_eq!((first.items.len(), first.metadata.remaining_item_count), (15, Some(5)));
+    let token = first.metadata.continue_.unwrap();
+    let second = api.list(&ListParams::default().limit(15).continue_token(&token)).await.unwrap();
+    assert_eq!((second.items.len(), second.metadata.continue_), (5, None));
+    let list = |path: &'static str| {
+        let simulator = &simulator;
+        async move {
+            let (_, body) = get(simulator, path, "application/json", PATIENT).await;
+            serde_json::from_str::<Value>(&body).unwrap()
+        }
+    };
+    let pods = list("/api/v1/pods?resourceVersion=0&limit=1").await;
+    assert_eq!(pods["kind"], "PodList");
+    assert_eq!(pods["items"].as_array().unwrap().len(), 20, "the watch cache ignores limit at version 0 (A-2)");
+    assert!(pods["items"][0].get("kind").is_none() && pods["items"][0]["metadata"]["name"].is_string());
+    let sites = list("/apis/demo.deltabus.dev/v1/websites").await;
+    assert_eq!((&sites["kind"], &sites["items"][0]["kind"]), (&json!("WebsiteList"), &json!("Website")));
+    let one = list("/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-0001,status.phase!%3DFailed").await;
+    assert!(one["items"].as_array().unwrap().len() < 20);
+    assert_eq!(list("/api/v1/pods?fieldSelector=spec.image=x").await["code"], 400);
+    assert_eq!(list("/api/v1/pods?resourceVersion=5&continue=6e6f77").await["code"], 400);
+}
+
+#[tokio::test]
+async fn metadata_only_requests_get_metadata_only() {
+    let simulator = start();
+    simulator.store().create("pods", pod("a", "web")).unwrap();
+    let api: Api<PartialObjectMeta<Pod>> = Api::all(client(&simulator));
+    let list = api.list_metadata(&ListParams::default()).await.unwrap();
+    assert_eq!(list.items[0].metadata.name.as_deref(), Some("a"));
+    let accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    let (_, body) = get(&simulator, "/api/v1/pods?watch=1&timeoutSeconds=1", accept, PATIENT).await;
+    let frame = &frames(&body)[0]["object"];
+    assert_eq!(frame["kind"], "PartialObjectMetadata");
+    assert!(frame.get("spec").is_none() && frame["metadata"]["name"] == "a");
+}
+
+#[tokio::test]
+async fn expired_and_future_versions_are_refused_a_6() {
+    let simulator = start();
+    let store = simulator.store();
+    store.create("pods", pod("a", "web")).unwrap();
+    let old = store.version();
+    store.create("pods", pod("b", "web")).unwrap();
+    store.compact();
+    let path = format!("/api/v1/pods?watch=true&resourceVersion={old}");
+    let (head, body) = get(&simulator, &path, "application/json", PATIENT).await;
+    let event = &frames(&body)[0];
+    assert!(head.starts_with("HTTP/1.1 200"));
+    assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
+    let path = format!("/api/v1/pods?limit=5&resourceVersion={old}");
+    let (head, _) = get(&simulator, &path, "application/json", PATIENT).await;
+    assert!(head.starts_with("HTTP/1.1 410"), "limit with a version is exact (A-2): {head}");
+    let before = Instant::now();
+    let path = format!("/api/v1/pods?resourceVersion={}", old + 100);
+    let (head, body) = get(&simulator, &path, "application/json", PATIENT).await;
+    assert!(head.starts_with("HTTP/1.1 504") && head.to_lowercase().contains("retry-after: 1"), "{head}");
+    assert!(body.contains("ResourceVersionTooLarge") && before.elapsed() >= Duration::from_millis(200));
+}
+
+#[tokio::test]
+async fn bookmarks_come_periodically_and_before_the_timeout_a_5() {
+    let simulator = start();
+    let version = simulator.store().version();
+    let path = format!("/api/v1/pods?watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds=1");
+    simulator.store().advance(7);
+    let before = Instant::now();
+    let (_, body) = get(&simulator, &path, "application/json", PATIENT).await;
+    assert!((1.0..2.0).contains(&before.elapsed().as_secs_f64()));
+    let frames = frames(&body);
+    assert!((8..=12).contains(&frames.len()) && types(&frames).iter().all(|kind| *kind == "BOOKMARK"), "{body}");
+    let last = &frames.last().unwrap()["object"];
+    assert_eq!(last["metadata"]["resourceVersion"], (version + 7).to_string());
+    assert!(body.ends_with("0\r\n\r\n"), "a timeout is a clean end");
+}
+
+#[tokio::test]
+async fn definitions_come_and_go_in_discovery_and_under_watches() {
+    let simulator = start();
+    let mut workload = Workload::new(1);
+    workload.populate(simulator.store(), Sizes { websites: 2, ..Sizes::default() }).unwrap();
+    let both = [
+        Discovery::new(client(&simulator)).run().await.unwrap(),
+        Discovery::new(client(&simulator)).run_aggregated().await.unwrap(),
+    ];
+    for discovery in &both {
+        assert!(discovery.has_group("demo.deltabus.dev") && discovery.has_group(""));
+        let kinds = |group: &str| discovery.get(group).unwrap().recommended_resources().len();
+        assert_eq!((kinds(""), kinds("apps"), kinds("demo.deltabus.dev")), (8, 4, 1));
+    }
+    let group = both[1].get("demo.deltabus.dev").unwrap();
+    let (resource, capabilities) = group.recommended_kind("Website").unwrap();
+    assert!(capabilities.supports_operation("watch"));
+    let api: Api<DynamicObject> = Api::all_with(client(&simulator), &resource);
+    let watch = api.watch(&WatchParams::default().labels("team"), "0").await.unwrap();
+    let name = "websites.demo.deltabus.dev";
+    simulator.store().delete("customresourcedefinitions.apiextensions.k8s.io", "", name).unwrap();
+    let events: Vec<_> = watch.map(Result::unwrap).collect().await;
+    let deleted = events.iter().filter(|event| matches!(event, WatchEvent::Deleted(_))).count();
+    assert_eq!(deleted, 2, "the watch shows the deletions and ends");
+    let error = api.list(&ListParams::default()).await.unwrap_err();
+    assert!(matches!(error, Error::Api(status) if status.code == 404));
+}
+
+#[tokio::test]
+async fn requests_are_logged_as_they_were_asked() {
+    let simulator = start();
+    get(&simulator, "/api/v1/pods?limit=5&labelSelector=a%3Db", "application/json", PATIENT).await;
+    let requests = simulator.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!((&*requests[0].method, &*requests[0].path), ("GET", "/api/v1/pods"));
+    assert_eq!(requests[0].query["labelSelector"], "a=b");
+    simulator.clear_requests();
+    assert!(simulator.requests().is_empty());
+}
+
+#[tokio::test]
+async fn faults_answer_in_place_of_the_server() {
+    let simulator = start();
+    simulator.store().create("pods", pod("a", "web")).unwrap();
+    let faults = simulator.faults();
+    let list = || get(&simulator, "/api/v1/pods", "application/json", Duration::from_millis(500));
+    let cases = [
+        (Fault::Close, ""),
+        (Fault::Reset, ""),
+        (Fault::Stall, ""),
+        (Fault::Status { code: 429, retry_after: Some(7) }, "429 Too Many Requests"),
+        (Fault::Status { code: 410, retry_after: None }, "410 Gone"),
+        (Fault::Table, "200 OK"),
+    ];
+    for (fault, expected) in cases {
+        faults.add("/api/v1/pods", Verb::List, Times::Next(1), fault.clone()).unwrap();
+        let (head, body) = list().await;
+        let line = head.lines().next().unwrap_or_default();
+        assert_eq!(line.strip_prefix("HTTP/1.1 ").unwrap_or_default(), expected, "{fault:?}");
+        assert_eq!(body.contains("Table"), fault == Fault::Table);
+        assert_eq!(head.to_lowercase().contains("retry-after: 7"), expected.starts_with("429"));
+        let (head, _) = list().await;
+        assert!(head.starts_with("HTTP/1.1 200"), "after {fault:?}");
+    }
+    faults.add("*", Verb::Any, Times::Next(1), Fault::CutAfterBytes(10)).unwrap();
+    let (_, body) = list().await;
+    assert!(body.contains("{\"kind\":\"P") && !body.contains("PodList") && !body.contains("0\r\n\r\n"), "{body}");
+}
+
+#[tokio::test]
+async fn a_reset_is_a_reset() {
+    let simulator = start();
+    simulator.faults().add("*", Verb::Any, Times::Next(1), Fault::Reset).unwrap();
+    let mut stream = tokio::net::TcpStream::connect(simulator.address()).await.unwrap();
+    stream.write_all(b"GET /api HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let error = stream.read(&mut [0; 10]).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn faults_strike_in_the_middle_of_a_watch() {
+    let simulator = start();
+    for name in ["a", "b", "c", "d"] {
+        simulator.store().create("pods", pod(name, "web")).unwrap();
+    }
+    let cases: [(StreamFault, &[&str], bool); 9] = [
+        (StreamFault::End, &["ADDED", "ADDED"], true),
+        (StreamFault::Cut, &["ADDED", "ADDED"], false),
+        (StreamFault::Reset, &["ADDED", "ADDED"], false),
+        (StreamFault::Stall, &["ADDED", "ADDED"], false),
+        (StreamFault::Truncate, &["ADDED", "ADDED"], true),
+        (StreamFault::Error(410), &["ADDED", "ADDED", "ERROR"], true),
+        (StreamFault::Gap(1), &["ADDED", "ADDED", "ADDED"], true),
+        (StreamFault::WrongKind, &["ADDED", "ADDED", "MODIFIED", "ADDED", "ADDED"], true),
+        (StreamFault::LongFrame(100_000), &["ADDED", "ADDED", "BOOKMARK", "ADDED", "ADDED"], true),
+    ];
+    for (what, expected, clean) in cases {
+        simulator.faults().clear();
+        simulator.faults().add("*", Verb::Watch, Times::Always, Fault::At { events: 2, what }).unwrap();
+        let path = "/api/v1/pods?watch=true&resourceVersion=0&timeoutSeconds=1";
+        let (_, body) = get(&simulator, path, "application/json", Duration::from_millis(1500)).await;
+        assert_eq!(types(&frames(&body)), expected, "{what:?}");
+        assert_eq!(body.ends_with("0\r\n\r\n"), clean, "{what:?}");
+    }
+    simulator.faults().clear();
+    simulator.faults().add("*", Verb::Watch, Times::Always, Fault::At { events: 0, what: StreamFault::End }).unwrap();
+    let (head, body) = get(&simulator, "/api/v1/pods?watch=true", "application/json", PATIENT).await;
+    assert!(head.starts_with("HTTP/1.1 200") && body == "0\r\n\r\n", "{body}");
+}
+
+#[tokio::test]
+async fn a_marker_can_fail_to_come() {
+    let simulator = start();
+    simulator.faults().add("*", Verb::Watch, Times::Always, Fault::NoMarker).unwrap();
+    simulator.faults().add("*", Verb::Watch, Times::Always, Fault::NoBookmarks).unwrap();
+    let path = "/api/v1/namespaces?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
+                &allowWatchBookmarks=true&timeoutSeconds=1";
+    let (_, body) = get(&simulator, path, "application/json", PATIENT).await;
+    assert_eq!(types(&frames(&body)), ["ADDED"; 4]);
+}
+
+#[tokio::test]
+async fn a_slow_reader_is_cut_off_a_8() {
+    let simulator = start_with(|options| options.history = HistoryLimits { changes: 100, bytes: usize::MAX });
+    let mut workload = Workload::new(1);
+    workload.load(simulator.store(), 100, false).unwrap();
+    let version = simulator.store().version();
+    let mut stream = tokio::net::TcpStream::connect(simulator.address()).await.unwrap();
+    let request = format!("GET /api/v1/pods?watch=true&resourceVersion={version} HTTP/1.1\r\nHost: x\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    for _ in 0..50 {
+        workload.churn(simulator.store(), 50).unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    workload.churn(simulator.store(), 1000).unwrap();
+    let mut text = Vec::new();
+    let mut buffer = vec![0; 1 << 20];
+    let end = tokio::time::timeout(PATIENT, async {
+        while !text.ends_with(b"0\r\n\r\n") {
+            let len = stream.read(&mut buffer).await.unwrap();
+            text.extend_from_slice(&buffer[..len]);
+        }
+    });
+    assert!(end.await.is_ok(), "the stream ends");
+    assert!(frames(&String::from_utf8_lossy(&text)).len() < 3500);
+}
+
+#[tokio::test]
+async fn a_server_goes_down_and_comes_back_with_its_objects() {
+    let simulator = start();
+    simulator.store().create("pods", pod("a", "web")).unwrap();
+    let api: Api<Pod> = Api::all(client(&simulator));
+    let watch = api.watch(&WatchParams::default(), "0").await.unwrap();
+    simulator.go_down();
+    assert!(watch.count().await <= 2, "the watch breaks");
+    let down = async {
+        while tokio::net::TcpStream::connect(simulator.address()).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENT, down).await.expect("connections are refused");
+    simulator.come_up();
+    let up = async {
+        while api.list(&ListParams::default()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENT, up).await.expect("the server is back");
+    assert_eq!(simulator.store().len("pods"), 1);
+}
+
+#[tokio::test]
+async fn a_watch_replayed_over_its_list_gives_what_the_server_holds() {
+    let simulator = start();
+    let mut workload = Workload::new(3);
+    workload.populate(simulator.store(), Sizes::default()).unwrap();
+    let key = |object: &Value| format!("{}/{}", object["metadata"]["namespace"], object["metadata"]["name"]);
+    let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+    let (_, body) = get(&simulator, "/api/v1/pods", "application/json", PATIENT).await;
+    let list: Value = serde_json::from_str(&body).unwrap();
+    let mut seen: std::collections::BTreeMap<String, Value> =
+        list["items"].as_array().unwrap().iter().map(|pod| (key(pod), version(pod))).collect();
+    let running = workload.run(simulator.store().clone(), 2_000.0).unwrap();
+    let from = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let path = format!("/api/v1/pods?watch=true&resourceVersion={from}&timeoutSeconds=2");
+    let watch = get(&simulator, &path, "application/json", PATIENT);
+    let stop = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(running);
+    };
+    let ((_, body), ()) = tokio::join!(watch, stop);
+    let frames = frames(&body);
+    assert!(frames.len() > 100, "{}", frames.len());
+    for frame in &frames {
+        let object = &frame["object"];
+        match frame["type"].as_str().unwrap() {
+            "DELETED" => drop(seen.remove(&key(object))),
+            _ => drop(seen.insert(key(object), version(object))),
+        }
+    }
+    let held = simulator.store().list("pods");
+    let held = held.iter().map(|pod| pod.value()).map(|pod| (key(&pod), version(&pod))).collect();
+    assert_eq!(seen, held);
+}
+
+#[test]
+fn the_server_stops_when_dropped() {
+    let simulator = start();
+    let address = simulator.address();
+    simulator.stop();
+    assert!(std::net::TcpStream::connect(address).is_err());
+}

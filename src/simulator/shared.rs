@@ -1,0 +1,203 @@
+//! The store for several threads: a lock, a clock, and a signal to the watches.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::{
+    error::ApiError,
+    store::WriteContext,
+    store::{Deletion, HistoryLimits, ListQuery, Part, PatchKind, Preconditions, RawObject, Store, Stored, TypeId},
+    types::TypeInfo,
+};
+use crate::object::{ObjectKey, ResourceType};
+
+/// What writes from within the process are called in `managedFields`.
+const MANAGER: &str = "simulator";
+
+/// Namespaces that every cluster has.
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// The objects of a simulated cluster, to be read and written from any thread without HTTP; clones share them.
+///
+/// Types are named as kubectl names them, `pods` or `deployments.apps`. Writes set status and all, and do not ask
+/// for the namespace to exist. Every call takes one lock, for a moment; none waits for a client.
+#[derive(Clone, Debug)]
+pub struct SharedStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Mutex<Store>,
+    changed: watch::Sender<u64>,
+}
+
+impl SharedStore {
+    /// Makes a store with the four namespaces that every cluster has.
+    pub fn new(seed: u64, limits: HistoryLimits) -> Self {
+        let store = Store::new(seed, limits);
+        let (changed, _) = watch::channel(store.version());
+        let shared = Self { inner: Arc::new(Inner { store: Mutex::new(store), changed }) };
+        for name in NAMESPACES {
+            let created = shared.create("namespaces", json!({"metadata": {"name": name}}));
+            debug_assert!(created.is_ok(), "a new store has no namespaces");
+        }
+        shared
+    }
+
+    /// Creates an object; its namespace is `metadata.namespace`, else `default`.
+    pub fn create(&self, resource: &str, object: Value) -> Result<Arc<Stored>, ApiError> {
+        self.write(resource, |store, id, context| {
+            let key = key_of(store.info(id), &object);
+            store.create(id, key.as_ref().namespace, object, context)
+        })
+    }
+
+    /// Replaces an object; 409 if it names a resourceVersion that is not the present one.
+    pub fn update(&self, resource: &str, object: Value) -> Result<Arc<Stored>, ApiError> {
+        self.write(resource, |store, id, context| {
+            let key = key_of(store.info(id), &object);
+            store.update(id, &key, object, context)
+        })
+    }
+
+    /// Creates or replaces an object, whatever its version.
+    pub fn put(&self, resource: &str, mut object: Value) -> Result<Arc<Stored>, ApiError> {
+        self.write(resource, |store, id, context| {
+            let key = key_of(store.info(id), &object);
+            if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+                metadata.remove("resourceVersion");
+            }
+            match store.get(id, &key) {
+                Some(_) => store.update(id, &key, object, context),
+                None => store.create(id, key.as_ref().namespace, object, context),
+            }
+        })
+    }
+
+    /// Merges `patch` (RFC 7386) into an object, status included.
+    pub fn patch(&self, resource: &str, namespace: &str, name: &str, patch: Value) -> Result<Arc<Stored>, ApiError> {
+        let key = ObjectKey::new(namespace, name);
+        self.write(resource, |store, id, context| store.patch(id, &key, patch, PatchKind::Merge, context))
+    }
+
+    /// Deletes an object, or marks it where finalizers hold it.
+    pub fn delete(&self, resource: &str, namespace: &str, name: &str) -> Result<Deletion, ApiError> {
+        let key = ObjectKey::new(namespace, name);
+        self.write(resource, |store, id, context| store.delete(id, &key, &Preconditions::default(), context))
+    }
+
+    /// Returns one object.
+    pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Stored>> {
+        let store = self.lock();
+        store.get(store.find_name(resource)?, &ObjectKey::new(namespace, name)).map(Arc::clone)
+    }
+
+    /// Returns all objects of a type, in order of their keys; none for a type that is not served.
+    pub fn list(&self, resource: &str) -> Vec<Arc<Stored>> {
+        let store = self.lock();
+        let page = store.find_name(resource).map(|id| store.list(id, &ListQuery::default()));
+        page.and_then(Result::ok).map_or_else(Vec::new, |page| page.items)
+    }
+
+    /// Returns how many objects of a type there are; 0 for a type that is not served.
+    pub fn len(&self, resource: &str) -> usize {
+        let store = self.lock();
+        store.find_name(resource).map_or(0, |id| store.len(id))
+    }
+
+    /// Returns the version of the last change.
+    pub fn version(&self) -> u64 {
+        self.lock().version()
+    }
+
+    /// Returns the served types.
+    pub fn types(&self) -> Vec<ResourceType> {
+        self.lock().types().map(|(_, info)| info.resource.clone()).collect()
+    }
+
+    /// Stores objects as they are, created or replaced, under one lock: the fast way in for benches.
+    pub fn ingest(&self, resource: &str, objects: impl IntoIterator<Item = RawObject>) -> Result<(), ApiError> {
+        let mut store = self.lock();
+        let id = store.find_name(resource).ok_or_else(ApiError::no_such_path)?;
+        store.ingest(id, objects);
+        self.announce(store);
+        Ok(())
+    }
+
+    /// Forgets all history: every version but the present one is expired (410).
+    pub fn compact(&self) {
+        let mut store = self.lock();
+        let version = store.version();
+        store.compact(version);
+        self.announce(store);
+    }
+
+    /// Forgets the history up to `version`.
+    pub fn compact_to(&self, version: u64) {
+        let mut store = self.lock();
+        store.compact(version);
+        self.announce(store);
+    }
+
+    /// Lets the version rise without a change that anybody sees.
+    pub fn advance(&self, versions: u64) {
+        let mut store = self.lock();
+        store.advance(versions);
+        self.announce(store);
+    }
+
+    /// Changes how much history is kept, from now on.
+    pub fn set_history(&self, limits: HistoryLimits) {
+        self.lock().set_history(limits);
+    }
+
+    /// Returns the bytes of all objects and of the states kept for watches.
+    pub fn size_bytes(&self) -> usize {
+        self.lock().size_bytes()
+    }
+
+    /// Takes the lock. A writer calls [`SharedStore::announce`] with the guard.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Store> {
+        // a panic in one writer leaves whole states behind: each commit is one step
+        self.inner.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the watches after a write.
+    pub(super) fn announce(&self, store: MutexGuard<'_, Store>) {
+        let version = store.version();
+        drop(store);
+        self.inner.changed.send_replace(version);
+    }
+
+    /// Returns a signal that fires after every write.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.changed.subscribe()
+    }
+
+    fn write<T>(
+        &self,
+        resource: &str,
+        act: impl FnOnce(&mut Store, TypeId, &WriteContext<'_>) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let time = now();
+        let mut store = self.lock();
+        let id = store.find_name(resource).ok_or_else(ApiError::no_such_path)?;
+        let done = act(&mut store, id, &WriteContext { time: &time, manager: MANAGER, part: Part::Whole });
+        self.announce(store);
+        done
+    }
+}
+
+/// Returns now, as the API server writes times.
+pub(super) fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn key_of(info: &TypeInfo, object: &Value) -> ObjectKey {
+    let text = |name: &str| object["metadata"][name].as_str();
+    let namespace = if info.resource.namespaced { text("namespace").unwrap_or("default") } else { "" };
+    ObjectKey::new(namespace, text("name").unwrap_or_default())
+}

@@ -1,0 +1,414 @@
+//! The API server's memory: objects of every type, one resourceVersion for all, and the history that watches read.
+//!
+//! [`Store`] is pure: time and seed come in as arguments. [`SharedStore`](super::SharedStore) is its shell for
+//! several threads. Every state is serialised once, so that lists and watches hand out slices.
+//!
+//! **Invariants:** versions strictly increase over all types; a type's history is ordered by version and complete
+//! above its `compacted` version; an old snapshot is the present with the history undone.
+
+mod fields;
+mod stored;
+mod write;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound,
+    sync::Arc,
+};
+
+use serde_json::Value;
+
+use super::{
+    error::ApiError,
+    random::Random,
+    selector::Selector,
+    types::{TypeInfo, builtin},
+};
+use crate::object::ObjectKey;
+
+pub use stored::{ChangeKind, RawObject, Stored};
+pub use write::{Deletion, Part, PatchKind, Preconditions, WriteContext};
+
+/// A served type's place in the store; it is never given to another type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TypeId(usize);
+
+/// One step of a type's history.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The version of this change.
+    pub version: u64,
+    /// What happened.
+    pub kind: ChangeKind,
+    /// The state after; of a deletion, the last state under the deletion's version.
+    pub new: Arc<Stored>,
+    /// The state before, where there was one.
+    pub old: Option<Arc<Stored>>,
+}
+
+/// Where a paged list goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Continue {
+    /// The snapshot's version; `None` goes on from the most recent state, after an expired token.
+    pub version: Option<u64>,
+    /// The last key given.
+    pub after: ObjectKey,
+    /// How many objects follow, where known.
+    pub remaining: Option<usize>,
+}
+
+/// What a list asks for.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    /// One namespace, or all.
+    pub namespace: Option<String>,
+    /// What to narrow it to.
+    pub selector: Selector,
+    /// Objects at most; `None` for all.
+    pub limit: Option<usize>,
+    /// Where the last page ended.
+    pub after: Option<Continue>,
+    /// An exact version, or the present.
+    pub exact: Option<u64>,
+}
+
+/// One page of a list.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// The objects, in order of their keys.
+    pub items: Vec<Arc<Stored>>,
+    /// The version of the snapshot.
+    pub version: u64,
+    /// Where to go on, if there is more.
+    pub next: Option<Continue>,
+}
+
+/// Objects, versions and histories of all served types.
+#[derive(Debug)]
+pub struct Store {
+    types: Vec<TypeEntry>,
+    version: u64,
+    random: Random,
+    limits: HistoryLimits,
+}
+
+/// How much history each type keeps for watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryLimits {
+    /// Changes at most.
+    pub changes: usize,
+    /// Bytes at most, of the states after each change.
+    pub bytes: usize,
+}
+
+impl Default for HistoryLimits {
+    fn default() -> Self {
+        Self { changes: 20_000, bytes: 512 << 20 }
+    }
+}
+
+#[derive(Debug)]
+struct TypeEntry {
+    info: Arc<TypeInfo>,
+    removed: bool,
+    objects: BTreeMap<ObjectKey, Arc<Stored>>,
+    history: VecDeque<Change>,
+    history_bytes: usize,
+    /// Changes up to this version are forgotten.
+    compacted: u64,
+}
+
+impl Store {
+    /// Makes a store with the built-in types and nothing in it; `seed` decides uids and generated names.
+    pub fn new(seed: u64, limits: HistoryLimits) -> Self {
+        let mut store = Self { types: Vec::new(), version: 100, random: Random::new(seed), limits };
+        for info in builtin() {
+            store.add_type(info);
+        }
+        store
+    }
+
+    /// Returns the version of the last change.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns the served types.
+    pub fn types(&self) -> impl Iterator<Item = (TypeId, &Arc<TypeInfo>)> {
+        self.types.iter().enumerate().filter(|(_, entry)| !entry.removed).map(|(at, entry)| (TypeId(at), &entry.info))
+    }
+
+    /// Finds a served type by group, version and plural.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<TypeId> {
+        self.types().find_map(|(id, info)| {
+            let resource = &info.resource;
+            (resource.group == group && resource.version == version && resource.plural == plural).then_some(id)
+        })
+    }
+
+    /// Finds a served type by kubectl's spelling: `pods`, `deployments.apps`.
+    pub fn find_name(&self, name: &str) -> Option<TypeId> {
+        let (plural, group) = name.split_once('.').unwrap_or((name, ""));
+        self.types()
+            .find_map(|(id, info)| (info.resource.plural == plural && info.resource.group == group).then_some(id))
+    }
+
+    /// Returns a type's description; also of one that is served no more.
+    pub fn info(&self, id: TypeId) -> &Arc<TypeInfo> {
+        &self.types[id.0].info
+    }
+
+    /// Returns whether the type has gone with its definition.
+    pub fn is_removed(&self, id: TypeId) -> bool {
+        self.types[id.0].removed
+    }
+
+    /// Returns one object.
+    pub fn get(&self, id: TypeId, key: &ObjectKey) -> Option<&Arc<Stored>> {
+        self.types[id.0].objects.get(key)
+    }
+
+    /// Returns how many objects of a type there are.
+    pub fn len(&self, id: TypeId) -> usize {
+        self.types[id.0].objects.len()
+    }
+
+    /// Returns the bytes of all present objects and of the states kept for watches.
+    pub fn size_bytes(&self) -> usize {
+        let objects = |entry: &TypeEntry| entry.objects.values().map(|object| object.size_bytes()).sum::<usize>();
+        self.types.iter().map(|entry| objects(entry) + entry.history_bytes).sum()
+    }
+
+    /// Lists one page. 410 if its snapshot is older than the history kept.
+    pub fn list(&self, id: TypeId, query: &ListQuery) -> Result<Page, ApiError> {
+        let entry = &self.types[id.0];
+        let snapshot = query.after.as_ref().map_or(query.exact, |after| after.version);
+        let version = snapshot.unwrap_or(self.version);
+        let undone = match entry.undone_since(version) {
+            Ok(undone) => undone,
+            Err(oldest) => {
+                let Some(after) = &query.after else { return Err(ApiError::too_old(version, oldest)) };
+                let fresh = Continue { version: None, remaining: None, ..after.clone() };
+                return Err(ApiError::expired_token(fresh.to_token()));
+            }
+        };
+        let namespace = query.namespace.as_deref();
+        let start = match (&query.after, namespace) {
+            (Some(after), _) => Bound::Excluded(after.after.clone()),
+            (None, Some(namespace)) => Bound::Included(ObjectKey::new(namespace, "")),
+            (None, None) => Bound::Unbounded,
+        };
+        let limit = query.limit.unwrap_or(usize::MAX);
+        let mut items = Vec::new();
+        let mut more = false;
+        for object in merged(&entry.objects, &undone, start) {
+            if namespace.is_some_and(|namespace| object.key().as_ref().namespace != namespace) {
+                break;
+            }
+            if !query.selector.matches(object.key().as_ref(), || object.facts(&entry.info)) {
+                continue;
+            }
+            if items.len() == limit {
+                more = true;
+                break;
+            }
+            items.push(Arc::clone(object));
+        }
+        let whole = namespace.is_none() && query.selector.is_empty() && undone.is_empty();
+        let total = query.after.as_ref().map_or(whole.then_some(entry.objects.len()), |after| after.remaining);
+        let remaining = total.and_then(|total| total.checked_sub(items.len()));
+        let next = items.last().filter(|_| more).map(|last| Continue {
+            version: Some(version),
+            after: last.key().clone(),
+            remaining,
+        });
+        Ok(Page { items, version, next })
+    }
+
+    /// Checks that a watch can start after `version`.
+    pub fn check_watch(&self, id: TypeId, version: u64) -> Result<(), ApiError> {
+        let oldest = self.types[id.0].compacted;
+        if version < oldest { Err(ApiError::too_old(version, oldest)) } else { Ok(()) }
+    }
+
+    /// Copies up to `limit` changes after `version` into `into` and returns the version up to which the type is
+    /// now read. 410 if the history no longer reaches back to `version`.
+    pub fn read(&self, id: TypeId, version: u64, limit: usize, into: &mut Vec<Change>) -> Result<u64, ApiError> {
+        self.check_watch(id, version)?;
+        let history = &self.types[id.0].history;
+        let start = history.partition_point(|change| change.version <= version);
+        into.extend(history.range(start..).take(limit).cloned());
+        let read_all = history.len() - start <= limit;
+        let last = into.last().map_or(version, |change| change.version);
+        Ok(if read_all { self.version.max(version) } else { last })
+    }
+
+    /// Forgets the history up to `version` of every type: watches and snapshots from before are expired.
+    pub fn compact(&mut self, version: u64) {
+        let version = version.min(self.version);
+        for entry in &mut self.types {
+            while entry.history.front().is_some_and(|change| change.version <= version) {
+                entry.forget_oldest();
+            }
+            entry.compacted = entry.compacted.max(version);
+        }
+    }
+
+    /// Changes how much history is kept, from now on.
+    pub fn set_history(&mut self, limits: HistoryLimits) {
+        self.limits = limits;
+        for entry in &mut self.types {
+            entry.trim(limits);
+        }
+    }
+
+    /// Stores objects as they are, created or replaced: no defaults, no checks, no managed fields. Fast.
+    pub fn ingest(&mut self, id: TypeId, objects: impl IntoIterator<Item = RawObject>) {
+        for raw in objects {
+            let kind = match self.get(id, &raw.key) {
+                Some(_) => ChangeKind::Modified,
+                None => ChangeKind::Added,
+            };
+            self.commit(id, kind, raw);
+        }
+    }
+
+    /// Passes `versions` versions over, as writes of types that are not served here do.
+    pub fn advance(&mut self, versions: u64) {
+        self.version += versions;
+    }
+
+    fn add_type(&mut self, info: TypeInfo) -> TypeId {
+        self.types.push(TypeEntry {
+            info: Arc::new(info),
+            removed: false,
+            objects: BTreeMap::new(),
+            history: VecDeque::new(),
+            history_bytes: 0,
+            compacted: 0,
+        });
+        TypeId(self.types.len() - 1)
+    }
+
+    fn commit(&mut self, id: TypeId, kind: ChangeKind, raw: RawObject) -> Arc<Stored> {
+        self.version += 1;
+        let limits = self.limits;
+        let entry = &mut self.types[id.0];
+        let new = Arc::new(Stored::new(&entry.info, kind, self.version, raw));
+        let old = entry.objects.insert(new.key().clone(), Arc::clone(&new));
+        entry.remember(Change { version: self.version, kind, new: Arc::clone(&new), old }, limits);
+        new
+    }
+
+    /// Removes an object; the deletion shows `last`, or the present state where that is `None`.
+    fn remove(&mut self, id: TypeId, key: &ObjectKey, last: Option<RawObject>) -> Option<Arc<Stored>> {
+        let limits = self.limits;
+        let entry = &mut self.types[id.0];
+        let old = entry.objects.remove(key)?;
+        self.version += 1;
+        let new = Arc::new(match last {
+            Some(raw) => Stored::new(&entry.info, ChangeKind::Deleted, self.version, raw),
+            None => old.restamped(ChangeKind::Deleted, self.version),
+        });
+        let change = Change { version: self.version, kind: ChangeKind::Deleted, new: Arc::clone(&new), old: Some(old) };
+        entry.remember(change, limits);
+        Some(new)
+    }
+
+    /// Lets the types follow a definition that was created (`Some`) or deleted (`None`).
+    fn follow_definition(&mut self, before: Option<&Value>, after: Option<&Value>) {
+        let (before, after) = (before.and_then(TypeInfo::of_definition), after.and_then(TypeInfo::of_definition));
+        let id = before.and_then(|info| self.find(&info.resource.group, &info.resource.version, &info.resource.plural));
+        match (id, after) {
+            (Some(id), Some(info)) => self.types[id.0].info = Arc::new(info),
+            (None, Some(info)) => {
+                self.add_type(info);
+            }
+            (Some(id), None) => {
+                let keys: Vec<_> = self.types[id.0].objects.keys().cloned().collect();
+                for key in keys {
+                    self.remove(id, &key, None);
+                }
+                self.types[id.0].removed = true;
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+impl TypeEntry {
+    fn remember(&mut self, change: Change, limits: HistoryLimits) {
+        self.history_bytes += change.new.size_bytes();
+        self.history.push_back(change);
+        self.trim(limits);
+    }
+
+    fn trim(&mut self, limits: HistoryLimits) {
+        while self.history.len() > limits.changes || self.history_bytes > limits.bytes {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(change) = self.history.pop_front() {
+            self.history_bytes -= change.new.size_bytes();
+            self.compacted = change.version;
+        }
+    }
+
+    /// Returns what differs at `version` from now: the state then of every key changed since. `Err` carries the
+    /// oldest version that can be answered.
+    fn undone_since(&self, version: u64) -> Result<BTreeMap<ObjectKey, Option<Arc<Stored>>>, u64> {
+        if version < self.compacted {
+            return Err(self.compacted);
+        }
+        let since = self.history.iter().rev().take_while(|change| change.version > version);
+        Ok(since.map(|change| (change.new.key().clone(), change.old.clone())).collect())
+    }
+}
+
+/// Walks the objects of a snapshot in order of keys: `objects`, with `undone` in place of what it names.
+fn merged<'a>(
+    objects: &'a BTreeMap<ObjectKey, Arc<Stored>>,
+    undone: &'a BTreeMap<ObjectKey, Option<Arc<Stored>>>,
+    start: Bound<ObjectKey>,
+) -> impl Iterator<Item = &'a Arc<Stored>> {
+    let range = (start, Bound::Unbounded);
+    let mut now = objects.range(range.clone()).filter(|(key, _)| !undone.contains_key(*key)).peekable();
+    let mut then = undone.range(range).filter_map(|(key, state)| Some((key, state.as_ref()?))).peekable();
+    std::iter::from_fn(move || {
+        let take_then = match (now.peek(), then.peek()) {
+            (Some((present, _)), Some((past, _))) => past < present,
+            (None, Some(_)) => true,
+            _ => false,
+        };
+        if take_then { then.next().map(|(_, state)| state) } else { now.next().map(|(_, state)| state) }
+    })
+}
+
+impl Continue {
+    /// Writes the token: opaque to clients, safe in a query.
+    pub fn to_token(&self) -> String {
+        let key = self.after.as_ref();
+        let version = self.version.map_or_else(|| "now".to_owned(), |version| version.to_string());
+        let remaining = self.remaining.map_or_else(String::new, |remaining| remaining.to_string());
+        let plain = format!("{version} {remaining} {} {}", key.namespace, key.name);
+        plain.bytes().fold(String::with_capacity(plain.len() * 2), |token, byte| token + &format!("{byte:02x}"))
+    }
+
+    /// Reads a token; 400 for one that this server did not write.
+    pub fn parse(token: &str) -> Result<Self, ApiError> {
+        let refused = || ApiError::bad_request("continue key is not valid");
+        let pair = |at: usize| token.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        let plain: Option<Vec<u8>> = (0..token.len()).step_by(2).map(pair).collect();
+        let plain = plain.and_then(|plain| String::from_utf8(plain).ok()).ok_or_else(refused)?;
+        let [version, remaining, namespace, name] = plain.split(' ').collect::<Vec<_>>()[..] else {
+            return Err(refused());
+        };
+        let version = if version == "now" { None } else { Some(version.parse().map_err(|_| refused())?) };
+        Ok(Self { version, after: ObjectKey::new(namespace, name), remaining: remaining.parse().ok() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

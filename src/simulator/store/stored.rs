@@ -1,0 +1,244 @@
+//! One state of one object, serialised once for all lists and watches that will ever show it.
+
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
+
+use super::super::{selector::Facts, types::TypeInfo};
+use crate::object::ObjectKey;
+
+/// How the Go structs order `metadata`; what is not named here comes last.
+const TYPED_METADATA: [&str; 14] = [
+    "name",
+    "generateName",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+];
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It was created.
+    Added,
+    /// It was updated.
+    Modified,
+    /// It was deleted; the state is its last one, under the version of the deletion.
+    Deleted,
+}
+
+impl ChangeKind {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Added => r#"{"type":"ADDED","object":"#,
+            Self::Modified => r#"{"type":"MODIFIED","object":"#,
+            Self::Deleted => r#"{"type":"DELETED","object":"#,
+        }
+    }
+}
+
+/// An object's JSON with a hole where the digits of its resourceVersion go.
+#[derive(Clone, Debug)]
+pub struct RawObject {
+    /// Identity within the type.
+    pub key: ObjectKey,
+    /// From `"metadata":{` up to the opening quote of the version.
+    pub before: Vec<u8>,
+    /// From the closing quote of the version up to the end, the closing brace of the object included.
+    pub after: Vec<u8>,
+}
+
+impl RawObject {
+    /// Takes an object apart; the key is what `metadata` says. `None` unless it is an object with metadata.
+    pub fn of_value(info: &TypeInfo, object: &Value) -> Option<Self> {
+        let object = object.as_object()?;
+        let metadata = object.get("metadata")?.as_object()?;
+        let text = |name: &str| metadata.get(name).and_then(Value::as_str).unwrap_or_default();
+        let key = ObjectKey::new(text("namespace"), text("name"));
+        let mut before = b"\"metadata\":{".to_vec();
+        let mut after = Vec::new();
+        let mut passed = false;
+        for name in metadata_order(info, metadata) {
+            if name == "resourceVersion" {
+                before.extend_from_slice(if before.ends_with(b"{") { b"" } else { b"," });
+                before.extend_from_slice(b"\"resourceVersion\":\"");
+                passed = true;
+            } else if let Some(value) = metadata.get(name) {
+                let half = if passed { &mut after } else { &mut before };
+                if passed || !half.ends_with(b"{") {
+                    half.push(b',');
+                }
+                member(half, name, value);
+            }
+        }
+        after.push(b'}');
+        let mut rest: Vec<_> = object.iter().collect();
+        if !info.typed {
+            rest.sort_by_key(|(name, _)| *name);
+        }
+        for (name, value) in rest {
+            if !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+                after.push(b',');
+                member(&mut after, name, value);
+            }
+        }
+        after.push(b'}');
+        after.insert(0, b'"');
+        Some(Self { key, before, after })
+    }
+}
+
+fn metadata_order<'a>(info: &TypeInfo, metadata: &'a Map<String, Value>) -> Vec<&'a str> {
+    let present = metadata.keys().map(String::as_str).filter(|name| *name != "resourceVersion");
+    let mut names: Vec<&str> = present.chain(["resourceVersion"]).collect();
+    let rank = |name: &str| TYPED_METADATA.iter().position(|typed| *typed == name).unwrap_or(TYPED_METADATA.len());
+    if info.typed {
+        names.sort_by_key(|name| rank(name));
+    } else {
+        names.sort_unstable();
+    }
+    names
+}
+
+fn member(into: &mut Vec<u8>, name: &str, value: &Value) {
+    serde_json::to_writer(&mut *into, name).expect("writing text to memory succeeds");
+    into.push(b':');
+    serde_json::to_writer(&mut *into, value).expect("writing JSON to memory succeeds");
+}
+
+/// One state of one object: a watch frame in one allocation, of which everything else is a slice.
+#[derive(Debug)]
+pub struct Stored {
+    key: ObjectKey,
+    version: u64,
+    kind: ChangeKind,
+    /// `{"type":…,"object":{…}}` and a newline.
+    frame: Bytes,
+    /// Where the object begins in `frame`.
+    object: usize,
+    /// Where its `"metadata"` begins in `frame`.
+    metadata: usize,
+    /// Where the digits of the version are in `frame`.
+    digits: std::ops::Range<usize>,
+    facts: OnceLock<Facts>,
+}
+
+impl Stored {
+    /// Serialises a state under its version.
+    pub(super) fn new(info: &TypeInfo, kind: ChangeKind, version: u64, raw: RawObject) -> Self {
+        let (group_version, type_kind) = (info.resource.api_version(), &info.resource.kind);
+        let head = if info.typed {
+            format!(r#"{{"kind":"{type_kind}","apiVersion":"{group_version}","#)
+        } else {
+            format!(r#"{{"apiVersion":"{group_version}","kind":"{type_kind}","#)
+        };
+        let prefix = kind.prefix();
+        let digits = version.to_string();
+        let len = prefix.len() + head.len() + raw.before.len() + digits.len() + raw.after.len() + 2;
+        let mut frame = Vec::with_capacity(len);
+        for part in [prefix.as_bytes(), head.as_bytes(), &raw.before, digits.as_bytes(), &raw.after, b"}\n"] {
+            frame.extend_from_slice(part);
+        }
+        let object = prefix.len();
+        let metadata = object + head.len();
+        let start = metadata + raw.before.len();
+        Self {
+            key: raw.key,
+            version,
+            kind,
+            frame: Bytes::from(frame),
+            object,
+            metadata,
+            digits: start..start + digits.len(),
+            facts: OnceLock::new(),
+        }
+    }
+
+    /// Returns the same state under another version and kind of change: what a deletion shows.
+    pub(in crate::simulator) fn restamped(&self, kind: ChangeKind, version: u64) -> Self {
+        let prefix = kind.prefix();
+        let digits = version.to_string();
+        let mut frame = Vec::with_capacity(self.frame.len() + 8);
+        frame.extend_from_slice(prefix.as_bytes());
+        frame.extend_from_slice(&self.frame[self.object..self.digits.start]);
+        let start = frame.len();
+        frame.extend_from_slice(digits.as_bytes());
+        frame.extend_from_slice(&self.frame[self.digits.end..]);
+        Self {
+            key: self.key.clone(),
+            version,
+            kind,
+            frame: Bytes::from(frame),
+            object: prefix.len(),
+            metadata: self.metadata - self.object + prefix.len(),
+            digits: start..start + digits.len(),
+            facts: OnceLock::new(),
+        }
+    }
+
+    /// Returns the identity within the type.
+    pub fn key(&self) -> &ObjectKey {
+        &self.key
+    }
+
+    /// Returns `metadata.resourceVersion`.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns the object's JSON, a slice of the frame.
+    pub fn json(&self) -> Bytes {
+        self.frame.slice(self.object..self.frame.len() - 2)
+    }
+
+    /// Returns the object without its opening brace, `apiVersion` and `kind`: the rest of a list item (A-7).
+    pub fn json_from_metadata(&self) -> Bytes {
+        self.frame.slice(self.metadata..self.frame.len() - 2)
+    }
+
+    /// Returns the watch frame for a kind of change: one piece where it is the state's own kind, else two.
+    pub fn frame(&self, kind: ChangeKind) -> (Option<Bytes>, Bytes) {
+        if kind == self.kind {
+            (None, self.frame.clone())
+        } else {
+            (Some(Bytes::from_static(kind.prefix().as_bytes())), self.frame.slice(self.object..))
+        }
+    }
+
+    /// Returns the raw text of `metadata`.
+    pub fn metadata(&self) -> &str {
+        #[derive(Deserialize)]
+        struct Outline<'a> {
+            #[serde(borrow)]
+            metadata: &'a RawValue,
+        }
+        let outline: Result<Outline<'_>, _> = serde_json::from_slice(&self.frame[self.object..self.frame.len() - 2]);
+        outline.map_or("{}", |outline| outline.metadata.get())
+    }
+
+    /// Decodes the object.
+    pub fn value(&self) -> Value {
+        serde_json::from_slice(&self.json()).unwrap_or_default()
+    }
+
+    /// Returns what selectors look at, decoded at the first call.
+    pub fn facts(&self, info: &TypeInfo) -> &Facts {
+        self.facts.get_or_init(|| Facts::of(info, &self.value()))
+    }
+
+    /// Returns the bytes held for this state.
+    pub fn size_bytes(&self) -> usize {
+        self.frame.len() + size_of::<Self>()
+    }
+}

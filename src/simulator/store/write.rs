@@ -1,0 +1,426 @@
+//! Create, update, patch and delete by the API server's rules.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    super::{error::ApiError, types::TypeInfo},
+    ChangeKind, RawObject, Store, Stored, TypeId, fields,
+};
+use crate::object::ObjectKey;
+
+/// Which part of an object a write may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Everything, status included: writes from within the process.
+    Whole,
+    /// All but the status, where the status is a subresource.
+    Main,
+    /// The status only.
+    Status,
+}
+
+/// Who writes what, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteContext<'a> {
+    /// Now, as RFC 3339 with seconds.
+    pub time: &'a str,
+    /// Name in `managedFields`.
+    pub manager: &'a str,
+    /// The part of the object written.
+    pub part: Part,
+}
+
+/// How a patch is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchKind {
+    /// RFC 7386; strategic merge patches are read as this too, so their lists replace.
+    Merge,
+    /// Server-side apply: a merge that creates what is missing.
+    Apply,
+}
+
+/// What must hold for a deletion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preconditions {
+    /// The uid the object must have.
+    pub uid: Option<String>,
+    /// The version the object must have.
+    pub resource_version: Option<String>,
+}
+
+/// What a deletion did.
+#[derive(Clone, Debug)]
+pub enum Deletion {
+    /// The object is gone; this is its last state.
+    Done(Arc<Stored>),
+    /// Finalizers hold the object; it is marked.
+    Waiting(Arc<Stored>),
+}
+
+impl Store {
+    /// Creates an object in `namespace` (empty for a cluster-scoped type).
+    pub fn create(
+        &mut self,
+        id: TypeId,
+        namespace: &str,
+        mut object: Value,
+        context: &WriteContext<'_>,
+    ) -> Result<Arc<Stored>, ApiError> {
+        let info = Arc::clone(self.info(id));
+        check_envelope(&info, namespace, &object)?;
+        let metadata = metadata_mut(&mut object)?;
+        if text(metadata, "resourceVersion").is_some_and(|version| !version.is_empty()) {
+            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        let generated = text(metadata, "generateName").map(str::to_owned);
+        if text(metadata, "name").is_none_or(str::is_empty)
+            && let Some(prefix) = generated.filter(|prefix| !prefix.is_empty())
+        {
+            metadata.insert("name".to_owned(), json!(format!("{prefix}{}", self.random.suffix(5))));
+        }
+        let Some(name) = text(metadata, "name").filter(|name| !name.is_empty()).map(str::to_owned) else {
+            return Err(ApiError::invalid(
+                &info,
+                "",
+                "metadata.name: Required value: name or generateName is required",
+            ));
+        };
+        if name.contains(['/', ' ']) || name.len() > 253 {
+            return Err(ApiError::invalid(
+                &info,
+                &name,
+                "metadata.name: Invalid value: a lowercase RFC 1123 subdomain",
+            ));
+        }
+        if self.get(id, &ObjectKey::new(namespace, &name)).is_some() {
+            return Err(ApiError::already_exists(&info, &name));
+        }
+        if info.resource.namespaced {
+            metadata.insert("namespace".to_owned(), json!(namespace));
+        }
+        let uid = self.random.uuid();
+        // within the process a uid may be given, so that owner references can be written beforehand
+        let keep_uid = context.part == Part::Whole && text(metadata, "uid").is_some_and(|uid| !uid.is_empty());
+        if !keep_uid {
+            metadata.insert("uid".to_owned(), json!(uid));
+        }
+        if context.part != Part::Whole || !metadata.contains_key("creationTimestamp") {
+            metadata.insert("creationTimestamp".to_owned(), json!(context.time));
+        }
+        metadata.remove("deletionTimestamp");
+        let managed = metadata.contains_key("managedFields") && context.part == Part::Whole;
+        if has_generation(&object) {
+            metadata_mut(&mut object)?.insert("generation".to_owned(), json!(1));
+        }
+        set_defaults(&info, &mut object, context);
+        if !managed {
+            metadata_mut(&mut object)?.remove("managedFields");
+            fields::note(&info, None, &mut object, context.manager, false, context.time);
+        }
+        Ok(self.put(id, &info, ChangeKind::Added, None, &object))
+    }
+
+    /// Replaces an object. 409 if the object names a version other than the present one.
+    pub fn update(
+        &mut self,
+        id: TypeId,
+        key: &ObjectKey,
+        object: Value,
+        context: &WriteContext<'_>,
+    ) -> Result<Arc<Stored>, ApiError> {
+        let info = Arc::clone(self.info(id));
+        let name = key.as_ref().name;
+        let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info, name))?);
+        check_envelope(&info, key.as_ref().namespace, &object)?;
+        self.replace(id, &info, &present, object, context)
+    }
+
+    /// Patches an object; a version in the patch must be the present one.
+    pub fn patch(
+        &mut self,
+        id: TypeId,
+        key: &ObjectKey,
+        patch: Value,
+        kind: PatchKind,
+        context: &WriteContext<'_>,
+    ) -> Result<Arc<Stored>, ApiError> {
+        let info = Arc::clone(self.info(id));
+        let Some(present) = self.get(id, key).map(Arc::clone) else {
+            if kind == PatchKind::Apply && context.part != Part::Status {
+                let mut object = patch;
+                metadata_mut(&mut object)?.insert("name".to_owned(), json!(key.as_ref().name));
+                return self.create(id, key.as_ref().namespace, object, context);
+            }
+            return Err(ApiError::not_found(&info, key.as_ref().name));
+        };
+        if !patch.is_object() {
+            return Err(ApiError::bad_request("a merge patch is an object"));
+        }
+        let mut object = present.value();
+        merge_patch(&mut object, patch);
+        check_envelope(&info, key.as_ref().namespace, &object)?;
+        self.replace(id, &info, &present, object, context)
+    }
+
+    /// Deletes an object, or marks it where finalizers hold it.
+    ///
+    /// With a namespace go the objects in it, with a definition its type: what controllers do elsewhere.
+    pub fn delete(
+        &mut self,
+        id: TypeId,
+        key: &ObjectKey,
+        expected: &Preconditions,
+        context: &WriteContext<'_>,
+    ) -> Result<Deletion, ApiError> {
+        let info = Arc::clone(self.info(id));
+        let name = key.as_ref().name;
+        let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info, name))?);
+        let mut object = present.value();
+        let metadata = metadata_mut(&mut object)?;
+        for (field, expected) in [("uid", &expected.uid), ("resourceVersion", &expected.resource_version)] {
+            let found = text(metadata, field).unwrap_or_default();
+            if expected.as_ref().is_some_and(|expected| expected != found) {
+                let why = format!("Precondition failed: {field} in precondition: {expected:?}, in object: {found}");
+                return Err(ApiError::conflict(&info, name, &why));
+            }
+        }
+        if !has_finalizers(&object) {
+            return Ok(Deletion::Done(self.finish_deletion(id, &info, &present, None)));
+        }
+        let metadata = metadata_mut(&mut object)?;
+        if metadata.contains_key("deletionTimestamp") {
+            return Ok(Deletion::Waiting(present));
+        }
+        metadata.insert("deletionTimestamp".to_owned(), json!(context.time));
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+            metadata.insert("generation".to_owned(), json!(generation + 1));
+        }
+        Ok(Deletion::Waiting(self.put(id, &info, ChangeKind::Modified, None, &object)))
+    }
+
+    fn replace(
+        &mut self,
+        id: TypeId,
+        info: &Arc<TypeInfo>,
+        present: &Arc<Stored>,
+        mut object: Value,
+        context: &WriteContext<'_>,
+    ) -> Result<Arc<Stored>, ApiError> {
+        let old = present.value();
+        let key = present.key().as_ref();
+        check_same(info, &old, &mut object, key.name)?;
+        confine(info, &old, &mut object, context.part);
+        let spec_changed = has_generation(&old) && without_status(&old) != without_status(&object);
+        let metadata = metadata_mut(&mut object)?;
+        for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+            match old["metadata"].get(field) {
+                Some(value) => metadata.insert(field.to_owned(), value.clone()),
+                None => metadata.remove(field),
+            };
+        }
+        metadata.insert("name".to_owned(), json!(key.name));
+        if info.resource.namespaced {
+            metadata.insert("namespace".to_owned(), json!(key.namespace));
+        }
+        if spec_changed {
+            let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
+            metadata.insert("generation".to_owned(), json!(generation));
+        }
+        if !metadata.contains_key("managedFields")
+            && let Some(managed) = old["metadata"].get("managedFields")
+        {
+            metadata.insert("managedFields".to_owned(), managed.clone());
+        }
+        metadata.insert("resourceVersion".to_owned(), json!(present.version().to_string()));
+        if object == old {
+            return Ok(Arc::clone(present));
+        }
+        let status = context.part == Part::Status;
+        fields::note(info, Some(&old), &mut object, context.manager, status, context.time);
+        if old["metadata"].get("deletionTimestamp").is_some() && !has_finalizers(&object) {
+            let last = RawObject::of_value(info, &object);
+            return Ok(self.finish_deletion(id, info, present, last));
+        }
+        Ok(self.put(id, info, ChangeKind::Modified, Some(&old), &object))
+    }
+
+    fn put(
+        &mut self,
+        id: TypeId,
+        info: &Arc<TypeInfo>,
+        kind: ChangeKind,
+        old: Option<&Value>,
+        object: &Value,
+    ) -> Arc<Stored> {
+        let raw = RawObject::of_value(info, object).expect("a checked object has metadata");
+        let stored = self.commit(id, kind, raw);
+        if info.is_definition() {
+            self.follow_definition(old.or(Some(object)), Some(object));
+        }
+        stored
+    }
+
+    fn finish_deletion(
+        &mut self,
+        id: TypeId,
+        info: &Arc<TypeInfo>,
+        present: &Arc<Stored>,
+        last: Option<RawObject>,
+    ) -> Arc<Stored> {
+        let gone = self.remove(id, present.key(), last).expect("the caller has just seen the object");
+        if info.is_definition() {
+            self.follow_definition(Some(&gone.value()), None);
+        }
+        if info.is_namespace() {
+            let namespace = present.key().as_ref().name;
+            let within = |(at, entry): (usize, &super::TypeEntry)| {
+                let keys = entry.objects.keys().filter(|key| key.as_ref().namespace == namespace);
+                keys.map(|key| (TypeId(at), key.clone())).collect::<Vec<_>>()
+            };
+            let inside: Vec<_> = self.types.iter().enumerate().flat_map(within).collect();
+            for (id, key) in inside {
+                self.remove(id, &key, None);
+            }
+        }
+        gone
+    }
+}
+
+fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    metadata.get(name).and_then(Value::as_str)
+}
+
+fn metadata_mut(object: &mut Value) -> Result<&mut Map<String, Value>, ApiError> {
+    let object = object.as_object_mut().ok_or_else(|| ApiError::bad_request("the body is not an object"))?;
+    let metadata = object.entry("metadata").or_insert_with(|| json!({}));
+    metadata.as_object_mut().ok_or_else(|| ApiError::bad_request("metadata is not an object"))
+}
+
+/// Checks that the body is of this type and namespace.
+fn check_envelope(info: &TypeInfo, namespace: &str, object: &Value) -> Result<(), ApiError> {
+    let expected = [("apiVersion", info.resource.api_version()), ("kind", info.resource.kind.clone())];
+    for (field, expected) in expected {
+        if let Some(found) = object.get(field).and_then(Value::as_str)
+            && found != expected
+        {
+            let message = format!("{field} in the data ({found}) does not match the expected one ({expected})");
+            return Err(ApiError::bad_request(message));
+        }
+    }
+    let found = object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or(namespace);
+    if info.resource.namespaced && found != namespace {
+        let message =
+            format!("the namespace of the provided object ({found}) does not match the request ({namespace})");
+        return Err(ApiError::bad_request(message));
+    }
+    Ok(())
+}
+
+/// Optimistic concurrency: what the caller says of identity and version must be true.
+fn check_same(info: &TypeInfo, old: &Value, object: &mut Value, name: &str) -> Result<(), ApiError> {
+    let metadata = metadata_mut(object)?;
+    if text(metadata, "name").is_some_and(|found| found != name) {
+        return Err(ApiError::bad_request("the name of the object does not match the name on the URL"));
+    }
+    let old = &old["metadata"];
+    if let Some(version) = text(metadata, "resourceVersion")
+        && !version.is_empty()
+        && old["resourceVersion"] != version
+    {
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        return Err(ApiError::conflict(info, name, why));
+    }
+    if text(metadata, "uid").is_some_and(|uid| !uid.is_empty() && old["uid"] != uid) {
+        return Err(ApiError::conflict(info, name, "Precondition failed: UID in precondition does not match"));
+    }
+    Ok(())
+}
+
+/// Puts back what this write may not change.
+fn confine(info: &TypeInfo, old: &Value, object: &mut Value, part: Part) {
+    let put_back = |object: &mut Value, name: &str| match (old.get(name), object.as_object_mut()) {
+        (Some(value), Some(object)) => {
+            object.insert(name.to_owned(), value.clone());
+        }
+        (None, Some(object)) => {
+            object.remove(name);
+        }
+        (_, None) => {}
+    };
+    match part {
+        Part::Main if info.status => put_back(object, "status"),
+        Part::Whole | Part::Main => {}
+        Part::Status => {
+            let status = object.get("status").cloned();
+            *object = old.clone();
+            if let (Some(status), Some(object)) = (status, object.as_object_mut()) {
+                object.insert("status".to_owned(), status);
+            }
+        }
+    }
+}
+
+fn without_status(object: &Value) -> Vec<(&String, &Value)> {
+    let members = object.as_object().into_iter().flatten();
+    members.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind")).collect()
+}
+
+fn has_generation(object: &Value) -> bool {
+    object.get("spec").is_some()
+}
+
+fn has_finalizers(object: &Value) -> bool {
+    object.pointer("/metadata/finalizers").and_then(Value::as_array).is_some_and(|finalizers| !finalizers.is_empty())
+}
+
+/// Sets what the server sets on a new object: the status, and the conditions of a definition.
+fn set_defaults(info: &TypeInfo, object: &mut Value, context: &WriteContext<'_>) {
+    if context.part != Part::Whole && info.status {
+        object.as_object_mut().map(|object| object.remove("status"));
+    }
+    let absent = object.get("status").is_none();
+    match info.resource.kind.as_str() {
+        "Pod" if info.typed && absent => object["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"}),
+        "Namespace" if info.typed => {
+            object["spec"] = json!({"finalizers": ["kubernetes"]});
+            object["status"] = json!({"phase": "Active"});
+            let name = object["metadata"]["name"].clone();
+            if !object["metadata"]["labels"].is_object() {
+                object["metadata"]["labels"] = json!({});
+            }
+            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+        }
+        "CustomResourceDefinition" if info.typed => {
+            let condition = |kind: &str, reason: &str| json!({"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": context.time});
+            let stored = TypeInfo::of_definition(object).map(|defined| defined.resource.version);
+            object["status"] = json!({
+                "conditions": [condition("NamesAccepted", "NoConflicts"), condition("Established", "InitialNamesAccepted")],
+                "acceptedNames": object["spec"]["names"], "storedVersions": stored.into_iter().collect::<Vec<_>>(),
+            });
+        }
+        _ if info.typed && info.status && absent => object["status"] = json!({}),
+        _ => {}
+    }
+}
+
+/// RFC 7386.
+fn merge_patch(into: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *into = patch;
+        return;
+    };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    let Some(members) = into.as_object_mut() else { return };
+    for (name, value) in patch {
+        if value.is_null() {
+            members.remove(&name);
+        } else {
+            merge_patch(members.entry(name).or_insert(Value::Null), value);
+        }
+    }
+}

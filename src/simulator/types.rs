@@ -1,0 +1,141 @@
+//! The resource types that are served: the built-in ones, and those that custom resource definitions add.
+
+use serde_json::Value;
+
+use crate::object::ResourceType;
+
+/// One served resource type, with what discovery tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeInfo {
+    /// Group, version, kind, plural, scope.
+    pub resource: ResourceType,
+    /// Kind of a list, `PodList`.
+    pub list_kind: String,
+    /// Lower-case singular, `pod`.
+    pub singular: String,
+    /// kubectl's abbreviations, `po`.
+    pub short_names: Vec<String>,
+    /// Whether this is a built-in type: members in the order of the Go struct, list items without kind.
+    pub typed: bool,
+    /// Whether `status` is a subresource.
+    pub status: bool,
+}
+
+impl TypeInfo {
+    /// Returns the versions and names of a custom resource definition: its storage version as a type.
+    ///
+    /// `None` if the definition lacks what a type needs. Other served versions are not offered.
+    pub fn of_definition(definition: &Value) -> Option<Self> {
+        let spec = definition.get("spec")?;
+        let names = spec.get("names")?;
+        let versions = spec.get("versions")?.as_array()?;
+        let version = versions.iter().find(|version| version["storage"] == true).or_else(|| versions.first())?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let kind = text(&names["kind"])?;
+        let short_names = names["shortNames"].as_array();
+        Some(Self {
+            list_kind: text(&names["listKind"]).unwrap_or_else(|| format!("{kind}List")),
+            singular: text(&names["singular"]).unwrap_or_else(|| kind.to_lowercase()),
+            short_names: short_names.into_iter().flatten().filter_map(text).collect(),
+            typed: false,
+            status: version.pointer("/subresources/status").is_some(),
+            resource: ResourceType {
+                group: text(&spec["group"])?,
+                version: text(&version["name"])?,
+                plural: text(&names["plural"])?,
+                namespaced: spec["scope"] != "Cluster",
+                kind,
+            },
+        })
+    }
+
+    /// Returns whether objects of this type define other types.
+    pub fn is_definition(&self) -> bool {
+        self.resource.plural == "customresourcedefinitions" && self.resource.group == "apiextensions.k8s.io"
+    }
+
+    /// Returns whether objects of this type are namespaces.
+    pub fn is_namespace(&self) -> bool {
+        self.resource.plural == "namespaces" && self.resource.group.is_empty()
+    }
+
+    /// Returns the fields that a field selector may name, beside `metadata.name` and `metadata.namespace`.
+    pub fn selectable_fields(&self) -> &'static [&'static str] {
+        match (&*self.resource.group, &*self.resource.plural) {
+            ("", "pods") => &[
+                "spec.nodeName",
+                "spec.restartPolicy",
+                "spec.schedulerName",
+                "spec.serviceAccountName",
+                "spec.hostNetwork",
+                "status.phase",
+                "status.podIP",
+                "status.nominatedNodeName",
+            ],
+            ("", "nodes") => &["spec.unschedulable"],
+            ("", "namespaces") => &["status.phase"],
+            ("", "secrets") => &["type"],
+            ("", "services") => &["spec.clusterIP", "spec.type"],
+            ("", "events") => &[
+                "involvedObject.kind",
+                "involvedObject.namespace",
+                "involvedObject.name",
+                "involvedObject.uid",
+                "involvedObject.apiVersion",
+                "involvedObject.resourceVersion",
+                "involvedObject.fieldPath",
+                "reason",
+                "reportingComponent",
+                "source",
+                "type",
+            ],
+            ("apps", "replicasets") => &["status.replicas"],
+            ("batch", "jobs") => &["status.successful"],
+            _ => &[],
+        }
+    }
+}
+
+/// Returns the built-in types, core first.
+pub(super) fn builtin() -> Vec<TypeInfo> {
+    const NAMESPACED: bool = true;
+    const CLUSTER: bool = false;
+    const STATUS: bool = true;
+    const PLAIN: bool = false;
+    let rows: [(&str, &str, &str, &str, &str, bool, bool); 16] = [
+        ("", "v1", "Namespace", "namespaces", "ns", CLUSTER, STATUS),
+        ("", "v1", "Node", "nodes", "no", CLUSTER, STATUS),
+        ("", "v1", "Pod", "pods", "po", NAMESPACED, STATUS),
+        ("", "v1", "Service", "services", "svc", NAMESPACED, STATUS),
+        ("", "v1", "ConfigMap", "configmaps", "cm", NAMESPACED, PLAIN),
+        ("", "v1", "Secret", "secrets", "", NAMESPACED, PLAIN),
+        ("", "v1", "ServiceAccount", "serviceaccounts", "sa", NAMESPACED, PLAIN),
+        ("", "v1", "Event", "events", "ev", NAMESPACED, PLAIN),
+        ("apps", "v1", "Deployment", "deployments", "deploy", NAMESPACED, STATUS),
+        ("apps", "v1", "ReplicaSet", "replicasets", "rs", NAMESPACED, STATUS),
+        ("apps", "v1", "StatefulSet", "statefulsets", "sts", NAMESPACED, STATUS),
+        ("apps", "v1", "DaemonSet", "daemonsets", "ds", NAMESPACED, STATUS),
+        ("batch", "v1", "Job", "jobs", "", NAMESPACED, STATUS),
+        ("batch", "v1", "CronJob", "cronjobs", "cj", NAMESPACED, STATUS),
+        ("coordination.k8s.io", "v1", "Lease", "leases", "", NAMESPACED, PLAIN),
+        ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", "crd", CLUSTER, STATUS),
+    ];
+    let info = |(group, version, kind, plural, short, namespaced, status): (&str, &str, &str, &str, &str, _, _)| {
+        let resource = ResourceType {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+            namespaced,
+        };
+        TypeInfo {
+            list_kind: format!("{kind}List"),
+            singular: kind.to_lowercase(),
+            short_names: Some(short).filter(|short| !short.is_empty()).map(str::to_owned).into_iter().collect(),
+            typed: true,
+            status,
+            resource,
+        }
+    };
+    rows.into_iter().map(info).collect()
+}
