@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/cli"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+)
+
+const (
+	readyTimeout = 2 * time.Minute
+	stopTimeout  = time.Second
+)
+
+// runAPIServer runs etcd and kube-apiserver in this process until SIGTERM, or until stdin closes: a parent that was
+// killed leaves no orphan. It prints how to reach the server, as one line, once the server is ready.
+func runAPIServer(args []string) error {
+	flags := flag.NewFlagSet("apiserver", flag.ExitOnError)
+	flags.Usage = func() {
+		fmt.Fprintln(flags.Output(), "usage: cluster apiserver --data-dir DIR [FLAGS] [-- KUBE-APISERVER FLAGS]")
+		flags.PrintDefaults()
+	}
+	dataDir := flags.String("data-dir", "", "where all of the cluster lies; a second run with the same directory is a restart")
+	securePort := flags.Int("secure-port", 0, "port of the API server on 127.0.0.1 (0: as in the last run, else a free one)")
+	etcdPort := flags.Int("etcd-port", 0, "port for etcd's clients on 127.0.0.1 (0: as in the last run, else a free one)")
+	detached := flags.Bool("detached", false, "go on when stdin closes")
+	flags.Parse(args)
+	if *dataDir == "" {
+		return errors.New("--data-dir is missing")
+	}
+	absolute, err := filepath.Abs(*dataDir)
+	if err != nil {
+		return err
+	}
+	h := home(absolute)
+	info, err := h.prepare(*securePort, *etcdPort)
+	if err != nil {
+		return err
+	}
+	etcd, err := startEtcd(h, info)
+	if err != nil {
+		return fmt.Errorf("failed to start etcd: %w", err)
+	}
+	command := app.NewAPIServerCommand() // installs the handler of SIGTERM, which RequestShutdown needs
+	command.SetArgs(append(apiServerFlags(h, info), flags.Args()...))
+	go forceStopAfterSignal()
+	if !*detached {
+		go stopWhenStdinCloses()
+	}
+	go announceWhenReady(info)
+	code := cli.Run(command)
+	etcd.Close()
+	os.Exit(code)
+	return nil
+}
+
+func apiServerFlags(h home, info clusterInfo) []string {
+	return []string{
+		"--etcd-servers=" + info.Etcd,
+		"--bind-address=127.0.0.1",
+		"--advertise-address=127.0.0.1",
+		"--secure-port=" + strconv.Itoa(info.SecurePort),
+		"--cert-dir=" + h.path("certs"),
+		"--tls-cert-file=" + h.path(serverCertFile),
+		"--tls-private-key-file=" + h.path(serverKeyFile),
+		"--token-auth-file=" + h.path(tokensFile),
+		"--authorization-mode=RBAC",
+		"--service-cluster-ip-range=10.0.0.0/16",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + h.path(serviceAccountFile),
+		"--service-account-signing-key-file=" + h.path(serviceAccountFile),
+		"--disable-admission-plugins=ServiceAccount", // no controller-manager makes the accounts that it asks for
+		"--endpoint-reconciler-type=none",            // nothing to clean up at the end: stops at once
+	}
+}
+
+func stopWhenStdinCloses() {
+	io.Copy(io.Discard, os.Stdin)
+	genericapiserver.RequestShutdown()
+	forceStop()
+}
+
+func forceStopAfterSignal() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	<-signals
+	forceStop()
+}
+
+// forceStop ends the process when clients have had a moment to see their watches end. The orderly way waits for idle
+// connections too, several seconds; etcd's data is as safe as after a kill: its log is written before it answers.
+func forceStop() {
+	time.Sleep(stopTimeout)
+	os.Exit(0)
+}
+
+func announceWhenReady(info clusterInfo) {
+	if err := waitUntilReady(info); err != nil {
+		fmt.Fprintf(os.Stderr, "cluster apiserver: %v\n", err)
+		os.Exit(1)
+	}
+	if err := printJSON(info); err != nil {
+		os.Exit(1) // nobody listens any more
+	}
+}
+
+func waitUntilReady(info clusterInfo) error {
+	config, err := loadConfig(info.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
+	defer cancel()
+	// The namespace comes from a controller inside the server, which /readyz does not wait for.
+	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
+		for !answersOK(ctx, client, info.URL+path) {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%s did not answer 200 within %s", path, readyTimeout)
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+func answersOK(ctx context.Context, client *http.Client, url string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
