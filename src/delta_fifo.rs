@@ -3,6 +3,7 @@
 //! [`DeltaFifo`] is the pure queue with its two orders (D4; F-10 … F-17, F-20 … F-24, F-40); `delta_fifo/actor.rs`
 //! keeps one batch in flight to the indexer and appends the rest meanwhile.
 
+pub mod actor;
 mod known;
 #[cfg(test)]
 mod model_test;

@@ -3,6 +3,7 @@
 //! [`Indexer`] turns [`Deltas`] into a [`Transaction`] of [`Change`]s, and applies it.
 //! `indexer/store.rs` holds the map readers see, `indexer/actor.rs` the order append → publish → release.
 
+pub mod actor;
 pub mod index_func;
 #[cfg(test)]
 mod model_test;

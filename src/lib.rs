@@ -20,16 +20,16 @@
 //!
 //! | stage | emits | decides |
 //! |---|---|---|
-//! | `list_watch` | `WatchEvent`, `ListPage` | what bytes mean |
-//! | `reflector` | `Event` | list, stream or watch; when to ask again |
-//! | `delta_fifo` | `Deltas` | order, tombstones, what is one transaction |
-//! | `indexer` | `Change` | what differs from the cache |
-//! | `journal` | `Record` | sequence; what may be read; what a slow reader keeps |
-//! | `dispatcher` | `Notification` | who gets it |
-//! | `handler` | – | again, in halves, or given up |
+//! | [`list_watch`] | [`WatchEvent`](list_watch::WatchEvent), [`ListPage`](list_watch::ListPage) | what bytes mean |
+//! | [`reflector`] | [`Event`](reflector::Event) | list, stream or watch; when to ask again |
+//! | [`delta_fifo`] | [`Deltas`](delta_fifo::Deltas) | order, tombstones, what is one transaction |
+//! | [`indexer`] | [`Change`](indexer::Change) | what differs from the cache |
+//! | [`journal`] | [`Record`](journal::Record) | sequence; what may be read; what a slow reader keeps |
+//! | [`dispatcher`] | [`Notification`](dispatcher::Notification) | who gets it |
+//! | [`handler`] | – | again, in halves, or given up |
 //!
-//! `object` is what travels. `informer` wires one type, `supervisor` keeps it alive, `engine` runs the whole.
-//! `lister`, `registry` and `serve` read. `simulator` is an API server in this process for the demo, tests and
+//! [`object`] is what travels. [`informer`] wires one type, [`supervisor`] keeps it alive, [`engine`] runs the whole.
+//! [`lister`], [`registry`] and [`serve`] read. [`simulator`] is an API server in this process for the demo, tests and
 //! benchmarks.
 //!
 //! # Invariants
@@ -49,9 +49,19 @@ pub mod reflector;
 pub mod delta_fifo;
 pub mod indexer;
 pub mod lister;
+pub mod journal;
+pub mod dispatcher;
+pub mod cloud_event;
+pub mod handler;
 
 pub mod supervisor;
+pub mod status;
+pub mod informer;
+pub mod registry;
 pub mod config;
+pub mod metrics;
+pub mod serve;
+pub mod engine;
 
 pub mod simulator;
 pub mod testing;

@@ -14,6 +14,8 @@
 //! A cycle begins with an initial state and ends when a watch cannot be resumed. `reflector/listing.rs`,
 //! `reflector/streaming.rs` and `reflector/watching.rs` hold one phase each, `reflector/report.rs` what is said of it.
 
+pub mod actor;
+mod log;
 mod listing;
 mod pager;
 mod report;

@@ -11,6 +11,9 @@
 //!      └── all gone ── Stopping ◀── Stop, from anywhere
 //! ```
 
+pub mod actor;
+pub mod child;
+pub mod keeper;
 #[cfg(test)]
 mod model_tests;
 mod policy;

@@ -1,0 +1,57 @@
+//! What it costs to write an event of a 6 KB object with its old state.
+
+use std::{hint::black_box, sync::Arc};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use deltabus::{
+    cloud_event::Encoder,
+    dispatcher::{Event, UnitInfo},
+    indexer::{Cause, Change},
+    journal::{Record, Sequence, UnitId},
+    object::{Object, ResourceType},
+};
+
+fn pod(version: &str) -> Arc<Object> {
+    let filler = r#"{"name":"KEY","value":"a quoted \"value\" of some length"},"#.repeat(100);
+    let json = format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"web-1","namespace":"default","uid":"5f1c0e62","resourceVersion":"{version}"}},"spec":{{"env":[{}]}}}}"#,
+        filler.trim_end_matches(',')
+    );
+    Arc::new(Object::from_json(json.as_bytes()).expect("a pod"))
+}
+
+fn encode(criterion: &mut Criterion) {
+    let resource = ResourceType {
+        group: String::new(),
+        version: "v1".into(),
+        kind: "Pod".into(),
+        plural: "pods".into(),
+        namespaced: true,
+    };
+    let unit = Arc::new(UnitInfo { entry: "pods".into(), resource, namespace: None });
+    let change = Change::Updated { old: pod("48210"), object: pod("48211"), cause: Cause::Watch };
+    let record = Record {
+        sequence: Sequence(12345),
+        unit: UnitId(0),
+        time_micros: 1_795_243_203_123_456,
+        change,
+        old_lost: false,
+    };
+    let event = Event { unit, record };
+    let encoder = Encoder::new("prod-eu1", "9f2c41d07b6e");
+    let mut out = Vec::new();
+    encoder.encode_line(&mut out, &event);
+    let mut group = criterion.benchmark_group("cloud_event");
+    group.throughput(Throughput::Bytes(out.len() as u64));
+    group.bench_function("update_6k_with_old", |bencher| {
+        bencher.iter(|| {
+            out.clear();
+            encoder.encode_line(&mut out, black_box(&event));
+            out.len()
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, encode);
+criterion_main!(benches);

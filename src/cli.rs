@@ -1,0 +1,117 @@
+//! The command line: what can be asked for, one file a subcommand.
+
+pub(crate) mod config_show;
+pub(crate) mod demo;
+pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod schema;
+pub(crate) mod table;
+pub(crate) mod terminal;
+pub(crate) mod validate;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use deltabus::config::{Config, ConfigErrors, Loaded};
+
+const EXAMPLES: &str = "\
+The smallest useful configuration:
+
+  [resources.pods]
+  match = [\"pods\", \"deployments.apps\"]
+
+  [handlers.out]
+  type = \"stdout\"
+
+Examples:
+
+  deltabus demo                                   see it at work, without a cluster
+  deltabus run -c config.toml                     watch the cluster that kubectl talks to
+  deltabus run -c base.toml -c local.toml         the second file is merged into the first
+  deltabus validate -c config.toml                every mistake at once, with file and line
+  DELTABUS__HANDLERS__OUT__INITIAL=send deltabus run -c config.toml
+                                                  override [handlers.out] initial
+
+Exit codes: 0 stopped as asked, 1 failed at run time, 2 bad usage or bad configuration.
+Events and other output go to stdout, everything else to stderr. NO_COLOR is honoured.";
+
+/// Watches many types of Kubernetes resources and sends every change where a TOML file says.
+///
+/// Each watched type has a reflector, a queue and an indexed cache of its own; what changes in the caches becomes one
+/// ordered stream that handlers take at their own pace.
+#[derive(Debug, Parser)]
+#[command(name = "deltabus", version, after_help = EXAMPLES, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What can be asked for.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(run::RunArgs),
+    Demo(demo::DemoArgs),
+    Validate(validate::ValidateArgs),
+    /// Looks at configurations.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Prints the JSON Schema of configuration files.
+    ///
+    /// Editors that know it complete keys and explain them: `deltabus schema > deltabus.schema.json`, and in the file
+    /// `#:schema ./deltabus.schema.json`.
+    Schema,
+}
+
+/// What can be asked about configurations.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    Show(config_show::ConfigShowArgs),
+}
+
+/// Where the configuration is.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// A TOML file, or a directory of *.toml; can be repeated.
+    ///
+    /// Later ones are merged into earlier ones: tables key by key, lists and scalars replace. The files of a directory
+    /// come in the order of their names. Environment variables override all of them:
+    /// `DELTABUS__HANDLERS__OUT__PATH=/tmp/x` is `[handlers.out] path`.
+    #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1.., required = true)]
+    files: Vec<PathBuf>,
+}
+
+impl ConfigArgs {
+    /// Loads the configuration with the overrides of the environment.
+    pub(crate) fn load(&self) -> Result<Loaded, ConfigErrors> {
+        Config::load(&self.files, deltabus::config::environment())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn files_can_be_listed_and_repeated() {
+        let cli = Cli::try_parse_from(["deltabus", "run", "-c", "a", "b", "-c", "c"]).unwrap();
+        let Command::Run(args) = cli.command else { panic!("another command") };
+        assert_eq!(args.config.files, ["a", "b", "c"].map(PathBuf::from));
+        assert!(Cli::try_parse_from(["deltabus", "run"]).is_err());
+    }
+
+    #[test]
+    fn the_configuration_of_the_help_loads() {
+        let text = EXAMPLES.lines().skip(2).take(5).collect::<Vec<_>>().join("\n");
+        let config = Config::from_toml_str(&text).unwrap();
+        assert_eq!((config.resources.len(), config.handlers.len()), (1, 1));
+    }
+}

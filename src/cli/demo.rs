@@ -1,0 +1,149 @@
+//! `deltabus demo`: the engine against an embedded API server with a living cluster.
+
+use std::{
+    cell::OnceCell,
+    io::{self, IsTerminal as _},
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+};
+
+use actix::{Actor, Context, Handler};
+use clap::Args;
+use deltabus::{
+    cloud_event::Encoder,
+    config::{Config, HandlerOptions, Initial},
+    dispatcher::{Notification, actor::Stopped},
+    engine::{Engine, EngineBuilder},
+    handler::{Handler as _, stdout::Stdout},
+    list_watch::kube::ClusterAccess,
+    simulator::{Simulator, SimulatorOptions, Sizes, Workload},
+};
+use tokio::time::Instant;
+
+use super::{report, run, table, terminal};
+
+const CONFIG: &str = r#"
+    [log]
+    level = "warn"
+
+    [resources.workloads]
+    match = ["pods", "deployments.apps", "replicasets.apps", "jobs.batch"]
+    index = ["spec.nodeName"]
+
+    [resources.cluster]
+    match = ["nodes", "namespaces", "configmaps", "services", "customresourcedefinitions.apiextensions.k8s.io"]
+"#;
+
+const STDOUT: &str = r#"
+    [handlers.out]
+    type = "stdout"
+    initial = "send"
+"#;
+
+/// Runs the engine against an embedded API server with a living simulated cluster; needs nothing else.
+///
+/// On a terminal it draws a live table below the newest events; off a terminal events are lines of JSON on stdout.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Where reads are served; port 0 takes any free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = loopback)]
+    listen: SocketAddr,
+    /// Steps of the workload a second: each is one to four writes.
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = rate)]
+    rate: f64,
+    /// Decides what happens in the cluster.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Reads an address; only this machine may reach it.
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let expected =
+        || "expected a loopback address and a port, such as 127.0.0.1:0: reads are not authenticated".to_owned();
+    text.parse().ok().filter(|address: &SocketAddr| address.ip().is_loopback()).ok_or_else(expected)
+}
+
+/// Reads a rate.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.1..=10_000.0).contains(rate));
+    rate.ok_or_else(|| "expected a number from 0.1 to 10000".to_owned())
+}
+
+/// Runs the demo until it is told to stop.
+pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
+    let on_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
+    let handlers = if on_terminal { "" } else { STDOUT };
+    let mut config = Config::from_toml_str(&format!("{CONFIG}{handlers}"))?;
+    config.http.listen = Some(args.listen);
+    terminal::start(&config.log);
+
+    let simulator = Simulator::start(SimulatorOptions { seed: args.seed, ..SimulatorOptions::default() })?;
+    let mut workload = Workload::new(args.seed);
+    workload.populate(simulator.store(), Sizes::default())?;
+    let living = workload.run(simulator.store().clone(), args.rate)?;
+
+    let access = ClusterAccess::without_credentials(&simulator.url(), "demo")?;
+    let engine = Engine::builder(config).cluster(access);
+    let url = simulator.url();
+    let outcome = if on_terminal {
+        run_with_table(engine, &url)
+    } else {
+        run::block_on(|| engine, |engine| say_where(engine.addresses().first(), &url))
+    };
+    drop(living);
+    simulator.stop();
+    outcome
+}
+
+fn say_where(http: Option<&SocketAddr>, api_server: &str) {
+    if let Some(http) = http {
+        report::note(&format!("reads: http://{http}/v1/resources, http://{http}/api/v1/pods"));
+    }
+    report::note(&format!("the embedded API server: kubectl --server {api_server} get pods -A"));
+}
+
+/// Runs with a live table: events of the last moment above, a line for each resource below.
+fn run_with_table(engine: EngineBuilder, url: &str) -> anyhow::Result<()> {
+    let options = HandlerOptions { initial: Initial::Skip, ..HandlerOptions::default() };
+    let started = Instant::now();
+    let registry = Rc::new(OnceCell::new());
+    let of_engine = Rc::clone(&registry);
+    run::block_on(
+        move || {
+            let lines = Stdout::new(Encoder::new("demo", ""));
+            engine.handler("screen", options, Screen { lines }.start().recipient())
+        },
+        |engine| {
+            let http =
+                engine.addresses().first().map(|http| format!("reads: http://{http}/v1/resources")).unwrap_or_default();
+            let footer = [http, format!("cluster: kubectl --server {url} get pods -A"), "ctrl-c stops".to_owned()];
+            of_engine.get_or_init(|| Arc::clone(engine.registry()));
+            actix_rt::spawn(table::draw(Arc::clone(engine.registry()), footer.to_vec()));
+        },
+    )?;
+    if let Some(registry) = registry.get() {
+        let views = registry.views();
+        let events: u64 = views.iter().map(table::events).sum();
+        let (types, seconds) = (views.len(), started.elapsed().as_secs());
+        report::note(&format!("stopped after {seconds} s: {events} changes of objects of {types} types"));
+    }
+    Ok(())
+}
+
+/// Prints events above the table.
+struct Screen {
+    lines: Stdout,
+}
+
+impl Actor for Screen {
+    type Context = Context<Self>;
+}
+
+impl Handler<Notification> for Screen {
+    type Result = Result<(), Stopped>;
+
+    fn handle(&mut self, notification: Notification, _ctx: &mut Self::Context) -> Self::Result {
+        self.lines.deliver(&notification).map_err(|error| Stopped(error.to_string()))
+    }
+}

@@ -1,0 +1,73 @@
+//! What is said to people: on stderr, with colours on a terminal unless `NO_COLOR` is set.
+
+use anstyle::{AnsiColor, Style};
+use deltabus::config::{ConfigErrors, Finding};
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const NOTE: Style = AnsiColor::Green.on_default().bold();
+const PLACE: Style = Style::new().bold();
+const KEY: Style = AnsiColor::Cyan.on_default();
+const EXCERPT: Style = Style::new().dimmed();
+
+/// Prints every mistake and warning of a configuration, and how many there are.
+pub(crate) fn errors(errors: &ConfigErrors) {
+    for error in &errors.errors {
+        finding(ERROR, "error", error);
+    }
+    warnings(&errors.warnings);
+    let mut count = counted(errors.errors.len(), "error");
+    if !errors.warnings.is_empty() {
+        count = format!("{count}, {}", counted(errors.warnings.len(), "warning"));
+    }
+    failure(&format!("the configuration cannot be used: {count}"));
+}
+
+/// Prints warnings.
+pub(crate) fn warnings(warnings: &[Finding]) {
+    for warning in warnings {
+        finding(WARNING, "warning", warning);
+    }
+}
+
+/// Prints what is worth knowing of a configuration.
+pub(crate) fn notes(notes: &[Finding]) {
+    for note in notes {
+        finding(NOTE, "note", note);
+    }
+}
+
+/// Aligns rows of cells; the last cell of a row has no width.
+pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Prints why the program fails.
+pub(crate) fn failure(message: &str) {
+    anstream::eprintln!("{ERROR}error{ERROR:#}: {message}");
+}
+
+/// Prints something worth knowing.
+pub(crate) fn note(message: &str) {
+    anstream::eprintln!("{NOTE}note{NOTE:#}: {message}");
+}
+
+/// Returns `1 error`, `2 errors`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn finding(style: Style, label: &str, finding: &Finding) {
+    let Finding { origin, key, message, excerpt } = finding;
+    let key = if key.is_empty() { String::new() } else { format!("{KEY}{key}{KEY:#}: ") };
+    anstream::eprintln!("{style}{label}{style:#}: {PLACE}{origin}{PLACE:#}: {key}{message}");
+    if let Some(excerpt) = excerpt {
+        anstream::eprintln!("{EXCERPT}{excerpt}{EXCERPT:#}");
+    }
+}

@@ -1,0 +1,170 @@
+//! The terminal while the engine runs: logs, progress of the initial syncs, and what may be drawn over them.
+
+use std::{
+    fmt,
+    io::{self, IsTerminal as _, Write},
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use deltabus::{
+    config::{Log, LogFormat, LogLevel},
+    handler::stdout,
+    registry::Registry,
+    status::{UnitState, UnitView},
+};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::time::Instant;
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::{MakeWriter, format::Writer, time::FormatTime},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
+
+/// How often progress is drawn.
+const REDRAW: Duration = Duration::from_millis(120);
+
+/// What is drawn on stderr; hidden where that is no terminal. Log lines go above it.
+pub(crate) static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Writes whole lines to stderr, above whatever is drawn there.
+#[derive(Clone, Copy, Debug)]
+struct AboveTheBars;
+
+impl Write for AboveTheBars {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        SCREEN.suspend(|| io::stderr().write_all(line).map(|()| line.len()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+impl<'a> MakeWriter<'a> for AboveTheBars {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        *self
+    }
+}
+
+/// Writes whole lines to stdout, above whatever is drawn on stderr, where both are one terminal.
+pub(crate) struct StdoutAboveTheBars;
+
+impl Write for StdoutAboveTheBars {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        SCREEN.suspend(|| {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(lines)?;
+            stdout.flush()?;
+            Ok(lines.len())
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush()
+    }
+}
+
+/// Starts logging to stderr, and lets handlers on a terminal write above what is drawn there. `RUST_LOG` overrides
+/// `[log] level`.
+pub(crate) fn start(log: &Log) {
+    if io::stdout().is_terminal() && io::stderr().is_terminal() {
+        stdout::redirect(|| Box::new(StdoutAboveTheBars));
+    }
+    let level = match log.level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let terminal = io::stderr().is_terminal();
+    let json = log.format == LogFormat::Json || log.format == LogFormat::Auto && !terminal;
+    let layer = tracing_subscriber::fmt::layer().with_writer(AboveTheBars).with_target(false);
+    let registry = tracing_subscriber::registry().with(filter);
+    if json {
+        registry.with(layer.json().flatten_event(true)).init();
+    } else {
+        registry.with(layer.with_timer(LocalTime).with_ansi(colours())).init();
+    }
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        tracing::error!(place, panic = panic.payload_as_str(), "panicked");
+    }));
+}
+
+/// The time of day, as events on a terminal have it.
+struct LocalTime;
+
+impl FormatTime for LocalTime {
+    fn format_time(&self, out: &mut Writer<'_>) -> fmt::Result {
+        write!(out, "{}", jiff::Zoned::now().strftime("%H:%M:%S"))
+    }
+}
+
+/// Returns whether what goes to the terminal on stderr may have colours.
+pub(crate) fn colours() -> bool {
+    anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never
+}
+
+/// Erases what is drawn; nothing is drawn any more.
+pub(crate) fn clear() {
+    drop(SCREEN.clear()); // the terminal may be gone
+    SCREEN.set_draw_target(ProgressDrawTarget::hidden());
+}
+
+/// Draws a line for each resource until all are synced, then erases them and says so.
+pub(crate) async fn show_initial_syncs(registry: Arc<Registry>) {
+    let template =
+        if colours() { "{spinner:.cyan} {prefix:<32} {wide_msg}" } else { "{spinner} {prefix:<32} {wide_msg}" };
+    let style = ProgressStyle::with_template(template).expect("the template is right");
+    let started = Instant::now();
+    let mut bars: Vec<ProgressBar> = Vec::new();
+    let line = || {
+        let style = ProgressStyle::with_template("{msg}").expect("the template is right");
+        SCREEN.add(ProgressBar::new_spinner().with_style(style))
+    };
+    // The terminal's own ^C moves everything up by a line: what then stays behind is this one.
+    let (blank, footer) = (line().with_message(" "), line());
+    blank.tick();
+    while !registry.unready().is_empty() {
+        let views = registry.views();
+        for gone in bars.drain(views.len().min(bars.len())..) {
+            SCREEN.remove(&gone);
+        }
+        for (row, view) in views.iter().enumerate() {
+            if bars.len() <= row {
+                bars.push(SCREEN.insert_before(&footer, ProgressBar::new_spinner().with_style(style.clone())));
+            }
+            bars[row].set_prefix(view.plural.clone());
+            bars[row].set_message(progress(view));
+            bars[row].tick();
+        }
+        let synced = views.iter().filter(|view| view.synced).count();
+        footer.set_message(format!("{synced} of {} synced, ctrl-c stops", views.len()));
+        tokio::time::sleep(REDRAW).await;
+    }
+    for bar in bars.into_iter().chain([blank, footer]) {
+        bar.finish_and_clear();
+        SCREEN.remove(&bar);
+    }
+    let views = registry.views();
+    let (synced, waiting): (Vec<_>, Vec<_>) = views.iter().partition(|view| view.synced);
+    let objects: u64 = synced.iter().map(|view| view.objects).sum();
+    let (types, waiting, after) = (synced.len(), waiting.len(), started.elapsed());
+    tracing::info!(types, objects, waiting, ?after, "ready: every type that exists and is allowed is synced");
+}
+
+/// Says how far a type has come.
+fn progress(view: &UnitView) -> String {
+    let error = view.last_error.as_deref().map_or_else(String::new, |error| format!(": {error}"));
+    match (view.synced, view.state) {
+        (true, _) => format!("synced, {} objects", view.objects),
+        (false, UnitState::Listing) => format!("listing, {} queued", view.queue_length),
+        (false, state) => format!("{}{error}", state.as_str().replace('_', " ")),
+    }
+}

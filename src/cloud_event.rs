@@ -1,0 +1,414 @@
+//! How an event looks outside: `CloudEvents` 1.0 in JSON, one a line (`interfaces.md` §3, D8).
+//!
+//! Written by hand into one buffer: an object's bytes are copied as they are, nothing is parsed.
+
+use jiff::Timestamp;
+
+use crate::{
+    dispatcher::{Event, UnitInfo},
+    indexer::{Cause, Change},
+    journal::{ChangeKind, Record},
+    object::Object,
+};
+
+/// Writes events of one engine.
+#[derive(Clone, Debug)]
+pub struct Encoder {
+    /// `,"source":"…","type":"dev.deltabus.resource.`
+    source: Box<[u8]>,
+    /// `,"journal":"…","sequence":"`
+    journal: Box<[u8]>,
+}
+
+impl Encoder {
+    /// Makes an encoder; `cluster` is the configured name of the cluster, `journal` the journal's id.
+    pub fn new(cluster: &str, journal: &str) -> Self {
+        let mut source = br#","source":""#.to_vec();
+        escape(&mut source, "/clusters/");
+        escape(&mut source, cluster);
+        source.extend_from_slice(br#"","type":"dev.deltabus.resource."#);
+        let mut place = br#","journal":""#.to_vec();
+        escape(&mut place, journal);
+        place.extend_from_slice(br#"","sequence":""#);
+        Self { source: source.into(), journal: place.into() }
+    }
+
+    /// Appends the event to `out`, without a line break and with none inside.
+    pub fn encode(&self, out: &mut Vec<u8>, event: &Event) {
+        let Event { unit, record } = event;
+        out.extend_from_slice(br#"{"specversion":"1.0","id":""#);
+        write_id(out, unit, record);
+        out.push(b'"');
+        out.extend_from_slice(&self.source);
+        out.extend_from_slice(ChangeKind::of(&record.change).as_str().as_bytes());
+        out.extend_from_slice(br#"","subject":""#);
+        write_subject(out, unit, record);
+        out.extend_from_slice(br#"","time":""#);
+        write_time(out, record.time_micros);
+        out.extend_from_slice(br#"","datacontenttype":"application/json","cause":""#);
+        out.extend_from_slice(cause(&record.change).as_bytes());
+        out.push(b'"');
+        out.extend_from_slice(&self.journal);
+        write_digits(out, record.sequence.0, 20);
+        out.push(b'"');
+        member(out, "apiversion", &[&unit.resource.group, slash(unit), &unit.resource.version]);
+        member(out, "kind", &[&unit.resource.kind]);
+        member(out, "resource", &[&unit.resource.plural]);
+        if let Some(object) = record.object() {
+            for (name, value) in [
+                ("namespace", object.namespace()),
+                ("name", object.name()),
+                ("uid", object.uid()),
+                ("resourceversion", object.resource_version()),
+            ] {
+                if !value.is_empty() {
+                    member(out, name, &[value]);
+                }
+            }
+        }
+        out.extend_from_slice(br#","data":{"#);
+        write_data(out, record);
+        out.extend_from_slice(b"}}");
+    }
+
+    /// Appends the event and a line break.
+    pub fn encode_line(&self, out: &mut Vec<u8>, event: &Event) {
+        self.encode(out, event);
+        out.push(b'\n');
+    }
+}
+
+/// Returns the event's id: the same change has the same one, always and everywhere (D8).
+pub fn id(event: &Event) -> String {
+    let mut id = Vec::new();
+    write_id(&mut id, &event.unit, &event.record);
+    serde_json::from_slice(&[b"\"", &id[..], b"\""].concat()).unwrap_or_default() // escaped text in quotes is JSON
+}
+
+fn write_id(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record) {
+    let resource = &unit.resource;
+    if let Change::Synced { resource_version, .. } = &record.change {
+        for part in [&resource.group, slash(unit), &resource.version, "/", &resource.plural, ".synced."] {
+            escape(out, part);
+        }
+        return escape(out, resource_version.as_str());
+    }
+    let Some(object) = record.object() else { return };
+    if object.uid().is_empty() {
+        for part in [&resource.group, "/", &resource.plural, "/", object.namespace(), "/", object.name()] {
+            escape(out, part);
+        }
+    } else {
+        escape(out, object.uid());
+    }
+    if !matches!(record.change, Change::Deleted { .. }) {
+        out.push(b'.');
+        escape(out, object.resource_version());
+    }
+    match record.change {
+        Change::Deleted { .. } => out.extend_from_slice(b".deleted"),
+        Change::Removed { .. } => out.extend_from_slice(b".removed"),
+        _ => {}
+    }
+}
+
+/// Writes the API path of the object, or of the collection for `synced`.
+fn write_subject(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record) {
+    let resource = &unit.resource;
+    let root = if resource.group.is_empty() { "/api/" } else { "/apis/" };
+    for part in [root, &resource.group, slash(unit), &resource.version] {
+        escape(out, part);
+    }
+    let object = record.object();
+    let namespace = object.map_or(unit.namespace.as_deref().unwrap_or(""), |object| object.namespace());
+    if !namespace.is_empty() {
+        for part in ["/namespaces/", namespace] {
+            escape(out, part);
+        }
+    }
+    for part in ["/", &resource.plural] {
+        escape(out, part);
+    }
+    if let Some(object) = object {
+        for part in ["/", object.name()] {
+            escape(out, part);
+        }
+    }
+}
+
+fn write_data(out: &mut Vec<u8>, record: &Record) {
+    match &record.change {
+        Change::Synced { objects, resource_version } => {
+            out.extend_from_slice(br#""objects":"#);
+            out.extend_from_slice(objects.to_string().as_bytes());
+            member(out, "resourceversion", &[resource_version.as_str()]);
+        }
+        Change::Added { object, .. } | Change::Removed { object, .. } => write_object(out, object),
+        Change::Updated { object, .. } => {
+            write_object(out, object);
+            if let Some(old) = record.old() {
+                write_old(out, old);
+            }
+        }
+        Change::Unchanged { object, .. } => {
+            write_object(out, object);
+            write_old(out, object);
+        }
+        Change::Deleted { object, tombstone, .. } => {
+            write_object(out, object);
+            if *tombstone {
+                out.extend_from_slice(br#","finalstateunknown":true"#);
+            }
+        }
+    }
+}
+
+fn write_object(out: &mut Vec<u8>, object: &Object) {
+    out.extend_from_slice(br#""object":"#);
+    write_json(out, object);
+}
+
+fn write_old(out: &mut Vec<u8>, old: &Object) {
+    out.extend_from_slice(br#","old":"#);
+    write_json(out, old);
+}
+
+/// Copies an object's JSON. Raw line breaks cannot occur inside of its strings, so blanks in their place mean the same.
+fn write_json(out: &mut Vec<u8>, object: &Object) {
+    let json = object.json();
+    let start = out.len();
+    out.extend_from_slice(&json);
+    let mut from = start;
+    while let Some(at) = memchr::memchr2(b'\n', b'\r', &out[from..]) {
+        out[from + at] = b' ';
+        from += at + 1;
+    }
+}
+
+fn cause(change: &Change) -> &'static str {
+    let cause = match change {
+        Change::Added { cause, .. }
+        | Change::Updated { cause, .. }
+        | Change::Deleted { cause, .. }
+        | Change::Removed { cause, .. }
+        | Change::Unchanged { cause, .. } => *cause,
+        Change::Synced { .. } => Cause::Initial,
+    };
+    match cause {
+        Cause::Initial => "initial",
+        Cause::Watch => "watch",
+        Cause::Relist => "relist",
+        Cause::Resync => "resync",
+    }
+}
+
+fn slash(unit: &UnitInfo) -> &'static str {
+    if unit.resource.group.is_empty() { "" } else { "/" }
+}
+
+/// Writes `,"name":"value"`, the value in parts.
+fn member(out: &mut Vec<u8>, name: &str, value: &[&str]) {
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":\"");
+    for part in value {
+        escape(out, part);
+    }
+    out.push(b'"');
+}
+
+/// Writes text as the inside of a JSON string.
+fn escape(out: &mut Vec<u8>, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    for &byte in text.as_bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0..0x20 => {
+                out.extend_from_slice(b"\\u00");
+                out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// Writes RFC 3339 in UTC with microseconds.
+fn write_time(out: &mut Vec<u8>, micros: i64) {
+    let time = Timestamp::from_microsecond(micros).unwrap_or_default();
+    let time = jiff::tz::Offset::UTC.to_datetime(time);
+    let part = |value: i8| u64::try_from(value).unwrap_or_default();
+    write_digits(out, u64::try_from(time.year()).unwrap_or_default(), 4);
+    for (separator, value) in
+        [(b'-', time.month()), (b'-', time.day()), (b'T', time.hour()), (b':', time.minute()), (b':', time.second())]
+    {
+        out.push(separator);
+        write_digits(out, part(value), 2);
+    }
+    out.push(b'.');
+    write_digits(out, u64::try_from(time.subsec_nanosecond() / 1000).unwrap_or_default(), 6);
+    out.push(b'Z');
+}
+
+/// Writes a number with leading zeros; one longer than `width` loses its first digits.
+fn write_digits(out: &mut Vec<u8>, mut number: u64, width: usize) {
+    let start = out.len();
+    out.resize(start + width, b'0');
+    for digit in out[start..].iter_mut().rev() {
+        *digit = b'0' + u8::try_from(number % 10).expect("below ten");
+        number /= 10;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        journal::{Sequence, UnitId, testing::*},
+        object::{Identity, ResourceType},
+    };
+
+    fn unit(group: &str, plural: &str, kind: &str) -> Arc<UnitInfo> {
+        let resource = ResourceType {
+            group: group.into(),
+            version: "v1".into(),
+            kind: kind.into(),
+            plural: plural.into(),
+            namespaced: true,
+        };
+        Arc::new(UnitInfo { entry: "x".into(), resource, namespace: None })
+    }
+
+    fn event(unit: Arc<UnitInfo>, change: Change) -> Event {
+        let time_micros = 1_795_243_203_123_456;
+        Event {
+            unit,
+            record: Record { sequence: Sequence(12345), unit: UnitId(0), time_micros, change, old_lost: false },
+        }
+    }
+
+    fn text(event: &Event) -> String {
+        let mut out = Vec::new();
+        Encoder::new("prod-eu1", "9f2c41d07b6e").encode(&mut out, event);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn value(event: &Event) -> Value {
+        serde_json::from_str(&text(event)).unwrap()
+    }
+
+    fn object(namespace: &str, name: &str, uid: &str, json: &str) -> Arc<Object> {
+        let identity = Identity { namespace, name, uid, resource_version: "7" };
+        Arc::new(Object::assemble(identity, &[json.as_bytes()]))
+    }
+
+    #[test]
+    fn an_update_is_written_field_by_field_as_promised() {
+        let pod = |version: &str| {
+            let identity = Identity { namespace: "default", name: "web-1", uid: "5f1c", resource_version: version };
+            Arc::new(Object::assemble(identity, &[br#"{"a":"#, version.as_bytes(), b"}"]))
+        };
+        let change = Change::Updated { old: pod("1"), object: pod("48211"), cause: Cause::Watch };
+        let expected = concat!(
+            r#"{"specversion":"1.0","id":"5f1c.48211","source":"/clusters/prod-eu1","#,
+            r#""type":"dev.deltabus.resource.updated","subject":"/api/v1/namespaces/default/pods/web-1","#,
+            r#""time":"2026-11-21T06:40:03.123456Z","datacontenttype":"application/json","cause":"watch","#,
+            r#""journal":"9f2c41d07b6e","sequence":"00000000000000012345","#,
+            r#""apiversion":"v1","kind":"Pod","resource":"pods","namespace":"default","name":"web-1","#,
+            r#""uid":"5f1c","resourceversion":"48211","data":{"object":{"a":48211},"old":{"a":1}}}"#
+        );
+        assert_eq!(text(&event(unit("", "pods", "Pod"), change)), expected);
+    }
+
+    #[test]
+    fn d8_ids_say_what_happened_to_whom() {
+        let pods = || unit("", "pods", "Pod");
+        for (change, expected) in [
+            (added("a", "u", 3), "u.3"),
+            (updated("a", "u", 3, 4), "u.4"),
+            (deleted("a", "u", 5), "u.deleted"),
+            (removed("a", "u", 4), "u.4.removed"),
+            (synced(2), "v1/pods.synced.77"),
+        ] {
+            let event = event(pods(), change);
+            assert_eq!(id(&event), expected);
+            assert_eq!(value(&event)["id"], expected);
+        }
+        let grouped = |change| event(unit("metrics.k8s.io", "nodes", "NodeMetrics"), change);
+        assert_eq!(id(&grouped(synced(2))), "metrics.k8s.io/v1/nodes.synced.77");
+        let without_uid = || object("", "n1", "", "{}");
+        let change = Change::Added { object: without_uid(), cause: Cause::Relist };
+        assert_eq!(id(&grouped(change)), "metrics.k8s.io/nodes//n1.7");
+        let change = Change::Deleted { object: without_uid(), tombstone: false, cause: Cause::Relist };
+        assert_eq!(id(&grouped(change)), "metrics.k8s.io/nodes//n1.deleted");
+    }
+
+    #[test]
+    fn data_depends_on_what_happened() {
+        let pods = || unit("", "pods", "Pod");
+        let gone = Change::Deleted { object: object("", "n1", "u", "{}"), tombstone: true, cause: Cause::Relist };
+        let gone = value(&event(unit("x.io", "nodes", "Node"), gone));
+        assert_eq!(gone["data"], json!({"object": {}, "finalstateunknown": true}));
+        assert_eq!((&gone["subject"], &gone["cause"]), (&json!("/apis/x.io/v1/nodes/n1"), &json!("relist")));
+        assert_eq!((gone.get("namespace"), &gone["apiversion"]), (None, &json!("x.io/v1")));
+        let done = value(&event(pods(), synced(12)));
+        assert_eq!(done["data"], json!({"objects": 12, "resourceversion": "77"}));
+        assert_eq!(
+            (&done["subject"], done.get("name"), &done["cause"]),
+            (&json!("/api/v1/pods"), None, &json!("initial"))
+        );
+        let same = Change::Unchanged { object: object("ns", "a", "u", r#"{"a":1}"#), cause: Cause::Resync };
+        let same = value(&event(pods(), same));
+        assert_eq!(same["data"], json!({"object": {"a": 1}, "old": {"a": 1}}));
+        assert_eq!((&same["type"], &same["cause"]), (&json!("dev.deltabus.resource.updated"), &json!("resync")));
+        let mut lost = event(pods(), updated("a", "u", 1, 2));
+        lost.record.old_lost = true;
+        assert_eq!(value(&lost)["data"].get("old"), None);
+        assert!(value(&event(pods(), deleted("a", "u", 1)))["data"].get("finalstateunknown").is_none());
+    }
+
+    #[test]
+    fn odd_times_are_written_and_not_refused() {
+        for (micros, expected) in [(0, "1970-01-01T00:00:00.000000Z"), (-1, "1969-12-31T23:59:59.999999Z")] {
+            let mut out = Vec::new();
+            write_time(&mut out, micros);
+            assert_eq!(out, expected.as_bytes());
+        }
+        write_time(&mut Vec::new(), i64::MIN);
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf =
+            prop_oneof![any::<i64>().prop_map(Value::from), any::<String>().prop_map(Value::from), Just(Value::Null)];
+        leaf.prop_recursive(3, 20, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map(any::<String>(), inner, 0..4)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        /// Whatever an object holds and is called, and however it was laid out: one line, and all of it.
+        #[test]
+        fn any_object_is_one_line_of_json(content in any_json(), name in any::<String>(), pretty: bool, crlf: bool) {
+            let json = if pretty { serde_json::to_string_pretty(&content) } else { serde_json::to_string(&content) }.unwrap();
+            let json = if crlf { json.replace('\n', "\r\n") } else { json };
+            let object = object("ns", &name, &name, &json);
+            let event = event(unit("g", "things", "Thing"), Change::Added { object, cause: Cause::Watch });
+            let line = text(&event);
+            prop_assert!(!line.contains(['\n', '\r']));
+            let parsed: Value = serde_json::from_str(&line).unwrap();
+            prop_assert_eq!(&parsed["data"]["object"], &content);
+            if !name.is_empty() {
+                prop_assert_eq!(&parsed["name"], &Value::from(name));
+            }
+            prop_assert_eq!(&parsed["id"], &Value::from(id(&event)));
+        }
+    }
+}

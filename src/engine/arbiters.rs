@@ -1,0 +1,79 @@
+//! The threads that carry the units: as many arbiters as cores, dealt out in turn; a hung one is replaced.
+//!
+//! The three actors of a unit share an arbiter, so a batch crosses no thread on its way from socket to cache. Each
+//! arbiter has a current-thread runtime of its own, and the unit's connections live on it.
+
+use std::sync::{Mutex, PoisonError};
+
+use actix::Arbiter;
+use actix_rt::ArbiterHandle;
+
+/// A fixed number of arbiters.
+#[derive(Debug)]
+pub struct Arbiters {
+    pool: Mutex<Pool>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    seats: Vec<Seated>,
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Seated {
+    arbiter: Arbiter,
+    /// How many stood here before.
+    generation: u64,
+}
+
+/// Names an arbiter of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    index: usize,
+    generation: u64,
+}
+
+impl Arbiters {
+    /// Starts `count` arbiters, at least one. Call it inside an actix `System`.
+    pub fn new(count: usize) -> Self {
+        let seats = (0..count.max(1)).map(|_| Seated { arbiter: Arbiter::new(), generation: 0 }).collect();
+        Self { pool: Mutex::new(Pool { seats, next: 0 }) }
+    }
+
+    /// Deals out the next seat.
+    pub fn seat(&self) -> Seat {
+        let mut pool = self.lock();
+        let index = pool.next % pool.seats.len();
+        pool.next += 1;
+        Seat { index, generation: pool.seats[index].generation }
+    }
+
+    /// Returns the arbiter that stands at the seat's place now.
+    pub fn arbiter(&self, seat: Seat) -> ArbiterHandle {
+        self.lock().seats[seat.index].arbiter.handle()
+    }
+
+    /// Returns the seat with a new arbiter in it, unless another unit replaced the hung one already. The old thread
+    /// is left to itself: it hangs, and cannot be ended from outside.
+    pub fn replace(&self, seat: Seat) -> Seat {
+        let mut pool = self.lock();
+        let place = &mut pool.seats[seat.index];
+        if place.generation == seat.generation {
+            std::mem::replace(&mut place.arbiter, Arbiter::new()).stop();
+            place.generation += 1;
+        }
+        Seat { index: seat.index, generation: place.generation }
+    }
+
+    /// Asks every arbiter to end.
+    pub fn stop(&self) {
+        for place in &self.lock().seats {
+            place.arbiter.stop();
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

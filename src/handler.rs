@@ -1,0 +1,229 @@
+//! The delivery contract: what a handler must do, and what is done for it.
+//!
+//! A [`Handler`] takes a batch or fails. [`Delivery`] is the pure machine that decides what a failure, a panic or a
+//! long silence means for the batch: again, in halves, to the dead letter. `handler/actor.rs` carries it out for one
+//! lane; `handler/lane.rs` is the thread a handler that blocks lives on.
+
+pub mod actor;
+pub mod blackhole;
+pub mod file;
+pub mod lane;
+pub mod status;
+pub mod stdout;
+#[cfg(test)]
+mod tests;
+
+use std::{fmt, ops::Range, time::Duration};
+
+use crate::dispatcher::Notification;
+
+/// Where events go. Its methods may block: each handler has a thread of its own, but for those that never do.
+///
+/// A closure `FnMut(&Notification) -> Result<(), HandlerError>` is one.
+pub trait Handler: Send + 'static {
+    /// Delivers a batch. `Ok` means: as safe as this sink promises, and never sent again after a clean stop. After an
+    /// error, a panic or a crash all of it may be sent again (I4: at least once).
+    fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError>;
+
+    /// Returns how often [`Handler::tick`] shall be called between batches.
+    fn tick_interval(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Does what is due by time: an fsync at an interval.
+    fn tick(&mut self) -> Result<(), HandlerError> {
+        Ok(())
+    }
+
+    /// Flushes and syncs everything delivered; nothing comes afterwards.
+    fn close(&mut self) -> Result<(), HandlerError> {
+        Ok(())
+    }
+}
+
+impl<F: FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static> Handler for F {
+    fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
+        self(notification)
+    }
+}
+
+/// Why a batch was not delivered, sorted by what is done about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandlerError {
+    /// It may work later: again, with backoff.
+    #[error("{0}")]
+    Failed(String),
+    /// One of these events will never be accepted: found by halving, then dead-lettered.
+    #[error("{0}")]
+    Rejected(String),
+    /// Nobody listens any more and nobody will: the handler ends, the engine goes on.
+    #[error("{0}")]
+    Closed(String),
+}
+
+/// How failures are repeated; `[handlers.*.retry]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RetryPolicy {
+    /// Delay after the first failure; doubled by each further one.
+    pub initial: Duration,
+    /// Largest delay.
+    pub max: Duration,
+    /// Delays are drawn uniformly from the upper half of their length.
+    pub jitter: bool,
+    /// A batch that fails for so long is given up.
+    pub give_up_after: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            initial: Duration::from_millis(200),
+            max: Duration::from_mins(1),
+            jitter: true,
+            give_up_after: Duration::from_hours(24),
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// Returns the delay after the `failures`-th failure in a row, the first being 1; `random` is in [0, 1).
+    pub fn delay(&self, failures: u32, random: f64) -> Duration {
+        let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        let delay = self.initial.saturating_mul(factor).min(self.max);
+        if self.jitter { delay.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0) } else { delay }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All of it is delivered.
+    Delivered,
+    /// The handler said so, or it did not answer in time.
+    Failed(HandlerError),
+    /// The handler panicked; what it said.
+    Panicked(String),
+}
+
+/// Why events were given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GiveUp {
+    /// It failed for longer than `give_up_after`; the last error.
+    Expired(String),
+    /// The handler will not take it.
+    Rejected(String),
+    /// The handler panicked over this event three times.
+    Poison(String),
+}
+
+impl fmt::Display for GiveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired(error) => write!(f, "gave up retrying: {error}"),
+            Self::Rejected(error) => write!(f, "rejected: {error}"),
+            Self::Poison(panic) => write!(f, "panicked {PANICS_MAX} times: {panic}"),
+        }
+    }
+}
+
+/// Attempts at one event that may end in a panic (S-9).
+const PANICS_MAX: u32 = 3;
+
+/// What is to be done next with a batch; positions are within the batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Try to deliver these; then call [`Delivery::finished`].
+    Attempt(Range<usize>),
+    /// Wait; then call [`Delivery::waited`].
+    Wait(Duration),
+    /// Hand these to the dead letter, or count and name them as dropped; then call [`Delivery::given_up`].
+    GiveUp(Range<usize>, GiveUp),
+    /// Everything is delivered or given up.
+    Done,
+    /// The handler has ended; what it said. What was not delivered never will be.
+    Closed(Range<usize>, String),
+}
+
+/// The delivery of one batch.
+///
+/// **Invariants:** attempts go through the batch in order, each event is delivered or given up once, and only after
+/// everything before it. A panic halves the range until one event is left, and only that one is given up for it.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    policy: RetryPolicy,
+    len: usize,
+    /// What is tried now.
+    range: Range<usize>,
+    next: Step,
+    failures: u32,
+    panics: u32,
+    failing_since: Option<Duration>,
+}
+
+impl Delivery {
+    /// Begins with a batch of `len` events.
+    pub fn new(policy: RetryPolicy, len: usize) -> Self {
+        let mut delivery =
+            Self { policy, len, range: 0..0, next: Step::Done, failures: 0, panics: 0, failing_since: None };
+        delivery.advance();
+        delivery
+    }
+
+    /// Returns what is to be done next.
+    pub fn step(&self) -> Step {
+        self.next.clone()
+    }
+
+    /// Takes the end of an attempt; `now` is any monotonic time, `random` in [0, 1).
+    pub fn finished(&mut self, outcome: Outcome, now: Duration, random: f64) {
+        match outcome {
+            Outcome::Delivered => self.advance(),
+            Outcome::Failed(HandlerError::Failed(error)) => {
+                self.failures += 1;
+                let since = *self.failing_since.get_or_insert(now);
+                if now.saturating_sub(since) >= self.policy.give_up_after {
+                    self.next = Step::GiveUp(self.range.clone(), GiveUp::Expired(error));
+                } else {
+                    self.next = Step::Wait(self.policy.delay(self.failures, random));
+                }
+            }
+            Outcome::Failed(HandlerError::Closed(error)) => {
+                self.next = Step::Closed(self.range.start..self.len, error);
+            }
+            Outcome::Failed(HandlerError::Rejected(_)) | Outcome::Panicked(_) if self.range.len() > 1 => self.halve(),
+            Outcome::Failed(HandlerError::Rejected(error)) => {
+                self.next = Step::GiveUp(self.range.clone(), GiveUp::Rejected(error));
+            }
+            Outcome::Panicked(panic) => {
+                self.panics += 1;
+                self.next = if self.panics >= PANICS_MAX {
+                    Step::GiveUp(self.range.clone(), GiveUp::Poison(panic))
+                } else {
+                    Step::Wait(self.policy.delay(self.panics, random))
+                };
+            }
+        }
+    }
+
+    /// Says that the delay is over.
+    pub fn waited(&mut self) {
+        self.next = Step::Attempt(self.range.clone());
+    }
+
+    /// Says that the events given up are where they belong.
+    pub fn given_up(&mut self) {
+        self.advance();
+    }
+
+    fn halve(&mut self) {
+        self.range.end = self.range.start + self.range.len() / 2;
+        self.next = Step::Attempt(self.range.clone());
+    }
+
+    /// Goes on behind what was tried.
+    fn advance(&mut self) {
+        self.range = self.range.end..self.len;
+        (self.failures, self.panics, self.failing_since) = (0, 0, None);
+        self.next = if self.range.is_empty() { Step::Done } else { Step::Attempt(self.range.clone()) };
+    }
+}

@@ -1,0 +1,319 @@
+//! Events as JSON lines in files: appended, rotated by size and by name, compressed, pruned.
+//!
+//! - One write a batch. A write that fails (a full disk) is undone: the file is cut back to its last whole line before
+//!   the batch is tried again, so a file never holds half an event.
+//! - What a crash left of a last line is cut off when the file is opened again: it was not acknowledged, so it comes
+//!   again. A foreign last line, one that does not begin as an event does, is kept and ended with a line break.
+//! - `%` patterns in the path are filled in with the time of writing, in UTC; another name is another file.
+//! - Past `max_bytes` the file is renamed to `NAME.20261121T064003.123456Z`; `file/rotated.rs` compresses and prunes
+//!   what is rotated, on a thread of its own.
+
+mod rotated;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+
+use super::{Handler, HandlerError, lane::is_left_behind};
+use crate::{cloud_event::Encoder, dispatcher::Notification};
+use rotated::Rotated;
+
+/// Buffers above this size are given back.
+const BUFFER_KEPT_MAX: usize = 4 << 20;
+/// How every line of ours begins.
+const EVENT_START: &[u8] = br#"{"specversion""#;
+
+/// When written lines are synced to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before a batch is acknowledged.
+    Always,
+    /// Left to the system.
+    Never,
+    /// Not later than so long after it was acknowledged, and at the end.
+    Interval(Duration),
+}
+
+/// What becomes of rotated files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    /// They stay as they are.
+    #[default]
+    None,
+    /// They become `NAME.zst`.
+    Zstd,
+}
+
+/// `[handlers.*]` of type `file`.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// Where to write; `%Y-%m-%d` and the like are filled in. Directories are made.
+    pub path: String,
+    /// A file that would grow beyond is rotated first; never when `None`.
+    pub max_bytes: Option<u64>,
+    /// Files kept beside the one being written, in its directory; the oldest go. All when `None`.
+    pub keep: Option<usize>,
+    /// Of rotated files.
+    pub compression: Compression,
+    /// When to sync.
+    pub fsync: Fsync,
+}
+
+/// The handler.
+pub struct FileHandler {
+    options: FileOptions,
+    encoder: Encoder,
+    clock: fn() -> Timestamp,
+    open: Option<Open>,
+    rotated: Rotated,
+    buffer: Vec<u8>,
+}
+
+/// The file being written.
+struct Open {
+    file: File,
+    path: PathBuf,
+    /// Bytes of whole lines.
+    len: u64,
+    /// It can be cut: it is no pipe and no device.
+    regular: bool,
+    /// Something was written since the last sync.
+    dirty: bool,
+    /// A write failed and could not be undone.
+    torn: bool,
+}
+
+impl FileHandler {
+    /// Makes the handler and opens its file, so that a path that cannot be written is known at the start.
+    pub fn new(options: FileOptions, encoder: Encoder) -> Result<Self, HandlerError> {
+        Self::with_clock(options, encoder, Timestamp::now)
+    }
+
+    /// Opens the file once, and fails where it never can be: it is a directory, or this user may not write it. What may
+    /// pass, such as a full disk, is left to the retries of the handler.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn check(options: &FileOptions) -> io::Result<()> {
+        use io::ErrorKind as Kind;
+        let Ok(path) = path_at(&options.path, Timestamp::now()) else { return Ok(()) };
+        if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+            return Ok(()); // a pipe waits for its reader
+        }
+        match Open::at(path.clone()) {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    Kind::PermissionDenied
+                        | Kind::NotADirectory
+                        | Kind::IsADirectory
+                        | Kind::AlreadyExists
+                        | Kind::ReadOnlyFilesystem
+                        | Kind::InvalidFilename
+                        | Kind::InvalidInput
+                ) =>
+            {
+                Err(io::Error::new(error.kind(), format!("failed to open {}: {error}", path.display())))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    fn with_clock(options: FileOptions, encoder: Encoder, clock: fn() -> Timestamp) -> Result<Self, HandlerError> {
+        let rotated = Rotated::new(&options.path, options.keep, options.compression);
+        let mut handler = Self { options, encoder, clock, open: None, rotated, buffer: Vec::new() };
+        let path = handler.path_now()?;
+        handler.open = Some(Open::at(path.clone()).map_err(|error| failed("open", &path, &error))?);
+        handler.rotated.look(&path);
+        Ok(handler)
+    }
+
+    fn path_now(&self) -> Result<PathBuf, HandlerError> {
+        path_at(&self.options.path, (self.clock)())
+    }
+
+    /// Makes sure that the right file is open and has room for `bytes` more.
+    fn prepare(&mut self, bytes: u64) -> Result<&mut Open, HandlerError> {
+        let path = self.path_now()?;
+        if self.open.as_ref().is_some_and(|open| open.path != path || open.torn) {
+            self.finish()?;
+        }
+        if self.open.as_ref().is_some_and(|open| !open.is_untouched()) {
+            tracing::warn!(path = %path.display(), "somebody moved, removed or changed the file, opening it anew");
+            self.open = None;
+        }
+        if let (Some(open), Some(max)) = (&self.open, self.options.max_bytes)
+            && open.regular
+            && open.len > 0
+            && open.len + bytes > max
+        {
+            let path = open.path.clone();
+            self.finish()?;
+            rotated::rename(&path, (self.clock)()).map_err(|error| failed("rotate", &path, &error))?;
+        }
+        let open = if let Some(open) = self.open.take() {
+            open
+        } else {
+            let open = Open::at(path.clone()).map_err(|error| failed("open", &path, &error))?;
+            self.rotated.look(&path);
+            open
+        };
+        Ok(self.open.insert(open))
+    }
+
+    /// Lets go of the current file, synced.
+    fn finish(&mut self) -> Result<(), HandlerError> {
+        if let Some(open) = &mut self.open
+            && self.options.fsync != Fsync::Never
+        {
+            open.sync().map_err(|error| failed("sync", &open.path, &error))?;
+        }
+        self.open = None;
+        Ok(())
+    }
+}
+
+impl Handler for FileHandler {
+    fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        for event in notification.events() {
+            self.encoder.encode_line(&mut buffer, event);
+        }
+        let always = self.options.fsync == Fsync::Always;
+        let result = self
+            .prepare(buffer.len() as u64)
+            .and_then(|open| open.append(&buffer, always).map_err(|error| failed("write to", &open.path, &error)));
+        buffer.shrink_to(BUFFER_KEPT_MAX);
+        self.buffer = buffer;
+        result
+    }
+
+    fn tick_interval(&self) -> Option<Duration> {
+        match self.options.fsync {
+            Fsync::Interval(interval) => Some(interval),
+            Fsync::Always | Fsync::Never => None,
+        }
+    }
+
+    fn tick(&mut self) -> Result<(), HandlerError> {
+        match &mut self.open {
+            Some(open) => open.sync().map_err(|error| failed("sync", &open.path, &error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Syncs the file, whatever the policy, and waits for what is being compressed.
+    fn close(&mut self) -> Result<(), HandlerError> {
+        let synced = self.tick();
+        self.open = None;
+        self.rotated.close();
+        synced
+    }
+}
+
+impl Open {
+    fn at(path: PathBuf) -> io::Result<Self> {
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent)?;
+        }
+        let mut options = OpenOptions::new();
+        let regular_before = std::fs::metadata(&path).map_or(true, |metadata| metadata.is_file());
+        let mut file = options.append(true).create(true).read(regular_before).open(&path)?;
+        let metadata = file.metadata()?;
+        let regular = metadata.is_file();
+        let len = if regular { mend_tail(&mut file, metadata.len(), &path)? } else { 0 };
+        Ok(Self { file, path, len, regular, dirty: false, torn: false })
+    }
+
+    /// Returns whether the file at the path is still as it was left.
+    fn is_untouched(&self) -> bool {
+        !self.regular || std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.len() == self.len)
+    }
+
+    /// Appends whole lines, or nothing.
+    fn append(&mut self, lines: &[u8], sync: bool) -> io::Result<()> {
+        let written = self.file.write_all(lines).and_then(|()| if sync { self.sync_data() } else { Ok(()) });
+        match written {
+            Ok(()) => {
+                self.len += lines.len() as u64;
+                self.dirty = !sync;
+                Ok(())
+            }
+            Err(error) => {
+                // Whoever hung and was replaced would cut off what its successor wrote.
+                self.torn = self.regular && (is_left_behind() || self.file.set_len(self.len).is_err());
+                Err(error)
+            }
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        if self.dirty {
+            self.sync_data()?;
+            self.dirty = false;
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.regular { self.file.sync_data() } else { Ok(()) }
+    }
+}
+
+/// Makes the file end with a whole line, and returns its length then.
+fn mend_tail(file: &mut File, len: u64, path: &Path) -> io::Result<u64> {
+    let start = last_line_start(file, len)?;
+    if start == len {
+        return Ok(len);
+    }
+    let mut head = [0; EVENT_START.len()];
+    let have = usize::try_from(len - start).unwrap_or(head.len()).min(head.len());
+    file.seek(SeekFrom::Start(start))?;
+    file.read_exact(&mut head[..have])?;
+    if head[..have] == EVENT_START[..have] {
+        tracing::warn!(path = %path.display(), bytes = len - start, "cut off half an event that a crash had left");
+        file.set_len(start)?;
+        return Ok(start);
+    }
+    file.write_all(b"\n")?;
+    Ok(len + 1)
+}
+
+/// Returns where the text behind the last line break begins.
+fn last_line_start(file: &mut File, len: u64) -> io::Result<u64> {
+    let mut chunk = vec![0; 64 << 10];
+    let mut end = len;
+    while end > 0 {
+        let start = end.saturating_sub(chunk.len() as u64);
+        let part = &mut chunk[..usize::try_from(end - start).expect("at most one chunk")];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(part)?;
+        if let Some(at) = memchr::memrchr(b'\n', part) {
+            return Ok(start + at as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+/// Fills the time into a path.
+fn path_at(pattern: &str, time: Timestamp) -> Result<PathBuf, HandlerError> {
+    if !pattern.contains('%') {
+        return Ok(PathBuf::from(pattern));
+    }
+    jiff::fmt::strtime::format(pattern, &time.to_zoned(jiff::tz::TimeZone::UTC))
+        .map(PathBuf::from)
+        .map_err(|error| HandlerError::Failed(format!("failed to fill in path {pattern:?}: {error}")))
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> HandlerError {
+    HandlerError::Failed(format!("failed to {what} {}: {error}", path.display()))
+}

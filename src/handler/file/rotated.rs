@@ -1,0 +1,176 @@
+//! What becomes of files that are no longer written: compressed, then the oldest removed, off the hot path.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    thread::JoinHandle,
+    time::SystemTime,
+};
+
+use crossbeam_channel::{Sender, bounded};
+use jiff::{Timestamp, fmt::strtime, tz::TimeZone};
+
+use super::Compression;
+
+/// Appended to the name of a file rotated by size; sorts by time.
+const SUFFIX: &str = "%Y%m%dT%H%M%S.%6fZ";
+const ZSTD_LEVEL: i32 = 3;
+
+/// The thread that looks after rotated files.
+pub(super) struct Rotated {
+    /// Tells that this file is the one written now. One telling may wait: it stands for all others.
+    current: Option<Sender<PathBuf>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rotated {
+    /// Makes the keeper; it starts its thread only if there is anything to do.
+    pub(super) fn new(pattern: &str, keep: Option<usize>, compression: Compression) -> Self {
+        if keep.is_none() && compression == Compression::None {
+            return Self { current: None, thread: None };
+        }
+        let (current, tidy) = bounded::<PathBuf>(16);
+        let pattern = pattern.to_owned();
+        let work = move || {
+            for path in tidy {
+                if let Err(error) = tidy_up(&pattern, &path, keep, compression) {
+                    tracing::warn!(path = %path.display(), %error, "failed to look after rotated files");
+                }
+            }
+        };
+        match std::thread::Builder::new().name("rotated-files".to_owned()).spawn(work) {
+            Ok(thread) => Self { current: Some(current), thread: Some(thread) },
+            Err(error) => {
+                tracing::error!(%error, "failed to start the thread for rotated files, they stay as they are");
+                Self { current: None, thread: None }
+            }
+        }
+    }
+
+    /// Has everything beside `current` looked after.
+    pub(super) fn look(&self, current: &Path) {
+        if let Some(sender) = &self.current {
+            // Full: the look at the next file sees this one too.
+            drop(sender.try_send(current.to_owned()));
+        }
+    }
+
+    /// Waits for what is being done.
+    pub(super) fn close(&mut self) {
+        self.current = None;
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Gives a full file its rotated name.
+pub(super) fn rename(path: &Path, now: Timestamp) -> io::Result<()> {
+    let suffix = strtime::format(SUFFIX, &now.to_zoned(TimeZone::UTC)).map_err(io::Error::other)?;
+    let name = |attempt: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{suffix}"));
+        if attempt > 0 {
+            name.push(format!(".{attempt}"));
+        }
+        PathBuf::from(name)
+    };
+    let taken = |name: &PathBuf| name.exists() || with_zst(name).exists();
+    let free = (0..u32::MAX).map(name).find(|name| !taken(name)).ok_or_else(|| io::Error::other("no free name"))?;
+    fs::rename(path, free)
+}
+
+/// Compresses what is not yet, and removes the oldest beyond `keep`.
+fn tidy_up(pattern: &str, current: &Path, keep: Option<usize>, compression: Compression) -> io::Result<()> {
+    let directory = current.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = directory.join(entry.file_name());
+        if path == current || path.file_name() == current.file_name() || !entry.file_type()?.is_file() {
+            continue;
+        }
+        match Kind::of(&path, pattern, current) {
+            Kind::Foreign => {}
+            Kind::HalfCompressed => fs::remove_file(&path)?,
+            Kind::Written => files.push((entry.metadata()?.modified()?, path)),
+        }
+    }
+    if let Some(keep) = keep {
+        files.sort();
+        for (_, path) in files.drain(..files.len().saturating_sub(keep)) {
+            fs::remove_file(&path)?;
+        }
+    }
+    if compression == Compression::Zstd {
+        for (modified, path) in files.iter().filter(|(_, path)| path.extension().is_none_or(|end| end != "zst")) {
+            compress(path, *modified)?;
+        }
+    }
+    Ok(())
+}
+
+enum Kind {
+    Foreign,
+    HalfCompressed,
+    Written,
+}
+
+impl Kind {
+    /// Says whether this handler has written a file: its name is one that the pattern makes, with our suffixes.
+    fn of(path: &Path, pattern: &str, current: &Path) -> Self {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Self::Foreign };
+        let (name, half) = match name.strip_suffix(".zst.part") {
+            Some(name) => (name, true),
+            None => (name.strip_suffix(".zst").unwrap_or(name), false),
+        };
+        let pattern_name = Path::new(pattern).file_name().and_then(|name| name.to_str()).unwrap_or(pattern);
+        let current_name = current.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let made = |name: &str| name == current_name || made_by(pattern_name, name);
+        let cuts = name.match_indices('.').map(|(at, _)| (&name[..at], &name[at + 1..]));
+        if !made(name) && !cuts.into_iter().any(|(base, suffix)| is_rotated_suffix(suffix) && made(base)) {
+            return Self::Foreign;
+        }
+        if half { Self::HalfCompressed } else { Self::Written }
+    }
+}
+
+fn made_by(pattern: &str, name: &str) -> bool {
+    pattern.contains('%') && strtime::parse(pattern, name).is_ok()
+}
+
+/// Says whether text is a [`SUFFIX`], with or without a counter.
+fn is_rotated_suffix(text: &str) -> bool {
+    let (time, counter) = match text.split_once("Z.") {
+        Some((time, counter)) => (time, counter),
+        None => (text.strip_suffix('Z').unwrap_or(""), ""),
+    };
+    let shape = |at: usize, byte: u8| match at {
+        8 => byte == b'T',
+        15 => byte == b'.',
+        _ => byte.is_ascii_digit(),
+    };
+    time.len() == 22
+        && time.bytes().enumerate().all(|(at, byte)| shape(at, byte))
+        && counter.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Replaces a file by its compressed form, of the same age; a crash in between leaves the file and a `.part`.
+fn compress(path: &Path, modified: SystemTime) -> io::Result<()> {
+    let target = with_zst(path);
+    let mut part = target.as_os_str().to_owned();
+    part.push(".part");
+    let out = File::create(&part)?;
+    zstd::stream::copy_encode(File::open(path)?, &out, ZSTD_LEVEL)?;
+    out.set_modified(modified)?;
+    out.sync_all()?;
+    fs::rename(&part, &target)?;
+    fs::remove_file(path)
+}
+
+fn with_zst(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".zst");
+    PathBuf::from(name)
+}

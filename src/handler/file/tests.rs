@@ -1,0 +1,178 @@
+//! The file handler on real files.
+
+use std::{cell::Cell, collections::BTreeMap, fs, sync::Arc};
+
+use super::*;
+use crate::{
+    dispatcher::{Event, UnitInfo},
+    indexer::Change,
+    journal::{Record, Sequence, UnitId, testing::*},
+    object::ResourceType,
+};
+
+thread_local! {
+    static NOW: Cell<i64> = const { Cell::new(1_795_243_203) };
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_second(NOW.get()).unwrap()
+}
+
+fn batch(from: u64, events: u64) -> Notification {
+    let (version, kind, plural) = ("v1".into(), "Pod".into(), "pods".into());
+    let resource = ResourceType { group: String::new(), version, kind, plural, namespaced: true };
+    let unit = Arc::new(UnitInfo { entry: "pods".into(), resource, namespace: None });
+    let record = |n| {
+        let change: Change = added("web", "u", n);
+        Record { sequence: Sequence(n), unit: UnitId(0), time_micros: 0, change, old_lost: false }
+    };
+    Notification::new((from..from + events).map(|n| Event { unit: unit.clone(), record: record(n) }).collect())
+}
+
+fn options(path: &Path) -> FileOptions {
+    let path = path.to_str().unwrap().to_owned();
+    FileOptions { path, max_bytes: None, keep: None, compression: Compression::None, fsync: Fsync::Never }
+}
+
+fn handler(options: FileOptions) -> FileHandler {
+    FileHandler::with_clock(options, Encoder::new("c", "j"), now).unwrap()
+}
+
+/// The resource versions in all files of a directory, by file name, unpacked.
+fn content(directory: &Path) -> BTreeMap<String, Vec<u64>> {
+    let read = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().unwrap();
+        let bytes = fs::read(entry.path()).unwrap();
+        let bytes = if Path::new(&name).extension().is_some_and(|end| end == "zst") {
+            zstd::decode_all(&bytes[..]).unwrap()
+        } else {
+            bytes
+        };
+        let version = |line: &str| {
+            let event: serde_json::Value = serde_json::from_str(line).unwrap();
+            event["resourceversion"].as_str().unwrap().parse().unwrap()
+        };
+        (name, String::from_utf8(bytes).unwrap().lines().map(version).collect())
+    };
+    fs::read_dir(directory).unwrap().map(|entry| read(entry.unwrap())).collect()
+}
+
+#[test]
+fn lines_are_appended_and_directories_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/b/out.jsonl");
+    for start in [1, 3] {
+        let mut handler = handler(FileOptions { fsync: Fsync::Always, ..options(&path) });
+        handler.deliver(&batch(start, 2)).unwrap();
+        handler.close().unwrap();
+    }
+    assert_eq!(content(path.parent().unwrap()), BTreeMap::from([("out.jsonl".into(), vec![1, 2, 3, 4])]));
+}
+
+#[test]
+fn a_full_file_is_rotated_compressed_and_the_oldest_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let foreign = dir.path().join("out.jsonl.backup");
+    fs::write(&foreign, "").unwrap();
+    let mut handler = handler(FileOptions {
+        max_bytes: Some(1200),
+        keep: Some(2),
+        compression: Compression::Zstd,
+        ..options(&dir.path().join("out.jsonl"))
+    });
+    for n in 0..10 {
+        NOW.set(1_795_243_203 + n);
+        handler.deliver(&batch(1 + 2 * n.cast_unsigned(), 2)).unwrap();
+        std::thread::sleep(Duration::from_millis(15)); // files of one age have no order
+    }
+    handler.close().unwrap();
+    assert!(foreign.exists());
+    fs::remove_file(foreign).unwrap();
+    let expected = BTreeMap::from([
+        ("out.jsonl".into(), vec![19, 20]),
+        ("out.jsonl.20261121T064011.000000Z.zst".into(), vec![15, 16]),
+        ("out.jsonl.20261121T064012.000000Z.zst".into(), vec![17, 18]),
+    ]);
+    assert_eq!(content(dir.path()), expected);
+}
+
+#[test]
+fn a_new_day_is_a_new_file_in_utc_and_old_days_are_kept_by_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut handler = handler(FileOptions { keep: Some(1), ..options(&dir.path().join("x-%Y-%m-%d.jsonl")) });
+    for day in 0..3 {
+        NOW.set(1_795_243_203 + day * 86_400);
+        handler.deliver(&batch(1 + day.cast_unsigned(), 1)).unwrap();
+        std::thread::sleep(Duration::from_millis(15));
+    }
+    handler.close().unwrap();
+    let expected = BTreeMap::from([("x-2026-11-22.jsonl".into(), vec![2]), ("x-2026-11-23.jsonl".into(), vec![3])]);
+    assert_eq!(content(dir.path()), expected);
+}
+
+#[test]
+fn half_an_event_left_by_a_crash_is_cut_off_and_a_foreign_line_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.jsonl");
+    for (tail, kept) in [
+        (r#"{"specversion":"1.0","id":"5f"#.to_owned(), ""),
+        (r#"{"spec"#.to_owned(), ""),
+        (format!(r#"{{"specversion":"1.0","x":"{}"#, "y".repeat(200_000)), ""),
+        ("hello".to_owned(), "hello\n"),
+    ] {
+        fs::write(&path, format!("{{}}\n{tail}")).unwrap();
+        handler(options(&path)).deliver(&batch(1, 1)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with(&format!("{{}}\n{kept}{{\"specversion\"")), "{text}");
+        assert!(text.ends_with("}\n"));
+    }
+}
+
+#[test]
+fn a_file_that_somebody_removed_or_cut_is_opened_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.jsonl");
+    let mut handler = handler(options(&path));
+    handler.deliver(&batch(1, 1)).unwrap();
+    fs::remove_file(&path).unwrap();
+    handler.deliver(&batch(2, 1)).unwrap();
+    fs::write(&path, "").unwrap();
+    handler.deliver(&batch(3, 1)).unwrap();
+    assert_eq!(content(dir.path())["out.jsonl"], [3]);
+}
+
+#[test]
+fn a_full_device_is_a_failure_that_may_pass() {
+    let mut handler = handler(options(Path::new("/dev/full")));
+    let error = handler.deliver(&batch(1, 1)).unwrap_err();
+    assert!(matches!(error, HandlerError::Failed(_)) && error.to_string().contains("/dev/full"), "{error}");
+    let missing = FileHandler::new(options(Path::new("/proc/nowhere/out")), Encoder::new("c", "j"));
+    assert!(missing.is_err_and(|error| error.to_string().starts_with("failed to open /proc/nowhere/out")));
+}
+
+/// The disk fills up in the middle of a batch: a process of its own, since a file size limit is a process's.
+#[test]
+fn a_batch_that_does_not_fit_on_the_disk_leaves_no_half_line() {
+    const CHILD: &str = "DELTABUS_TEST_FULL_DISK";
+    if let Some(path) = std::env::var_os(CHILD) {
+        let mut handler = handler(options(Path::new(&path)));
+        handler.deliver(&batch(1, 2)).unwrap();
+        let error = handler.deliver(&batch(3, 20)).unwrap_err();
+        assert!(matches!(error, HandlerError::Failed(_)), "{error}");
+        handler.deliver(&batch(3, 1)).unwrap();
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.jsonl");
+    let name = "a_batch_that_does_not_fit_on_the_disk_leaves_no_half_line";
+    let status = std::process::Command::new("bash")
+        .args(["-c", "trap '' XFSZ; ulimit -f 4; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--test-threads=1", name])
+        .env(CHILD, &path)
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert_eq!(content(dir.path())["out.jsonl"], [1, 2, 3]);
+}

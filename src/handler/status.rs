@@ -1,0 +1,197 @@
+//! What a person can see of a handler: the view behind `/v1/handlers` and the metrics.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::{
+    journal::{Journal, ReaderId, ReaderStats},
+    supervisor::Exit,
+};
+
+/// State of a handler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HandlerState {
+    /// Nothing was tried yet, or the handler is being opened.
+    #[default]
+    Starting,
+    /// The last attempt succeeded, or there was none.
+    Running,
+    /// The last attempt failed; there will be another.
+    Retrying,
+    /// An attempt has taken longer than `[supervision] hung_after`, and so have others: no more threads are started.
+    Hung,
+    /// Its lane ended by itself and is about to be started again.
+    Failed,
+    /// It has ended: stopped as asked, or nobody listens any more.
+    Stopped,
+}
+
+impl HandlerState {
+    /// Returns the name used in JSON and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Retrying => "retrying",
+            Self::Hung => "hung",
+            Self::Failed => "failed",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// What the lane of a handler counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LaneCounts {
+    /// What it is doing.
+    pub state: HandlerState,
+    /// Events delivered, as a dead letter of others too.
+    pub delivered: u64,
+    /// Attempts that failed and were repeated.
+    pub retried: u64,
+    /// Of these: panics.
+    pub panics: u64,
+    /// Times the lane was started, the first one included.
+    pub lives: u64,
+    /// Times the handler's thread hung and was replaced.
+    pub threads_replaced: u64,
+    /// Events given up with no dead letter to take them.
+    pub given_up: u64,
+    /// Events given up and taken by the dead letter.
+    pub dead_lettered: u64,
+    /// When the attempt under way began, in microseconds since the Unix epoch: what a hung handler is known by.
+    pub in_flight_since_micros: Option<i64>,
+    /// The last thing that went wrong.
+    pub last_error: Option<String>,
+}
+
+/// Everything visible of one handler.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HandlerView {
+    /// Name of the `[handlers.*]` entry.
+    pub name: String,
+    /// `stdout`, `file`, `blackhole`, or what the library's user said.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What it is doing.
+    pub state: HandlerState,
+    /// Events waiting, those in flight included.
+    pub queued: u64,
+    /// Events delivered.
+    pub delivered: u64,
+    /// Attempts that failed and were repeated.
+    pub retried: u64,
+    /// Of these: panics.
+    pub panics: u64,
+    /// Times its lane ended by itself and was started again, or its thread hung and was replaced.
+    pub restarts: u64,
+    /// Events lost: at the bound of its buffer, or given up with no dead letter to take them.
+    pub dropped: u64,
+    /// Events its dead letter took.
+    pub dead_lettered: u64,
+    /// Events merged into later ones at the bound of its buffer.
+    pub coalesced: u64,
+    /// Updates that lost their `old` at the bound of its buffer.
+    pub olds_given_up: u64,
+    /// Everything up to here is done with.
+    pub position: u64,
+    /// Seconds since the oldest event waiting was journaled; `null` when none waits.
+    #[serde(rename = "oldestUndeliveredAgeSeconds")]
+    pub oldest_undelivered_age_seconds: Option<f64>,
+    /// Seconds since the attempt under way began; `null` between attempts.
+    #[serde(rename = "inFlightSeconds")]
+    pub in_flight_seconds: Option<f64>,
+    /// The last thing that went wrong; `null` when nothing ever did.
+    pub last_error: Option<String>,
+}
+
+/// The shared status of one handler.
+#[derive(Debug)]
+pub struct HandlerStatus {
+    name: String,
+    kind: String,
+    counts: Mutex<LaneCounts>,
+    reader: Mutex<Option<(Journal, ReaderId)>>,
+}
+
+impl HandlerStatus {
+    /// Makes the status of a handler; `kind` is its type.
+    pub fn new(name: &str, kind: &str) -> Self {
+        let (name, kind) = (name.to_owned(), kind.to_owned());
+        Self { name, kind, counts: Mutex::default(), reader: Mutex::default() }
+    }
+
+    /// Returns the handler's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Says which reader's numbers belong to this handler.
+    pub fn attach(&self, journal: Journal, reader: ReaderId) {
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some((journal, reader));
+    }
+
+    /// Locks the counts for a change; hold it for no longer than a few assignments.
+    pub fn lock(&self) -> MutexGuard<'_, LaneCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the lane starts, and returns the number of this life.
+    pub fn begin_life(&self) -> u64 {
+        let mut counts = self.lock();
+        counts.lives += 1;
+        counts.state = HandlerState::Running;
+        counts.lives
+    }
+
+    /// Notes that a life of the lane is over.
+    pub fn end_life(&self, life: u64, exit: &Exit) {
+        let mut counts = self.lock();
+        let failed = counts.state != HandlerState::Stopped;
+        if failed && counts.lives == life {
+            counts.state = HandlerState::Failed;
+            counts.in_flight_since_micros = None;
+        }
+        if failed && *exit != Exit::Stopped {
+            counts.last_error = Some(format!("lane actor {exit}"));
+        }
+    }
+
+    /// Returns the numbers of its reader.
+    pub fn reader_stats(&self) -> ReaderStats {
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        reader.as_ref().map(|(journal, reader)| journal.stats(*reader)).unwrap_or_default()
+    }
+
+    /// Copies everything out.
+    pub fn view(&self, now: Timestamp) -> HandlerView {
+        let stats = self.reader_stats();
+        let counts = self.lock().clone();
+        let seconds_since = |micros: i64| {
+            std::time::Duration::from_micros(now.as_microsecond().saturating_sub(micros).max(0).cast_unsigned())
+                .as_secs_f64()
+        };
+        HandlerView {
+            name: self.name.clone(),
+            kind: self.kind.clone(),
+            state: counts.state,
+            queued: stats.queued + stats.in_flight,
+            delivered: counts.delivered,
+            retried: counts.retried,
+            panics: counts.panics,
+            restarts: counts.lives.saturating_sub(1) + counts.threads_replaced,
+            dropped: stats.dropped + counts.given_up,
+            dead_lettered: counts.dead_lettered,
+            coalesced: stats.coalesced,
+            olds_given_up: stats.olds_given_up,
+            position: stats.position.0,
+            oldest_undelivered_age_seconds: stats.oldest_micros.map(seconds_since),
+            in_flight_seconds: counts.in_flight_since_micros.map(seconds_since),
+            last_error: counts.last_error,
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Events on stdout: JSON lines for machines, coloured one-liners for a person at a terminal.
+
+use std::{
+    io::{self, IsTerminal as _, Write},
+    sync::OnceLock,
+};
+
+use anstyle::{AnsiColor, Style};
+use jiff::{Timestamp, tz::TimeZone};
+
+use super::{Handler, HandlerError};
+use crate::{
+    cloud_event::Encoder,
+    dispatcher::{Event, Notification},
+    indexer::{Cause, Change},
+    journal::ChangeKind,
+};
+
+/// Buffers above this size are given back.
+const BUFFER_KEPT_MAX: usize = 4 << 20;
+
+/// How events look.
+#[derive(Clone, Debug)]
+pub enum Look {
+    /// One `CloudEvents` JSON object a line.
+    Lines,
+    /// `12:04:31 ~ prod/pod/web  v48211`: for people.
+    Short {
+        /// With colours.
+        colour: bool,
+        /// Of the time shown.
+        zone: TimeZone,
+    },
+}
+
+impl Look {
+    /// Returns what suits this process's stdout: short on a terminal, with colours unless `NO_COLOR` or `TERM=dumb`.
+    pub fn of_stdout() -> Self {
+        let stdout = io::stdout();
+        if !stdout.is_terminal() {
+            return Self::Lines;
+        }
+        let colour = anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never;
+        Self::Short { colour, zone: TimeZone::system() }
+    }
+}
+
+static REDIRECTED: OnceLock<fn() -> Box<dyn Write + Send>> = OnceLock::new();
+
+/// Lets every handler made from now on write through `writer`, for a program that draws on the same terminal. The first
+/// call counts.
+pub fn redirect(writer: fn() -> Box<dyn Write + Send>) {
+    REDIRECTED.get_or_init(|| writer);
+}
+
+/// Writes to stdout, or wherever it is told: one write a batch.
+///
+/// When nobody reads any more (a broken pipe) it ends, and the engine goes on.
+pub struct Stdout {
+    out: Box<dyn Write + Send>,
+    look: Look,
+    encoder: Encoder,
+    buffer: Vec<u8>,
+}
+
+impl Stdout {
+    /// Makes a handler on this process's stdout, or on what [`redirect`] put in its place.
+    pub fn new(encoder: Encoder) -> Self {
+        let out = REDIRECTED.get().map_or_else(|| Box::new(io::stdout()) as Box<dyn Write + Send>, |writer| writer());
+        Self::to(out, Look::of_stdout(), encoder)
+    }
+
+    /// Makes a handler on any writer.
+    pub fn to(out: Box<dyn Write + Send>, look: Look, encoder: Encoder) -> Self {
+        Self { out, look, encoder, buffer: Vec::new() }
+    }
+}
+
+impl Handler for Stdout {
+    fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
+        self.buffer.clear();
+        for event in notification.events() {
+            match &self.look {
+                Look::Lines => self.encoder.encode_line(&mut self.buffer, event),
+                Look::Short { colour, zone } => write_short(&mut self.buffer, event, *colour, zone),
+            }
+        }
+        let written = self.out.write_all(&self.buffer).and_then(|()| self.out.flush());
+        self.buffer.shrink_to(BUFFER_KEPT_MAX);
+        written.map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => HandlerError::Closed("nobody reads stdout any more".to_owned()),
+            _ => HandlerError::Failed(format!("failed to write to stdout: {error}")),
+        })
+    }
+
+    fn close(&mut self) -> Result<(), HandlerError> {
+        self.out.flush().map_err(|error| HandlerError::Failed(format!("failed to flush stdout: {error}")))
+    }
+}
+
+fn write_short(out: &mut Vec<u8>, event: &Event, colour: bool, zone: &TimeZone) {
+    let (record, resource) = (&event.record, &event.unit.resource);
+    let (sign, sign_colour) = match ChangeKind::of(&record.change) {
+        ChangeKind::Added => ('+', AnsiColor::Green),
+        ChangeKind::Updated | ChangeKind::Unchanged => ('~', AnsiColor::Yellow),
+        ChangeKind::Deleted | ChangeKind::Removed => ('-', AnsiColor::Red),
+        ChangeKind::Synced => ('=', AnsiColor::Cyan),
+    };
+    let (style, dim) = if colour {
+        (Style::new().fg_color(Some(sign_colour.into())), Style::new().dimmed())
+    } else {
+        (Style::new(), Style::new())
+    };
+    let time = Timestamp::from_microsecond(record.time_micros).unwrap_or_default().to_zoned(zone.clone());
+    let what = match record.object() {
+        None => resource.qualified_name(),
+        Some(object) => {
+            let kind = resource.kind.to_lowercase();
+            let prefix = if object.namespace().is_empty() { String::new() } else { format!("{}/", object.namespace()) };
+            printable(&format!("{prefix}{kind}/{}", object.name()))
+        }
+    };
+    let note = match &record.change {
+        Change::Synced { objects, .. } => format!("synced, {objects} objects"),
+        Change::Removed { .. } => "no longer selected".to_owned(),
+        Change::Deleted { tombstone: true, .. } => "final state unknown".to_owned(),
+        Change::Added { cause: Cause::Initial, .. } => "initial".to_owned(),
+        Change::Unchanged { .. } => "unchanged".to_owned(),
+        _ => record.object().map_or_else(String::new, |object| format!("v{}", printable(object.resource_version()))),
+    };
+    let time = time.strftime("%H:%M:%S");
+    // Writing into memory does not fail.
+    drop(writeln!(out, "{dim}{time}{dim:#} {style}{sign} {what}{style:#}  {dim}{note}{dim:#}"));
+}
+
+/// Makes control characters visible: what a server sends shall not drive the terminal.
+fn printable(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::{
+        dispatcher::UnitInfo,
+        journal::{Record, Sequence, UnitId, testing::*},
+        object::ResourceType,
+    };
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct Broken;
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn notification(changes: Vec<Change>) -> Notification {
+        let (version, kind, plural) = ("v1".into(), "Pod".into(), "pods".into());
+        let resource = ResourceType { group: String::new(), version, kind, plural, namespaced: true };
+        let unit = Arc::new(UnitInfo { entry: "pods".into(), resource, namespace: None });
+        let record = |change| Record {
+            sequence: Sequence(1),
+            unit: UnitId(0),
+            time_micros: 43_471_000_000,
+            change,
+            old_lost: false,
+        };
+        Notification::new(
+            changes.into_iter().map(|change| Event { unit: unit.clone(), record: record(change) }).collect(),
+        )
+    }
+
+    fn shown(look: Look, changes: Vec<Change>) -> String {
+        let out = Shared::default();
+        Stdout::to(Box::new(out.clone()), look, Encoder::new("c", "j")).deliver(&notification(changes)).unwrap();
+        String::from_utf8(out.0.lock().unwrap().clone()).unwrap()
+    }
+
+    fn changes() -> Vec<Change> {
+        vec![
+            initial("web", "u", 1),
+            added("web", "u", 2),
+            updated("web", "u", 2, 3),
+            deleted("web", "u", 4),
+            removed("web", "u", 4),
+            synced(3),
+            added("we\u{1b}[31mb", "u", 5),
+        ]
+    }
+
+    #[test]
+    fn a_terminal_gets_one_short_line_an_event() {
+        let lines = shown(Look::Short { colour: false, zone: TimeZone::UTC }, changes());
+        let expected = [
+            "12:04:31 + ns/pod/web  initial",
+            "12:04:31 + ns/pod/web  v2",
+            "12:04:31 ~ ns/pod/web  v3",
+            "12:04:31 - ns/pod/web  v4",
+            "12:04:31 - ns/pod/web  no longer selected",
+            "12:04:31 = pods  synced, 3 objects",
+            "12:04:31 + ns/pod/we\\u{1b}[31mb  v5",
+        ];
+        assert_eq!(lines.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn colours_are_green_yellow_red() {
+        let lines = shown(Look::Short { colour: true, zone: TimeZone::UTC }, changes());
+        let lines: Vec<_> = lines.lines().collect();
+        for (line, colour) in [(1, "\u{1b}[32m+ "), (2, "\u{1b}[33m~ "), (3, "\u{1b}[31m- ")] {
+            assert!(lines[line].contains(colour), "{}", lines[line]);
+        }
+    }
+
+    #[test]
+    fn machines_get_json_lines() {
+        let lines = shown(Look::Lines, changes());
+        assert_eq!(lines.lines().count(), 7);
+        assert!(lines.ends_with('\n') && lines.lines().all(|line| line.starts_with(r#"{"specversion":"1.0","#)));
+    }
+
+    #[test]
+    fn a_broken_pipe_ends_the_handler() {
+        let mut handler = Stdout::to(Box::new(Broken), Look::Lines, Encoder::new("c", "j"));
+        let error = handler.deliver(&notification(changes())).unwrap_err();
+        assert_eq!(error, HandlerError::Closed("nobody reads stdout any more".into()));
+    }
+}

@@ -1,0 +1,444 @@
+//! The delivery machine against scripts, and handlers on their threads.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use proptest::prelude::*;
+
+use super::{
+    actor::{LaneActorOptions, Sink},
+    lane::Worker,
+    status::{HandlerState, HandlerStatus},
+    *,
+};
+use crate::{
+    dispatcher::{
+        Route, RouteOptions, UnitInfo,
+        actor::{DispatcherActor, LaneOptions, LaneSlot, Lanes, Leftover, Shutdown},
+    },
+    indexer::Change,
+    journal::{Bounds, Journal, Sequence, UnitId, testing::*},
+    object::ResourceType,
+    supervisor::SupervisorConfig,
+};
+
+fn policy() -> RetryPolicy {
+    RetryPolicy {
+        initial: Duration::from_secs(1),
+        max: Duration::from_secs(8),
+        jitter: false,
+        give_up_after: Duration::from_mins(1),
+    }
+}
+
+fn failed() -> Outcome {
+    Outcome::Failed(HandlerError::Failed("down".into()))
+}
+
+fn panicked() -> Outcome {
+    Outcome::Panicked("boom".into())
+}
+
+#[test]
+fn delays_double_up_to_the_maximum_and_jitter_shortens_them_by_up_to_half() {
+    let delays: Vec<_> = (1..6).map(|failures| policy().delay(failures, 0.0).as_secs()).collect();
+    assert_eq!(delays, [1, 2, 4, 8, 8]);
+    let jitter = RetryPolicy { jitter: true, ..policy() };
+    assert_eq!(jitter.delay(1, 0.0), Duration::from_millis(500));
+    assert!(jitter.delay(u32::MAX, 0.999) <= jitter.max);
+}
+
+#[test]
+fn a_failed_batch_is_tried_again_until_it_is_given_up() {
+    let mut delivery = Delivery::new(policy(), 3);
+    assert_eq!(delivery.step(), Step::Attempt(0..3));
+    delivery.finished(failed(), Duration::from_secs(100), 0.0);
+    assert_eq!(delivery.step(), Step::Wait(Duration::from_secs(1)));
+    delivery.waited();
+    delivery.finished(failed(), Duration::from_secs(159), 0.0);
+    assert_eq!(delivery.step(), Step::Wait(Duration::from_secs(2)));
+    delivery.waited();
+    delivery.finished(failed(), Duration::from_secs(160), 0.0);
+    assert_eq!(delivery.step(), Step::GiveUp(0..3, GiveUp::Expired("down".into())));
+    delivery.given_up();
+    assert_eq!(delivery.step(), Step::Done);
+}
+
+#[test]
+fn s9_three_panics_send_the_one_poison_event_to_the_dead_letter() {
+    let (delivered, given_up, attempts) =
+        play(9, |range| if range.contains(&6) { panicked() } else { Outcome::Delivered });
+    assert_eq!(given_up, [6]);
+    assert_eq!(delivered, [0, 1, 2, 3, 4, 5, 7, 8]);
+    assert_eq!(attempts.iter().filter(|range| **range == (6..7)).count(), 3);
+}
+
+#[test]
+fn a_rejected_event_is_found_and_given_up_at_once() {
+    let rejected = || Outcome::Failed(HandlerError::Rejected("too large".into()));
+    let (delivered, given_up, attempts) =
+        play(4, |range| if range.contains(&2) { rejected() } else { Outcome::Delivered });
+    assert_eq!((delivered, given_up), (vec![0, 1, 3], vec![2]));
+    assert_eq!(attempts, [0..4, 0..2, 2..4, 2..3, 3..4]);
+}
+
+#[test]
+fn a_handler_that_nobody_listens_to_ends() {
+    let mut delivery = Delivery::new(policy(), 2);
+    delivery.finished(Outcome::Failed(HandlerError::Closed("pipe".into())), Duration::ZERO, 0.0);
+    assert_eq!(delivery.step(), Step::Closed(0..2, "pipe".into()));
+    assert_eq!(Delivery::new(policy(), 0).step(), Step::Done);
+}
+
+/// Plays a delivery against an answer for each attempt; time passes by what is waited.
+fn play(len: usize, mut answer: impl FnMut(&Range<usize>) -> Outcome) -> (Vec<usize>, Vec<usize>, Vec<Range<usize>>) {
+    let (mut delivered, mut given_up, mut attempts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut delivery = Delivery::new(policy(), len);
+    let mut now = Duration::ZERO;
+    loop {
+        match delivery.step() {
+            Step::Attempt(range) => {
+                assert_eq!(range.start, delivered.len() + given_up.len(), "in order, each once");
+                let outcome = answer(&range);
+                attempts.push(range.clone());
+                if outcome == Outcome::Delivered {
+                    delivered.extend(range);
+                }
+                delivery.finished(outcome, now, 0.5);
+            }
+            Step::Wait(delay) => {
+                now += delay;
+                delivery.waited();
+            }
+            Step::GiveUp(range, reason) => {
+                assert!(range.len() == 1 || matches!(reason, GiveUp::Expired(_)), "only one event is poison");
+                given_up.extend(range);
+                delivery.given_up();
+            }
+            Step::Done => return (delivered, given_up, attempts),
+            Step::Closed(range, _) => {
+                assert_eq!(range, delivered.len() + given_up.len()..len);
+                return (delivered, given_up, attempts);
+            }
+        }
+    }
+}
+
+proptest! {
+    /// I4: whatever happens, in whatever order, each event is delivered or given up, once and in order.
+    #[test]
+    fn any_script_of_failures_and_panics_ends(len in 0..20_usize, script in proptest::collection::vec(0..5_u8, 0..200)) {
+        let mut script = VecDeque::from(script);
+        let mut closed = false;
+        let (delivered, given_up, _) = play(len, |_| match script.pop_front() {
+            Some(1) => failed(),
+            Some(2) => panicked(),
+            Some(3) => Outcome::Failed(HandlerError::Rejected("no".into())),
+            Some(4) if script.len() % 17 == 0 => {
+                closed = true;
+                Outcome::Failed(HandlerError::Closed("end".into()))
+            }
+            _ => Outcome::Delivered,
+        });
+        prop_assert!(closed || delivered.len() + given_up.len() == len);
+    }
+
+    /// S-9: exactly the poison events are given up, wherever they are.
+    #[test]
+    fn exactly_the_poison_is_given_up(len in 1..64_usize, poison in proptest::collection::btree_set(0..64_usize, 0..6)) {
+        let (_, given_up, _) = play(len, |range| {
+            if range.clone().any(|event| poison.contains(&event)) { panicked() } else { Outcome::Delivered }
+        });
+        prop_assert_eq!(given_up, poison.iter().copied().filter(|event| *event < len).collect::<Vec<_>>());
+    }
+}
+
+// ── lanes, with their actors and threads ──
+
+fn info() -> UnitInfo {
+    let (version, kind, plural) = ("v1".into(), "Pod".into(), "pods".into());
+    let resource = ResourceType { group: String::new(), version, kind, plural, namespaced: true };
+    UnitInfo { entry: "pods".into(), resource, namespace: None }
+}
+
+type Seen = Arc<Mutex<Vec<String>>>;
+
+/// Takes down what it gets; panics over an object named `poison`, and fails as often as told.
+fn recording(seen: &Seen, failures: usize) -> lane::OpenHandler {
+    let seen = Arc::clone(seen);
+    let failures = Arc::new(Mutex::new(failures));
+    Box::new(move || {
+        let (seen, failures) = (Arc::clone(&seen), Arc::clone(&failures));
+        let handler = move |notification: &Notification| {
+            let mut failures = failures.lock().unwrap();
+            if *failures > 0 {
+                *failures -= 1;
+                return Err(HandlerError::Failed("down".into()));
+            }
+            drop(failures);
+            for event in notification.events() {
+                assert!(event.record.object().is_none_or(|object| object.name() != "poison"), "poison");
+            }
+            seen.lock().unwrap().extend(notification.events().iter().map(|event| brief(&event.record)));
+            Ok(())
+        };
+        Ok(Box::new(handler) as Box<dyn Handler>)
+    })
+}
+
+struct Engine {
+    journal: Journal,
+    lanes: Lanes,
+}
+
+impl Engine {
+    fn new() -> Self {
+        let journal = Journal::in_memory();
+        let lanes = Lanes::new(journal.clone(), SupervisorConfig::default());
+        lanes.add_unit(UnitId(0), info());
+        Self { journal, lanes }
+    }
+
+    fn lane(&self, name: &str, sink: Sink, dead_letter: Option<LaneSlot>) -> (Arc<HandlerStatus>, LaneSlot) {
+        let status = Arc::new(HandlerStatus::new(name, "test"));
+        let retry = RetryPolicy { initial: Duration::from_millis(1), ..policy() };
+        let actor = LaneActorOptions { sink, retry, dead_letter, status: Arc::clone(&status) };
+        let slot = LaneSlot::default();
+        let resources = if name == "dlq" { vec![] } else { vec!["p*".to_owned()] };
+        let options = LaneOptions {
+            name: name.into(),
+            route: Route::new(&RouteOptions { resources, initial: true, ..RouteOptions::default() }).unwrap(),
+            bounds: Bounds::default(),
+            batch_events: 4,
+            batch_bytes: 1 << 20,
+            dead_letter: name == "dlq",
+            slot: slot.clone(),
+            start: Box::new(move || actor.start()),
+        };
+        let reader = self.lanes.add_lane(options).unwrap();
+        status.attach(self.journal.clone(), reader);
+        (status, slot)
+    }
+
+    fn commit(&self, changes: &[Change]) {
+        let ticket = self.journal.append(UnitId(0), 1, changes, jiff::Timestamp::UNIX_EPOCH).unwrap();
+        self.journal.release(ticket);
+    }
+
+    async fn stop(&self, dispatcher: &actix::Addr<DispatcherActor>, within: Duration) -> Vec<Leftover> {
+        dispatcher.send(Shutdown { within }).await.unwrap()
+    }
+}
+
+fn thread(open: lane::OpenHandler) -> Sink {
+    Sink::Thread(Worker::spawn("test", Duration::from_secs(30), open).unwrap())
+}
+
+#[test]
+fn i4_what_was_released_is_delivered_before_a_stop_and_poison_goes_to_the_dead_letter() {
+    use actix::Actor as _;
+    actix::System::new().block_on(async {
+        let engine = Engine::new();
+        let (good, bad, dead) = (Seen::default(), Seen::default(), Seen::default());
+        let (dlq, slot) = engine.lane("dlq", thread(recording(&dead, 0)), None);
+        let (steady, _) = engine.lane("steady", thread(recording(&good, 0)), Some(slot));
+        let (flaky, _) = engine.lane("flaky", thread(recording(&bad, 3)), None);
+        let dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let changes: Vec<_> = (1..10).map(|n| updated("a", "a", n, n + 1)).collect();
+        engine.commit(&changes);
+        engine.commit(&[added("poison", "p", 1), deleted("a", "a", 20), added("a", "b", 21)]);
+        let left = engine.stop(&dispatcher, Duration::from_secs(20)).await;
+        assert_eq!(left, [], "everything is delivered or given up");
+        let expected: Vec<_> = (1..10).map(|n| format!("updated a/{}<{n}", n + 1)).collect();
+        let expected = [expected, vec!["deleted a/20".into(), "added b/21".into()]].concat();
+        assert_eq!(*good.lock().unwrap(), expected);
+        assert_eq!(*bad.lock().unwrap(), expected);
+        // The dead letter's handler panics over it too: then it is counted.
+        let view = steady.view(jiff::Timestamp::now());
+        assert_eq!((view.dead_lettered, view.delivered, view.queued, view.position), (1, 11, 0, 12));
+        assert!(view.panics >= 3);
+        assert_eq!(dlq.view(jiff::Timestamp::now()).dropped, 1);
+        let view = flaky.view(jiff::Timestamp::now());
+        assert_eq!((view.dropped, view.state), (1, HandlerState::Stopped));
+        assert!(view.retried >= 6);
+    });
+}
+
+#[test]
+fn i7_a_stuck_handler_stops_no_other_and_its_rest_is_named_at_the_deadline() {
+    use actix::Actor as _;
+    actix::System::new().block_on(async {
+        let engine = Engine::new();
+        let seen = Seen::default();
+        let stuck: lane::OpenHandler = Box::new(|| {
+            Ok(Box::new(|_: &Notification| -> Result<(), HandlerError> {
+                std::thread::park_timeout(Duration::from_secs(3));
+                Err(HandlerError::Failed("stuck".into()))
+            }) as Box<dyn Handler>)
+        });
+        let (status, _) = engine.lane("stuck", thread(stuck), None);
+        engine.lane("quick", thread(recording(&seen, 0)), None);
+        let ended = |_: &Notification| Err(HandlerError::Closed("pipe".into()));
+        let (ended, _) = engine.lane("ended", Sink::InPlace(Arc::new(Mutex::new(ended))), None);
+        let (black, _) =
+            engine.lane("null", Sink::InPlace(Arc::new(Mutex::new(blackhole::Blackhole::default()))), None);
+        let dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let changes: Vec<_> = (0..6).map(|n| added(&format!("p{n}"), &format!("u{n}"), 1)).collect();
+        engine.commit(&changes);
+        let left = engine.stop(&dispatcher, Duration::from_millis(300)).await;
+        assert_eq!(left.len(), 1);
+        assert_eq!((left[0].handler.as_str(), left[0].events, left[0].named.len()), ("stuck", 6, 6));
+        assert_eq!(left[0].named[0].sequence, Sequence(1));
+        assert!(status.view(jiff::Timestamp::now()).in_flight_seconds.is_some());
+        assert_eq!(seen.lock().unwrap().len(), 6);
+        let view = ended.view(jiff::Timestamp::now());
+        assert_eq!((view.state, view.dropped, view.queued), (HandlerState::Stopped, 6, 0));
+        assert_eq!(black.view(jiff::Timestamp::now()).delivered, 6);
+    });
+}
+
+/// Takes what is named `a`, and nothing else; says when it was closed.
+struct Picky(Seen);
+
+impl Handler for Picky {
+    fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
+        let ours = |event: &crate::dispatcher::Event| event.record.object().is_some_and(|object| object.name() == "a");
+        if notification.events().iter().all(ours) { Ok(()) } else { Err(HandlerError::Failed("full".into())) }
+    }
+
+    fn close(&mut self) -> Result<(), HandlerError> {
+        self.0.lock().unwrap().push("closed".into());
+        Ok(())
+    }
+}
+
+#[test]
+fn i4_a_handler_still_at_work_at_the_deadline_of_a_stop_flushes_what_it_wrote() {
+    use actix::Actor as _;
+    actix::System::new().block_on(async {
+        let engine = Engine::new();
+        let seen = Seen::default();
+        let calls = Arc::clone(&seen);
+        let open = Box::new(move || Ok(Box::new(Picky(Arc::clone(&calls))) as Box<dyn Handler>));
+        let (status, _) = engine.lane("picky", thread(open), None);
+        let dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&[added("a", "a", 1)]);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        engine.commit(&[added("b", "b", 1)]);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let left = engine.stop(&dispatcher, Duration::from_millis(100)).await;
+        assert_eq!((left.len(), left[0].events), (1, 1), "what failed is named");
+        assert_eq!(*seen.lock().unwrap(), ["closed"]);
+        assert_eq!(status.view(jiff::Timestamp::now()).state, HandlerState::Stopped);
+    });
+}
+
+/// An actor of a user of the library.
+struct Own(Seen);
+
+impl actix::Actor for Own {
+    type Context = actix::Context<Self>;
+}
+
+impl actix::Handler<Notification> for Own {
+    type Result = Result<(), crate::dispatcher::actor::Stopped>;
+
+    fn handle(&mut self, batch: Notification, _ctx: &mut Self::Context) -> Self::Result {
+        self.0.lock().unwrap().extend(batch.events().iter().map(|event| brief(&event.record)));
+        Ok(())
+    }
+}
+
+#[test]
+fn an_own_actor_is_a_handler() {
+    use actix::Actor as _;
+    actix::System::new().block_on(async {
+        let engine = Engine::new();
+        let seen = Seen::default();
+        let own = Own(Arc::clone(&seen)).start();
+        let (_, slot) = engine.lane("own", Sink::Actor(own.recipient(), Duration::from_secs(1)), None);
+        let dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&[added("a", "a", 1)]);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(slot.get().is_some());
+        engine.commit(&[added("b", "b", 1)]);
+        assert_eq!(engine.stop(&dispatcher, Duration::from_secs(5)).await, []);
+        assert_eq!(*seen.lock().unwrap(), ["added a/1", "added b/1"]);
+        assert!(slot.get().is_none());
+    });
+}
+
+/// Panics over its first batch, as an actor.
+struct Mortal;
+
+impl actix::Actor for Mortal {
+    type Context = actix::Context<Self>;
+}
+
+impl actix::Handler<Notification> for Mortal {
+    type Result = Result<(), crate::dispatcher::actor::Stopped>;
+
+    fn handle(&mut self, _: Notification, _ctx: &mut Self::Context) -> Self::Result {
+        panic!("injected into a lane's actor");
+    }
+}
+
+impl actix::Handler<crate::dispatcher::actor::Close> for Mortal {
+    type Result = Result<(), String>;
+
+    fn handle(&mut self, _: crate::dispatcher::actor::Close, _ctx: &mut Self::Context) -> Self::Result {
+        Ok(())
+    }
+}
+
+impl actix::Handler<crate::supervisor::child::Heartbeat> for Mortal {
+    type Result = ();
+
+    fn handle(&mut self, _: crate::supervisor::child::Heartbeat, _ctx: &mut Self::Context) {}
+}
+
+#[test]
+fn i7_a_lane_whose_actor_panics_is_started_again_and_loses_nothing() {
+    use actix::Actor as _;
+    actix::System::new().block_on(async {
+        let engine = Engine::new();
+        let (seen, other) = (Seen::default(), Seen::default());
+        let status = Arc::new(HandlerStatus::new("mortal", "test"));
+        let actor = LaneActorOptions { sink: thread(recording(&seen, 0)), retry: policy(), dead_letter: None, status };
+        let starts = Arc::new(Mutex::new(0));
+        let start = move || {
+            let mut starts = starts.lock().unwrap();
+            *starts += 1;
+            if *starts > 1 {
+                return actor.start();
+            }
+            let mortal = Mortal.start();
+            crate::dispatcher::actor::LaneAddress {
+                events: mortal.clone().recipient(),
+                close: mortal.clone().recipient(),
+                heartbeat: mortal.recipient(),
+                hook: None,
+            }
+        };
+        let options = LaneOptions {
+            name: "mortal".into(),
+            route: Route::new(&RouteOptions::default()).unwrap(),
+            bounds: Bounds::default(),
+            batch_events: 1,
+            batch_bytes: 1,
+            dead_letter: false,
+            slot: LaneSlot::default(),
+            start: Box::new(start),
+        };
+        engine.lanes.add_lane(options).unwrap();
+        engine.lane("other", thread(recording(&other, 0)), None);
+        let dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&[added("a", "a", 1), updated("a", "a", 1, 2)]);
+        assert_eq!(engine.stop(&dispatcher, Duration::from_secs(10)).await, []);
+        assert_eq!(*seen.lock().unwrap(), ["added a/1", "updated a/2<1"]);
+        assert_eq!(*other.lock().unwrap(), *seen.lock().unwrap());
+    });
+}

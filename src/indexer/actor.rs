@@ -1,0 +1,253 @@
+//! The shell of [`Indexer`]: append → publish → release, in this order and nowhere else (D7, I3).
+//!
+//! The indexer outlives its actor: it lies in an [`IndexerSlot`] of the unit, is leased by the actor and put back
+//! when the actor ends, panics included, so the cache stays readable while a unit restarts (D5). A transaction that
+//! was journaled but not published when the actor ended is done again by the next one.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use actix::{Actor, ActorContext as _, AsyncContext as _, Context, Handler, Message, SpawnHandle};
+use jiff::Timestamp;
+use tracing::{error, info};
+
+use super::{
+    Indexer, Transaction,
+    index_func::IndexFunc,
+    store::{EvmapStore, IndexExists, IndexStore as _},
+};
+use crate::{
+    delta_fifo::actor::Apply,
+    indexer::Change,
+    journal::{Journal, Ticket, UnitId},
+    status::UnitStatus,
+    supervisor::child::{Harm, Heartbeat, Inject, Moment},
+};
+
+/// Replaced values live until the next publish; after so long at rest there is one more.
+const IDLE_PUBLISH_AFTER: Duration = Duration::from_millis(250);
+
+/// Where the indexer of a unit lies while no actor leases it.
+pub struct IndexerSlot {
+    content: Mutex<Option<Indexer<EvmapStore>>>,
+    /// Set from before the append until after the release; a taker-over finds it here when the actor hangs.
+    in_flight: Mutex<Option<Arc<Transaction>>>,
+}
+
+impl IndexerSlot {
+    /// Makes a slot that holds `indexer`.
+    pub fn new(indexer: Indexer<EvmapStore>) -> Arc<Self> {
+        Arc::new(Self { content: Mutex::new(Some(indexer)), in_flight: Mutex::default() })
+    }
+
+    /// Takes the indexer out; `None` while an actor has it (a hung one never gives it back).
+    pub fn lease(self: &Arc<Self>) -> Option<IndexerLease> {
+        let indexer = lock(&self.content).take()?;
+        Some(IndexerLease { slot: Arc::clone(self), indexer: Some(indexer) })
+    }
+
+    /// Returns the transaction that is between append and release, or about to be appended.
+    pub fn in_flight(&self) -> Option<Arc<Transaction>> {
+        lock(&self.in_flight).clone()
+    }
+}
+
+/// The indexer, until this is dropped.
+pub struct IndexerLease {
+    slot: Arc<IndexerSlot>,
+    indexer: Option<Indexer<EvmapStore>>,
+}
+
+impl IndexerLease {
+    /// Borrows what was leased.
+    pub fn indexer(&mut self) -> &mut Indexer<EvmapStore> {
+        self.indexer.as_mut().expect("a lease holds its indexer until it is dropped")
+    }
+
+    /// Brings the cache to where the journal is, after an actor that ended between append and release.
+    pub fn recover(&mut self, journal: &Journal, unit: UnitId, status: &UnitStatus) {
+        let in_flight = self.slot.in_flight();
+        self.indexer().discard(); // what may be half staged
+        finish(self.indexer(), in_flight.as_deref(), journal.outstanding(unit), status);
+        self.set_in_flight(None);
+        if let Some(ticket) = journal.outstanding(unit) {
+            journal.release(ticket);
+        }
+    }
+
+    fn set_in_flight(&self, transaction: Option<Arc<Transaction>>) {
+        *lock(&self.slot.in_flight) = transaction;
+    }
+}
+
+impl Drop for IndexerLease {
+    fn drop(&mut self) {
+        *lock(&self.slot.content) = self.indexer.take();
+    }
+}
+
+/// Applies and publishes a transaction whose records lie in the journal, unreleased; does nothing without a ticket.
+/// Whoever calls it releases the ticket then.
+pub fn finish(
+    indexer: &mut Indexer<EvmapStore>,
+    in_flight: Option<&Transaction>,
+    ticket: Option<Ticket>,
+    status: &UnitStatus,
+) {
+    if let (Some(transaction), Some(_)) = (in_flight, ticket) {
+        indexer.commit(transaction);
+        indexer.publish(now_micros());
+        observe(indexer, &transaction.changes, status);
+        info!(changes = transaction.changes.len(), "applied the batch that was journaled before the restart");
+    }
+}
+
+fn observe(indexer: &Indexer<EvmapStore>, changes: &[Change], status: &UnitStatus) {
+    let mut view = status.lock();
+    for change in changes {
+        match change {
+            Change::Added { .. } => view.events.added += 1,
+            Change::Updated { .. } => view.events.updated += 1,
+            Change::Deleted { tombstone, .. } => {
+                view.events.deleted += 1;
+                view.events.tombstones += u64::from(*tombstone);
+            }
+            Change::Removed { .. } => view.events.removed += 1,
+            Change::Synced { .. } | Change::Unchanged { .. } => {}
+        }
+    }
+    let meta = indexer.store().meta();
+    view.synced = meta.synced;
+    view.objects = meta.objects;
+    view.bytes = meta.bytes;
+    meta.store_version.as_str().clone_into(&mut view.resource_version);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds indexes over what the cache holds (I-7). The answer means: readers can use them.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), AddIndexersError>")]
+pub struct AddIndexers(pub Vec<IndexFunc>);
+
+/// Why indexes were not added.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddIndexersError {
+    /// One of the names is taken; none was added.
+    #[error(transparent)]
+    Exists(#[from] IndexExists),
+    /// The unit is being restarted, or was stopped: try again, or do not.
+    #[error("the indexer is not running now")]
+    NotRunning,
+}
+
+/// Ends the indexer.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Terminate;
+
+fn now_micros() -> i64 {
+    Timestamp::now().as_microsecond()
+}
+
+/// The actor around one [`Indexer`].
+pub struct IndexerActor {
+    lease: IndexerLease,
+    journal: Journal,
+    unit: UnitId,
+    epoch: u64,
+    status: Arc<UnitStatus>,
+    idle: Option<SpawnHandle>,
+    /// Test hook: what goes wrong with the next batch.
+    sabotage: Option<(Harm, Moment)>,
+}
+
+impl IndexerActor {
+    /// Makes the actor; `epoch` is the unit's, a later one fences this actor off the journal.
+    pub fn new(lease: IndexerLease, journal: Journal, unit: UnitId, epoch: u64, status: Arc<UnitStatus>) -> Self {
+        Self { lease, journal, unit, epoch, status, idle: None, sabotage: None }
+    }
+
+    /// Test hook.
+    fn strike(&mut self, moment: Moment) {
+        if let Some((harm, _)) = self.sabotage.take_if(|(_, at)| *at == moment) {
+            harm.strike("indexer actor");
+        }
+    }
+
+    fn publish_when_idle(&mut self, ctx: &mut Context<Self>) {
+        if let Some(idle) = self.idle.take() {
+            ctx.cancel_future(idle);
+        }
+        self.idle = Some(ctx.run_later(IDLE_PUBLISH_AFTER, |actor, _| {
+            actor.idle = None;
+            actor.lease.indexer().publish_idle();
+        }));
+    }
+}
+
+impl Actor for IndexerActor {
+    type Context = Context<Self>;
+}
+
+impl Handler<Apply> for IndexerActor {
+    type Result = ();
+
+    fn handle(&mut self, Apply(deltas): Apply, ctx: &mut Self::Context) {
+        let transaction = Arc::new(self.lease.indexer().plan(deltas));
+        self.lease.set_in_flight(Some(Arc::clone(&transaction)));
+        self.strike(Moment::BeforeAppend);
+        let ticket = match self.journal.append(self.unit, self.epoch, &transaction.changes, Timestamp::now()) {
+            Ok(ticket) => ticket,
+            Err(fenced) => {
+                error!(error = %fenced, "stopped writing: another actor has taken this unit over");
+                ctx.stop();
+                return;
+            }
+        };
+        self.strike(Moment::BeforePublish);
+        let indexer = self.lease.indexer();
+        indexer.commit(&transaction);
+        indexer.publish(now_micros());
+        self.strike(Moment::BeforeRelease);
+        self.journal.release(ticket);
+        self.lease.set_in_flight(None);
+        observe(self.lease.indexer(), &transaction.changes, &self.status);
+        self.publish_when_idle(ctx);
+    }
+}
+
+impl Handler<Terminate> for IndexerActor {
+    type Result = ();
+
+    fn handle(&mut self, Terminate: Terminate, ctx: &mut Self::Context) {
+        ctx.stop();
+    }
+}
+
+impl Handler<AddIndexers> for IndexerActor {
+    type Result = Result<(), AddIndexersError>;
+
+    fn handle(&mut self, AddIndexers(indexes): AddIndexers, _ctx: &mut Self::Context) -> Self::Result {
+        Ok(self.lease.indexer().add_indexers(indexes, now_micros())?)
+    }
+}
+
+impl Handler<Heartbeat> for IndexerActor {
+    type Result = ();
+
+    fn handle(&mut self, Heartbeat: Heartbeat, _ctx: &mut Self::Context) {}
+}
+
+impl Handler<Inject> for IndexerActor {
+    type Result = ();
+
+    fn handle(&mut self, Inject(harm, moment): Inject, _ctx: &mut Self::Context) {
+        self.sabotage = Some((harm, moment));
+        self.strike(Moment::Now);
+    }
+}

@@ -1,0 +1,475 @@
+//! What waits for a reader that has fallen behind (D7, D-11).
+//!
+//! [`Backlog::Merging`] keeps a lane per (unit, namespace, name), and in it a chain of records, oldest first:
+//!
+//! | waiting, not read | comes | stays |
+//! |---|---|---|
+//! | Added | Updated | Added with the new state |
+//! | Updated | Updated | Updated: first `old`, last state |
+//! | Updated | Deleted, Removed | Deleted, Removed |
+//! | Updated to another uid | Deleted, Removed | both, as for Added |
+//! | Added | Deleted, Removed | both: a deletion is never cancelled, and nobody is told of the end of what he never saw (I2) |
+//! | gone, Added | gone, of the same uid | the last one: an object that goes in and out costs one record |
+//! | anything | Unchanged | what waited |
+//!
+//! A merged record stands where its last part stood, so sequence order stays the order of the cache (I3); only an
+//! initial object stays before the `Synced` that waits behind it.
+//!
+//! **Memory (I5).** An object that is alive has one or two records, and its body is the cache's own. What the cache
+//! does not hold, that is `old`s and objects that are gone, is counted against `max_bytes`: beyond it the oldest
+//! `old`s are given up, then the oldest deletions. Beyond `max_events` records the oldest deletions are dropped, each
+//! with the never-read Added of its object. To see which objects are gone, this takes records that are not wanted too.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use hashbrown::{Equivalent, HashMap};
+
+use super::{Bounds, Losses, Record, Sequence, UnitId, WhenFull};
+use crate::{
+    indexer::{Cause, Change},
+    object::{KeyRef, ObjectKey, SharedObject},
+};
+
+/// Losses named between two questions; further ones are only counted.
+const NAMED_LOSSES_MAX: usize = 1024;
+
+/// What happened to the records of one reader.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) wanted: u64,
+    pub(super) coalesced: u64,
+    pub(super) dropped: u64,
+    pub(super) olds_given_up: u64,
+    pub(super) losses: Losses,
+}
+
+impl Tally {
+    pub(super) fn lose(&mut self, record: &Record) {
+        self.dropped += 1;
+        if self.losses.named.len() < NAMED_LOSSES_MAX {
+            self.losses.named.push(record.event_name());
+        } else {
+            self.losses.unnamed += 1;
+        }
+    }
+}
+
+/// What waits for one reader, in order.
+#[derive(Debug)]
+pub(super) enum Backlog {
+    Merging(Merging),
+    Dropping { records: VecDeque<Record>, bytes: usize, oldest: bool },
+}
+
+impl Backlog {
+    pub(super) fn new(when_full: WhenFull) -> Self {
+        match when_full {
+            WhenFull::Coalesce => Self::Merging(Merging::default()),
+            WhenFull::DropOldest | WhenFull::DropNewest => {
+                Self::Dropping { records: VecDeque::new(), bytes: 0, oldest: when_full == WhenFull::DropOldest }
+            }
+        }
+    }
+
+    /// Takes a record; one that is not `wanted` only changes what is known of its object.
+    pub(super) fn push(&mut self, record: &Record, wanted: bool, bounds: &Bounds, tally: &mut Tally) {
+        match self {
+            Self::Merging(merging) => {
+                merging.push(record, wanted, tally);
+                merging.enforce(bounds, tally);
+            }
+            Self::Dropping { records, bytes, oldest } if wanted => {
+                records.push_back(record.clone());
+                *bytes += record.body_bytes();
+                while records.len() > 1 && (records.len() > bounds.max_events || *bytes > bounds.max_bytes) {
+                    let dropped = if *oldest { records.pop_front() } else { records.pop_back() };
+                    let dropped = dropped.expect("there is more than one");
+                    *bytes -= dropped.body_bytes();
+                    tally.lose(&dropped);
+                }
+            }
+            Self::Dropping { .. } => {}
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Merging(merging) => merging.entries.len(),
+            Self::Dropping { records, .. } => records.len(),
+        }
+    }
+
+    pub(super) fn front(&self) -> Option<&Record> {
+        match self {
+            Self::Merging(merging) => merging.entries.first_key_value().map(|(_, entry)| &entry.record),
+            Self::Dropping { records, .. } => records.front(),
+        }
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<Record> {
+        match self {
+            Self::Merging(merging) => {
+                let first = *merging.entries.first_key_value()?.0;
+                Some(merging.take(first))
+            }
+            Self::Dropping { records, bytes, .. } => {
+                let record = records.pop_front()?;
+                *bytes -= record.body_bytes();
+                Some(record)
+            }
+        }
+    }
+
+    pub(super) fn iter(&self) -> Box<dyn Iterator<Item = &Record> + '_> {
+        match self {
+            Self::Merging(merging) => Box::new(merging.entries.values().map(|entry| &entry.record)),
+            Self::Dropping { records, .. } => Box::new(records.iter()),
+        }
+    }
+}
+
+/// Names a lane.
+#[derive(Debug, Hash, PartialEq, Eq)]
+struct LaneKey {
+    unit: UnitId,
+    key: ObjectKey,
+}
+
+/// A borrowed [`LaneKey`]; hashes as it does.
+#[derive(Clone, Copy, Debug, Hash)]
+struct LaneRef<'a> {
+    unit: UnitId,
+    key: KeyRef<'a>,
+}
+
+impl Equivalent<LaneKey> for LaneRef<'_> {
+    fn equivalent(&self, other: &LaneKey) -> bool {
+        self.unit == other.unit && self.key == other.key.as_ref()
+    }
+}
+
+fn lane_of(record: &Record) -> Option<LaneRef<'_>> {
+    record.object().map(|object| LaneRef { unit: record.unit, key: object.key() })
+}
+
+#[derive(Debug)]
+struct Entry {
+    record: Record,
+    /// The entry before it in its lane, if that still waits.
+    previous: Option<Sequence>,
+    /// The object is gone; the cache no longer holds its body.
+    dead: bool,
+    /// An update that made another uid of it: the only sign of that uid, so its end does not replace it.
+    recreated: bool,
+}
+
+impl Entry {
+    /// Returns the bytes that it alone keeps in memory.
+    fn extra_bytes(&self) -> usize {
+        let old = self.record.old().map_or(0, |old| old.size_bytes());
+        let object = self.record.object().filter(|_| self.dead).map_or(0, |object| object.size_bytes());
+        old + object
+    }
+
+    fn uid(&self) -> &str {
+        self.record.object().map_or("", |object| object.uid())
+    }
+}
+
+/// What a record does to the last one of its lane.
+enum Merge {
+    /// It stands beside it.
+    Append,
+    /// Both become this, at the place of the new one.
+    Replace(Change),
+    /// The waiting one gets this content and keeps its place.
+    Refresh(Change),
+    /// There is nothing to add.
+    Nothing,
+}
+
+/// The merging backlog; the module's documentation has the rules.
+#[derive(Debug, Default)]
+pub(super) struct Merging {
+    entries: BTreeMap<Sequence, Entry>,
+    /// The last entry of each lane.
+    tails: HashMap<LaneKey, Sequence>,
+    dead: BTreeSet<Sequence>,
+    with_old: BTreeSet<Sequence>,
+    synced: HashMap<UnitId, Sequence>,
+    extra_bytes: usize,
+}
+
+impl Merging {
+    fn push(&mut self, record: &Record, wanted: bool, tally: &mut Tally) {
+        let Some(lane) = lane_of(record) else {
+            if wanted {
+                self.synced.insert(record.unit, record.sequence);
+                self.insert(Entry { record: record.clone(), previous: None, dead: false, recreated: false });
+            }
+            return;
+        };
+        let tail = self.tails.get(&lane).copied();
+        let merge = tail.map_or(Merge::Append, |tail| self.merge(tail, record, wanted));
+        match (merge, tail) {
+            (Merge::Append, _) if wanted => {
+                let recreated = recreates(record);
+                self.insert(Entry { record: record.clone(), previous: tail, dead: false, recreated });
+            }
+            (Merge::Append, _) => {}
+            (Merge::Nothing, _) => tally.coalesced += u64::from(wanted),
+            (Merge::Refresh(change), tail) => self.refresh(tail.expect("merged with it"), change),
+            (Merge::Replace(change), tail) => {
+                let tail = tail.expect("merged with it");
+                let Entry { previous, recreated, .. } = self.entries[&tail];
+                let before = self.take(tail);
+                tally.coalesced += u64::from(wanted);
+                let mut change = change;
+                let mut old_lost = false;
+                if let (true, Change::Updated { old, object, .. }) = (before.old_lost, &mut change) {
+                    *old = object.clone(); // stands for what was given up; anything else would keep a body alive
+                    old_lost = true;
+                }
+                let full = record;
+                let record = Record { change, old_lost, ..full.clone() };
+                let recreated = matches!(record.change, Change::Updated { .. }) && (recreated || recreates(full));
+                self.insert(Entry { record, previous, dead: false, recreated });
+            }
+        }
+        if record.is_gone() {
+            self.bury(lane, record, wanted, tally);
+        }
+    }
+
+    /// Decides what becomes of the last entry of a lane and the record that follows it.
+    fn merge(&self, tail: Sequence, record: &Record, wanted: bool) -> Merge {
+        let entry = &self.entries[&tail];
+        let Some((before, object)) = before_and_after(record) else { return Merge::Append };
+        if entry.dead || entry.uid() != before.uid() {
+            return Merge::Append;
+        }
+        match (&entry.record.change, &record.change) {
+            (Change::Added { .. }, Change::Deleted { .. } | Change::Removed { .. }) => Merge::Append,
+            (_, Change::Deleted { .. } | Change::Removed { .. }) if entry.recreated => Merge::Append,
+            (_, Change::Deleted { .. } | Change::Removed { .. }) if wanted => Merge::Replace(record.change.clone()),
+            (_, Change::Deleted { .. } | Change::Removed { .. } | Change::Unchanged { .. }) => Merge::Nothing,
+            (Change::Added { cause, .. }, _) => {
+                let added = Change::Added { object: object.clone(), cause: *cause };
+                let before_synced = self.synced.get(&record.unit).is_some_and(|synced| tail < *synced);
+                match (*cause == Cause::Initial && before_synced, wanted) {
+                    (false, _) => Merge::Replace(added),
+                    (true, false) => Merge::Refresh(added),
+                    (true, true) => Merge::Append,
+                }
+            }
+            (Change::Updated { old, .. }, Change::Updated { cause, .. } | Change::Added { cause, .. }) => {
+                Merge::Replace(Change::Updated { old: old.clone(), object: object.clone(), cause: *cause })
+            }
+            (Change::Unchanged { .. }, Change::Updated { .. } | Change::Added { .. }) if wanted => {
+                Merge::Replace(record.change.clone())
+            }
+            (Change::Unchanged { cause, .. }, _) => {
+                Merge::Replace(Change::Unchanged { object: object.clone(), cause: *cause })
+            }
+            _ => Merge::Append,
+        }
+    }
+
+    /// Marks what waits of an object that is gone, and folds gone, Added, gone into one.
+    fn bury(&mut self, lane: LaneRef<'_>, record: &Record, wanted: bool, tally: &mut Tally) {
+        let uid = record.object().map_or("", |object| object.uid());
+        let mut at = self.tails.get(&lane).copied();
+        while let Some((sequence, entry)) = at.and_then(|at| self.entries.get_mut(&at).map(|entry| (at, entry))) {
+            if entry.uid() != uid || entry.dead {
+                break;
+            }
+            at = entry.previous;
+            self.extra_bytes -= entry.extra_bytes();
+            entry.dead = true;
+            self.extra_bytes += entry.extra_bytes();
+            self.dead.insert(sequence);
+        }
+        while wanted && self.fold(lane, uid, tally) {}
+    }
+
+    /// Folds the last three entries of a lane, gone, Added and gone of one uid, into the last.
+    fn fold(&mut self, lane: LaneRef<'_>, uid: &str, tally: &mut Tally) -> bool {
+        let Some((last, end)) = self.tails.get(&lane).map(|at| (*at, &self.entries[at])) else { return false };
+        let Some((middle, added)) = end.previous.and_then(|at| Some((at, self.entries.get(&at)?))) else {
+            return false;
+        };
+        let Some((first, gone)) = added.previous.and_then(|at| Some((at, self.entries.get(&at)?))) else {
+            return false;
+        };
+        let is_deleted = |entry: &Entry| matches!(entry.record.change, Change::Deleted { .. });
+        let folds = [gone, added, end].iter().all(|entry| entry.uid() == uid)
+            && gone.record.is_gone()
+            && matches!(added.record.change, Change::Added { .. })
+            && end.record.is_gone()
+            && (is_deleted(end) || !is_deleted(gone));
+        if folds {
+            let previous = gone.previous;
+            drop((self.take(middle), self.take(first)));
+            self.entries.get_mut(&last).expect("it is the tail").previous = previous;
+            tally.coalesced += 2;
+        }
+        folds
+    }
+
+    fn enforce(&mut self, bounds: &Bounds, tally: &mut Tally) {
+        while self.extra_bytes > bounds.max_bytes {
+            if let Some(oldest) = self.with_old.pop_first() {
+                self.give_up_old(oldest, tally);
+            } else if !self.drop_oldest_dead(tally) {
+                break;
+            }
+        }
+        while self.entries.len() > bounds.max_events && self.drop_oldest_dead(tally) {}
+    }
+
+    fn give_up_old(&mut self, sequence: Sequence, tally: &mut Tally) {
+        let entry = self.entries.get_mut(&sequence).expect("indexed entries exist");
+        self.extra_bytes -= entry.extra_bytes();
+        if let Change::Updated { old, object, .. } = &mut entry.record.change {
+            *old = object.clone();
+            entry.record.old_lost = true;
+            tally.olds_given_up += 1;
+        }
+        self.extra_bytes += entry.extra_bytes();
+    }
+
+    /// Drops the oldest entry of an object that is gone, and what else waits of that life of it.
+    fn drop_oldest_dead(&mut self, tally: &mut Tally) -> bool {
+        let Some(oldest) = self.dead.first().copied() else { return false };
+        let entry = &self.entries[&oldest];
+        let lane = lane_of(&entry.record).expect("only objects die");
+        let mut chain = Vec::new();
+        let mut at = self.tails.get(&lane).copied();
+        while let Some((sequence, entry)) = at.and_then(|at| self.entries.get(&at).map(|entry| (at, entry))) {
+            chain.push((sequence, entry.record.is_gone() || !entry.dead));
+            at = entry.previous;
+        }
+        // From the oldest on, up to and with the first that ends a life.
+        let of_this_life = chain.iter().rev().skip_while(|(sequence, _)| *sequence != oldest);
+        let mut doomed = Vec::new();
+        for (sequence, ends) in of_this_life {
+            if self.entries[sequence].uid() != entry.uid() {
+                break;
+            }
+            doomed.push(*sequence);
+            if *ends {
+                break;
+            }
+        }
+        for sequence in doomed {
+            let record = self.take(sequence);
+            tally.lose(&record);
+        }
+        true
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let sequence = entry.record.sequence;
+        if let Some(lane) = lane_of(&entry.record) {
+            match self.tails.get_mut(&lane) {
+                Some(tail) => *tail = sequence,
+                None => {
+                    self.tails.insert(LaneKey { unit: lane.unit, key: lane.key.to_owned() }, sequence);
+                }
+            }
+        }
+        self.extra_bytes += entry.extra_bytes();
+        if entry.record.old().is_some() {
+            self.with_old.insert(sequence);
+        }
+        self.entries.insert(sequence, entry);
+    }
+
+    fn refresh(&mut self, sequence: Sequence, change: Change) {
+        self.entries.get_mut(&sequence).expect("it was merged with").record.change = change;
+    }
+
+    /// Takes an entry out, and its traces.
+    fn take(&mut self, sequence: Sequence) -> Record {
+        let entry = self.entries.remove(&sequence).expect("indexed entries exist");
+        self.extra_bytes -= entry.extra_bytes();
+        self.dead.remove(&sequence);
+        self.with_old.remove(&sequence);
+        match lane_of(&entry.record) {
+            Some(lane) if self.tails.get(&lane) == Some(&sequence) => {
+                match entry.previous.filter(|previous| self.entries.contains_key(previous)) {
+                    Some(previous) => *self.tails.get_mut(&lane).expect("just seen") = previous,
+                    None => drop(self.tails.remove(&lane)),
+                }
+            }
+            Some(_) => {}
+            None => {
+                if self.synced.get(&entry.record.unit) == Some(&sequence) {
+                    self.synced.remove(&entry.record.unit);
+                }
+            }
+        }
+        entry.record
+    }
+}
+
+/// Returns whether the object has another uid after the update (`recreated = "update"`).
+fn recreates(record: &Record) -> bool {
+    record.old().is_some_and(|old| record.object().is_some_and(|object| object.uid() != old.uid()))
+}
+
+/// Returns the object as it was before a change, and after it.
+fn before_and_after(record: &Record) -> Option<(&SharedObject, &SharedObject)> {
+    match &record.change {
+        Change::Updated { old, object, .. } => Some((old, object)),
+        _ => record.object().map(|object| (object, object)),
+    }
+}
+
+#[cfg(test)]
+impl Backlog {
+    /// Asserts what must hold between any two calls.
+    pub(super) fn check(&self, bounds: &Bounds) {
+        match self {
+            Self::Dropping { records, bytes, .. } => {
+                assert_eq!(*bytes, records.iter().map(Record::body_bytes).sum::<usize>());
+                assert!(records.len() <= 1 || (records.len() <= bounds.max_events && *bytes <= bounds.max_bytes));
+            }
+            Self::Merging(merging) => merging.check(bounds),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Merging {
+    fn check(&self, bounds: &Bounds) {
+        let extra = self.entries.values().map(Entry::extra_bytes).sum::<usize>();
+        assert_eq!(self.extra_bytes, extra);
+        let dead: BTreeSet<_> = self.entries.iter().filter(|(_, e)| e.dead).map(|(s, _)| *s).collect();
+        assert_eq!(self.dead, dead);
+        let with_old: BTreeSet<_> =
+            self.entries.iter().filter(|(_, e)| e.record.old().is_some()).map(|(s, _)| *s).collect();
+        assert_eq!(self.with_old, with_old);
+        assert!(extra <= bounds.max_bytes, "{extra} bytes of {}", bounds.max_bytes);
+        assert!(self.entries.len() <= bounds.max_events || dead.is_empty(), "a deletion could have been dropped");
+        for entry in self.entries.values().filter(|entry| entry.record.old_lost) {
+            let Change::Updated { old, object, .. } = &entry.record.change else { panic!("only updates have an old") };
+            assert!(std::sync::Arc::ptr_eq(old, object), "an old given up is kept alive");
+        }
+        let mut alive = HashMap::<_, usize>::new();
+        for entry in self.entries.values().filter(|entry| !entry.dead) {
+            *alive.entry(lane_of(&entry.record).map(|lane| (lane.unit, lane.key))).or_default() += 1;
+        }
+        alive.remove(&None);
+        assert!(alive.values().all(|count| *count <= 2), "what waits of one living object is bounded");
+        for (key, tail) in &self.tails {
+            let record = &self.entries[tail].record;
+            assert!(lane_of(record).expect("an object").equivalent(key));
+            assert!(
+                self.entries
+                    .range((std::ops::Bound::Excluded(*tail), std::ops::Bound::Unbounded))
+                    .all(|(_, e)| { lane_of(&e.record).is_none_or(|lane| !lane.equivalent(key)) })
+            );
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Every metric's name and meaning in one place. OpenMetrics text, base units, no object names in labels.
+//!
+//! Nothing is counted here: a scrape reads the same views as `/v1/resources` and `/v1/handlers`.
+
+use std::fmt::Write as _;
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
+    registry::{Registry, Unit},
+};
+
+use crate::{
+    handler::status::{HandlerState, HandlerView},
+    status::UnitView,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResourceLabels {
+    name: String,
+    group: String,
+    resource: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabels {
+    name: String,
+    group: String,
+    resource: String,
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    name: String,
+    group: String,
+    resource: String,
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HandlerLabels {
+    handler: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    handler: String,
+    outcome: &'static str,
+}
+
+/// Renders all metrics for one scrape.
+pub fn render(resources: &[UnitView], handlers: &[HandlerView]) -> String {
+    let mut registry = Registry::with_prefix("deltabus");
+    let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "Version of this engine", build);
+    register_resources(&mut registry, resources);
+    register_handlers(&mut registry, handlers);
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("writing to a string succeeds");
+    text
+}
+
+/// Rewrites OpenMetrics text as the older Prometheus format (0.0.4) has it: a counter's family is named as its samples
+/// are, there is no type `info`, no unit and no end.
+pub fn to_prometheus(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len());
+    let mut help = None;
+    for line in open_metrics.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ').map(|(_, help)| help);
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            let (suffix, kind) = match kind {
+                "counter" => ("_total", "counter"),
+                "info" => ("_info", "gauge"),
+                other => ("", other),
+            };
+            if let Some(help) = help.take() {
+                writeln!(text, "# HELP {name}{suffix} {help}").expect("writing to a string succeeds");
+            }
+            writeln!(text, "# TYPE {name}{suffix} {kind}").expect("writing to a string succeeds");
+        } else if !line.starts_with('#') {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn register_resources(registry: &mut Registry, views: &[UnitView]) {
+    let gauge = |value: fn(&UnitView) -> i64| {
+        let family = Family::<ResourceLabels, Gauge>::default();
+        for view in views {
+            family.get_or_create(&resource_labels(view)).set(value(view));
+        }
+        family
+    };
+    let counter = |value: fn(&UnitView) -> u64| {
+        let family = Family::<ResourceLabels, Counter>::default();
+        for view in views {
+            family.get_or_create(&resource_labels(view)).inc_by(value(view));
+        }
+        family
+    };
+    registry.register("objects", "Objects in the cache", gauge(|view| signed(view.objects)));
+    registry.register_with_unit(
+        "object",
+        "Objects in the cache, by size",
+        Unit::Bytes,
+        gauge(|view| signed(view.bytes)),
+    );
+    registry.register("synced", "1 once the initial state is complete in the cache", gauge(|view| view.synced.into()));
+    registry.register("queue_deltas", "Deltas between reflector and indexer", gauge(|view| signed(view.queue_length)));
+    registry.register_with_unit(
+        "queue",
+        "Objects between reflector and indexer, by size",
+        Unit::Bytes,
+        gauge(|view| signed(view.queue_bytes)),
+    );
+    registry.register("unit_restarts", "Restarts of a unit's actors", counter(|view| view.restarts));
+    registry.register("lists", "Lists asked of the API server", counter(|view| view.lists));
+    registry.register("watches", "Watches opened at the API server", counter(|view| view.watches));
+    registry.register("watch_stalls", "Streams given up because nothing came", counter(|view| view.stalls));
+    registry.register("skipped_documents", "Documents of another type or without a name", counter(|view| view.skipped));
+
+    let events = Family::<EventLabels, Counter>::default();
+    let states = Family::<StateLabels, Gauge>::default();
+    let seconds = Family::<ResourceLabels, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
+    let lag = Family::<ResourceLabels, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
+    for view in views {
+        let ResourceLabels { name, group, resource } = resource_labels(view);
+        let counts = view.events;
+        for (r#type, count) in [
+            ("added", counts.added),
+            ("updated", counts.updated),
+            ("deleted", counts.deleted),
+            ("removed", counts.removed),
+        ] {
+            let labels = EventLabels { name: name.clone(), group: group.clone(), resource: resource.clone(), r#type };
+            events.get_or_create(&labels).inc_by(count);
+        }
+        states.get_or_create(&StateLabels { name, group, resource, state: view.state.as_str() }).set(1);
+        lag.get_or_create(&resource_labels(view)).set(view.lag_seconds);
+        if let Some(age) = view.last_activity_seconds {
+            seconds.get_or_create(&resource_labels(view)).set(age);
+        }
+    }
+    registry.register("events", "Changes applied to the cache", events);
+    registry.register("unit_state", "1 for the state a unit is in", states);
+    registry.register_with_unit("queue_lag", "Age of the oldest delta not yet applied", Unit::Seconds, lag);
+    registry.register_with_unit(
+        "watch_last_activity_age",
+        "Time since the server last sent anything, bookmarks included",
+        Unit::Seconds,
+        seconds,
+    );
+}
+
+fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
+    let outcomes = Family::<OutcomeLabels, Counter>::default();
+    let queued = Family::<HandlerLabels, Gauge>::default();
+    let up = Family::<HandlerLabels, Gauge>::default();
+    let lag = Family::<HandlerLabels, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
+    for status in handlers {
+        let labels = HandlerLabels { handler: status.name.clone() };
+        for (outcome, count) in [
+            ("delivered", status.delivered),
+            ("retried", status.retried),
+            ("dead_letter", status.dead_lettered),
+            ("dropped", status.dropped),
+        ] {
+            let labels = OutcomeLabels { handler: status.name.clone(), outcome };
+            outcomes.get_or_create(&labels).inc_by(count);
+        }
+        queued.get_or_create(&labels).set(signed(status.queued));
+        up.get_or_create(&labels).set((status.state != HandlerState::Starting).into());
+        lag.get_or_create(&labels).set(status.oldest_undelivered_age_seconds.unwrap_or(0.0));
+    }
+    registry.register("handler_events", "Events a handler is done with, by outcome; retries count attempts", outcomes);
+    registry.register("handler_queue_events", "Events waiting for a handler", queued);
+    registry.register("handler_up", "1 once the handler has started", up);
+    registry.register_with_unit("handler_lag", "Age of the oldest event not yet delivered", Unit::Seconds, lag);
+}
+
+fn resource_labels(view: &UnitView) -> ResourceLabels {
+    let group = view.api_version.split_once('/').map_or("", |(group, _)| group);
+    ResourceLabels { name: view.name.clone(), group: group.to_owned(), resource: view.plural.clone() }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

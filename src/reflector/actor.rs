@@ -1,0 +1,205 @@
+//! The shell of [`Reflector`]: carries its requests to a [`ListWatch`] and its events to the DeltaFIFO.
+
+use std::{rc::Rc, sync::Arc};
+
+use actix::{
+    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, Recipient,
+    WrapFuture as _,
+};
+use futures_util::StreamExt as _;
+use rand::RngExt as _;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{Instant, sleep_until},
+};
+
+use super::{Action, Availability, Event, Input, Reflector, ReflectorState, Step, log::log};
+use crate::{
+    delta_fifo::actor::Events,
+    list_watch::{Failure, ListWatch, WatchStream},
+    object::ResourceType,
+    status::{UnitState, UnitStatus},
+    supervisor::child::{Heartbeat, Inject},
+};
+
+/// Ends the reflector: nothing is requested any more.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Stop;
+
+/// The actor around one [`Reflector`]. Its loop is a future of the actor, so a panic in it is the actor's.
+pub struct ReflectorActor {
+    run: Option<Run>,
+    stop: watch::Sender<bool>,
+}
+
+impl ReflectorActor {
+    /// Makes the actor. `list_permits` bounds the lists under way in the whole engine (`max_concurrent_lists`).
+    pub fn new(
+        reflector: Reflector,
+        source: Rc<dyn ListWatch>,
+        fifo: Recipient<Events>,
+        list_permits: Arc<Semaphore>,
+        resource: Arc<ResourceType>,
+        status: Arc<UnitStatus>,
+    ) -> Self {
+        let (stop, stopped) = watch::channel(false);
+        let run = Run {
+            reflector,
+            source,
+            fifo,
+            list_permits,
+            resource,
+            status,
+            stopped,
+            started: Instant::now(),
+            stream: None,
+            permit: None,
+            told: None,
+        };
+        Self { run: Some(run), stop }
+    }
+}
+
+impl Actor for ReflectorActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        let run = self.run.take().expect("an actor is started once");
+        ctx.spawn(run.run().into_actor(self).map(|(), _, ctx| ctx.stop()));
+    }
+}
+
+impl Handler<Stop> for ReflectorActor {
+    type Result = ();
+
+    fn handle(&mut self, Stop: Stop, _ctx: &mut Self::Context) {
+        self.stop.send_replace(true);
+    }
+}
+
+impl Handler<Heartbeat> for ReflectorActor {
+    type Result = ();
+
+    fn handle(&mut self, Heartbeat: Heartbeat, _ctx: &mut Self::Context) {}
+}
+
+impl Handler<Inject> for ReflectorActor {
+    type Result = ();
+
+    fn handle(&mut self, Inject(harm, _): Inject, _ctx: &mut Self::Context) {
+        harm.strike("reflector actor");
+    }
+}
+
+/// The loop: one step of the core, then the action it asked for.
+struct Run {
+    reflector: Reflector,
+    source: Rc<dyn ListWatch>,
+    fifo: Recipient<Events>,
+    list_permits: Arc<Semaphore>,
+    resource: Arc<ResourceType>,
+    status: Arc<UnitStatus>,
+    stopped: watch::Receiver<bool>,
+    started: Instant,
+    stream: Option<WatchStream>,
+    permit: Option<OwnedSemaphorePermit>,
+    /// The failure shown last: one that is long over does not hide a later one of another actor.
+    told: Option<Failure>,
+}
+
+impl Run {
+    async fn run(mut self) {
+        let mut input = Input::Start;
+        let mut doing = Action::Done;
+        loop {
+            if matches!(input, Input::Page(Ok(_)) | Input::Opened(Ok(())) | Input::Received(_)) {
+                self.status.lock().last_activity = Some(Instant::now().into_std());
+            }
+            let step = self.reflector.step(input, self.started.elapsed(), rand::rng().random());
+            self.observe(&step);
+            match step.action {
+                Action::Done => return,
+                Action::Keep => {}
+                action => doing = action,
+            }
+            let mut stopped = self.stopped.clone();
+            input = tokio::select! {
+                biased;
+                _ = stopped.wait_for(|stopped| *stopped) => Input::Stop,
+                next = self.hand_on_and_perform(step.events, step.holds_list_permit, &doing) => match next {
+                    Some(input) => input,
+                    None => return,
+                },
+            };
+        }
+    }
+
+    /// Hands events on, then carries out the action; `None` ends the loop.
+    async fn hand_on_and_perform(&mut self, events: Vec<Event>, listing: bool, action: &Action) -> Option<Input> {
+        if !events.is_empty() && self.fifo.send(Events(events)).await.is_err() {
+            return None; // the queue is gone: the unit is about to be restarted as a whole
+        }
+        if !listing {
+            self.permit = None;
+        } else if self.permit.is_none() {
+            self.permit = Arc::clone(&self.list_permits).acquire_owned().await.ok();
+        }
+        self.perform(action).await
+    }
+
+    async fn perform(&mut self, action: &Action) -> Option<Input> {
+        if !matches!(action, Action::Read { .. }) {
+            self.stream = None;
+        }
+        Some(match action {
+            Action::List(request) => Input::Page(self.source.list(request.clone()).await),
+            Action::OpenWatch(request) => {
+                let opened = self.source.watch(request.clone()).await;
+                Input::Opened(opened.map(|stream| self.stream = Some(stream)))
+            }
+            Action::Read { until } => {
+                let stream = self.stream.as_mut().expect("the core reads only what it opened");
+                tokio::select! {
+                    biased;
+                    batch = stream.next() => match batch {
+                        Some(Ok(events)) => Input::Received(events),
+                        Some(Err(failure)) => Input::Ended(Err(failure)),
+                        None => Input::Ended(Ok(())),
+                    },
+                    () = sleep_until(self.started + *until) => Input::Timer,
+                }
+            }
+            Action::Wait { until, .. } => {
+                sleep_until(self.started + *until).await;
+                Input::Timer
+            }
+            Action::Keep | Action::Done => return None,
+        })
+    }
+
+    fn observe(&mut self, step: &Step) {
+        for report in &step.reports {
+            log(report, &self.resource);
+        }
+        let counters = self.reflector.counters();
+        let mut view = self.status.lock();
+        view.state = match (self.reflector.availability(), self.reflector.state()) {
+            (_, ReflectorState::Stopped) => UnitState::Stopped,
+            (Availability::Forbidden, _) => UnitState::Forbidden,
+            (Availability::Missing, _) => UnitState::Waiting,
+            (_, ReflectorState::Idle | ReflectorState::Listing | ReflectorState::Streaming) => UnitState::Listing,
+            (_, ReflectorState::Watching) => UnitState::Watching,
+            (_, ReflectorState::Waiting { .. }) => UnitState::BackingOff,
+        };
+        view.lists = counters.lists + counters.streaming_lists;
+        view.watches = counters.watches;
+        view.skipped = counters.skipped + counters.rejected;
+        view.stalls = counters.stalls;
+        let failure = self.reflector.last_error();
+        if failure != self.told.as_ref() {
+            self.told = failure.cloned();
+            view.last_error = failure.map(ToString::to_string).or(view.last_error.take());
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What a [`Report`] says in the log.
+
+use tracing::{debug, info, warn};
+
+use super::{EndCause, GiveUpCause, Report};
+use crate::{list_watch::Failure, object::ResourceType};
+
+/// Logs one report of the reflector of `resource`.
+pub(super) fn log(report: &Report, resource: &ResourceType) {
+    match report {
+        Report::ListFailed(failure) => warn!(%resource, error = %failure, "failed to list"),
+        Report::WatchStartFailed(failure) => warn!(%resource, error = %failure, "failed to open a watch"),
+        Report::WatchDelayed(failure) => warn!(%resource, error = %failure, "no watch for now, trying again"),
+        Report::WatchEnded { cause: EndCause::Closed, relist: false } => debug!(%resource, "watch ended, resuming"),
+        Report::WatchEnded { cause, relist } => info!(%resource, cause = end(cause), relist, "watch ended"),
+        Report::VersionRefused { version, failure } => {
+            info!(%resource, %version, error = %failure, "version refused, asking for the most recent state");
+        }
+        Report::GaveUpStreaming { cause, retry_at } => {
+            info!(%resource, cause = gave_up(cause), retry = retry_at.is_some(), "no streaming list, using paged lists");
+        }
+        Report::MarkerLate { waiting, silent } => {
+            warn!(%resource, ?waiting, ?silent, "streaming list is not complete yet");
+        }
+        Report::OlderListRefused { version, last } => {
+            warn!(%resource, %version, %last, "refused a list older than the cache, asking for the most recent state");
+        }
+        Report::ServerWentBack { version, last } => {
+            warn!(%resource, %version, %last, "the server's most recent state is older than the cache (restored etcd?)");
+        }
+        Report::Duplicates { count } => warn!(%resource, count, "list named objects twice, kept the last of each"),
+        Report::Rejected { count } => warn!(%resource, count, "list held objects of another type or without a name"),
+        Report::Skipped { count, first } => warn!(%resource, count, ?first, "skipped documents of the watch"),
+    }
+}
+
+fn end(cause: &EndCause) -> String {
+    match cause {
+        EndCause::Closed => "closed".to_owned(),
+        EndCause::Short => "closed at once, without an event".to_owned(),
+        EndCause::Stalled { silent } => format!("nothing came for {}s", silent.as_secs()),
+        EndCause::Error(status) => Failure::Status(status.clone()).to_string(),
+        EndCause::Broken(failure) => failure.to_string(),
+    }
+}
+
+fn gave_up(cause: &GiveUpCause) -> String {
+    match cause {
+        GiveUpCause::Failed(failure) => failure.to_string(),
+        GiveUpCause::Short => "the stream ended at once, without an event".to_owned(),
+        GiveUpCause::Unmarked { streams } => format!("{streams} streams ended before the initial state was complete"),
+        GiveUpCause::Deadline => "the initial state was not complete in time".to_owned(),
+    }
+}

@@ -1,0 +1,132 @@
+//! Lists that were cut into pages: their snapshots, and the tokens that continue them.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::super::status_object::StatusObject;
+use crate::object::SharedObject;
+
+/// How long the rest of a paged list can be fetched.
+const SNAPSHOT_LIFE: Duration = Duration::from_mins(5);
+
+/// Paged lists kept at a time; the oldest gives way.
+const SNAPSHOTS_MAX: usize = 64;
+
+/// A collection: the type, and a namespace or all of them.
+pub(super) type Collection = (String, Option<String>);
+
+/// The objects of one list, in order.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    pub(super) taken: Instant,
+    pub(super) collection: Collection,
+    pub(super) resource_version: String,
+    pub(super) tells_remaining: bool,
+    pub(super) items: Arc<[SharedObject]>,
+}
+
+/// One page of a snapshot.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) resource_version: String,
+    /// The token of the next page, if there is one.
+    pub(super) next: Option<Token>,
+    /// Objects after this page, where that is told.
+    pub(super) remaining: Option<usize>,
+    pub(super) items: Arc<[SharedObject]>,
+    /// Where in `items` the page lies.
+    pub(super) range: std::ops::Range<usize>,
+}
+
+/// Where a paged list goes on; opaque to clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Token {
+    /// The run of the engine: another one knows nothing of its snapshots.
+    run: u64,
+    snapshot: u64,
+    offset: usize,
+}
+
+impl Token {
+    /// Reads a token; 400 for one that nobody here wrote.
+    pub(super) fn parse(text: &str) -> Result<Self, StatusObject> {
+        let mut parts = text.split('.');
+        let mut part = || u64::from_str_radix(parts.next()?, 16).ok();
+        let token = (part(), part(), part().and_then(|offset| usize::try_from(offset).ok()));
+        match (token, parts.next()) {
+            ((Some(run), Some(snapshot), Some(offset)), None) => Ok(Self { run, snapshot, offset }),
+            _ => Err(StatusObject::bad_request(format!("continue key is not valid: {text:?}"))),
+        }
+    }
+}
+
+impl std::fmt::Display for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:x}.{:x}.{:x}", self.run, self.snapshot, self.offset)
+    }
+}
+
+/// Lists whose later pages may still be asked for.
+#[derive(Debug)]
+pub(in crate::serve) struct Snapshots {
+    run: u64,
+    next_id: AtomicU64,
+    kept: Mutex<HashMap<u64, Snapshot>>,
+}
+
+impl Snapshots {
+    /// Makes an empty store; `run` is a random number.
+    pub(in crate::serve) fn new(run: u64) -> Self {
+        Self { run, next_id: AtomicU64::new(0), kept: Mutex::default() }
+    }
+
+    /// Returns the snapshot and where to go on. 410 where it is gone, 400 where it is another collection's.
+    pub(super) fn get(&self, token: &Token, collection: &Collection) -> Result<(Snapshot, usize), StatusObject> {
+        let known = token.run == self.run;
+        let found = self.lock().get(&token.snapshot).filter(|_| known).cloned();
+        let alive = found.filter(|snapshot| snapshot.taken.elapsed() < SNAPSHOT_LIFE);
+        let snapshot = alive.ok_or_else(StatusObject::token_expired)?;
+        if snapshot.collection != *collection {
+            return Err(StatusObject::bad_request("continue key is not valid: it is of another list".to_owned()));
+        }
+        Ok((snapshot, token.offset))
+    }
+
+    /// Cuts a page out, and keeps the snapshot where there is more.
+    pub(super) fn cut(&self, snapshot: Snapshot, offset: usize, limit: Option<usize>) -> Page {
+        let start = offset.min(snapshot.items.len());
+        let rest = snapshot.items.len() - start;
+        let range = start..start + limit.unwrap_or(rest).min(rest);
+        let remaining = snapshot.items.len() - range.end;
+        let (resource_version, items) = (snapshot.resource_version.clone(), Arc::clone(&snapshot.items));
+        let tells = snapshot.tells_remaining;
+        let next = (remaining > 0).then(|| Token { run: self.run, snapshot: self.keep(snapshot), offset: range.end });
+        Page { resource_version, remaining: next.as_ref().filter(|_| tells).map(|_| remaining), next, items, range }
+    }
+
+    /// Keeps a snapshot, and returns its number.
+    fn keep(&self, snapshot: Snapshot) -> u64 {
+        let mut kept = self.lock();
+        kept.retain(|_, kept| kept.taken.elapsed() < SNAPSHOT_LIFE);
+        if let Some((id, _)) = kept.iter().find(|(_, kept)| Arc::ptr_eq(&kept.items, &snapshot.items)) {
+            return *id; // a later page of it
+        }
+        let oldest = kept.keys().min().copied().filter(|_| kept.len() >= SNAPSHOTS_MAX);
+        oldest.map(|id| kept.remove(&id));
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        kept.insert(id, snapshot);
+        id
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Snapshot>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

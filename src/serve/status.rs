@@ -1,0 +1,92 @@
+//! Health as Kubernetes asks for it, metrics, and the state of resources and handlers as JSON.
+
+use std::fmt::Write as _;
+
+use axum::{
+    Json,
+    extract::{RawQuery, State},
+    http::{HeaderMap, StatusCode, header},
+    response::IntoResponse,
+};
+use serde_json::{Value, json};
+
+use super::ServeState;
+use crate::{
+    handler::status::HandlerState,
+    metrics,
+    registry::{UNDISCOVERED, why_unready},
+};
+
+/// The process answers.
+pub(super) async fn livez(RawQuery(query): RawQuery) -> impl IntoResponse {
+    report("livez", query.as_deref(), &[("ping".to_owned(), None)])
+}
+
+/// Every configured resource that is watchable, allowed and exists is synced, and every handler has started.
+pub(super) async fn readyz(State(state): State<ServeState>, RawQuery(query): RawQuery) -> impl IntoResponse {
+    report("readyz", query.as_deref(), &readiness(&state))
+}
+
+/// As `/readyz`.
+pub(super) async fn healthz(State(state): State<ServeState>, RawQuery(query): RawQuery) -> impl IntoResponse {
+    report("healthz", query.as_deref(), &readiness(&state))
+}
+
+fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
+    let mut checks = Vec::new();
+    let discovered = state.registry.is_discovered();
+    checks.push(("discovery".to_owned(), (!discovered).then(|| UNDISCOVERED.to_owned())));
+    for view in state.registry.views() {
+        let why = why_unready(&view);
+        let note = if why.is_none() && !view.synced { format!(" ({})", view.state.as_str()) } else { String::new() };
+        checks.push((format!("resource/{}/{}{note}", view.name, view.plural), why));
+    }
+    for handler in (state.handlers)() {
+        let why = (handler.state == HandlerState::Starting).then(|| "not started".to_owned());
+        checks.push((format!("handler/{}", handler.name), why));
+    }
+    checks
+}
+
+/// `/v1/resources`.
+pub(super) async fn resources(State(state): State<ServeState>) -> Json<Value> {
+    Json(json!({ "resources": state.registry.views() }))
+}
+
+/// `/v1/handlers`.
+pub(super) async fn handlers(State(state): State<ServeState>) -> Json<Value> {
+    Json(json!({ "handlers": (state.handlers)() }))
+}
+
+/// `/metrics`: OpenMetrics where `Accept` asks for it, else the older Prometheus text.
+pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap) -> impl IntoResponse {
+    let text = metrics::render(&state.registry.views(), &(state.handlers)());
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (content_type, text) = if accept.contains("application/openmetrics-text") {
+        ("application/openmetrics-text; version=1.0.0; charset=utf-8", text)
+    } else {
+        ("text/plain; version=0.0.4; charset=utf-8", metrics::to_prometheus(&text))
+    };
+    ([(header::CONTENT_TYPE, content_type)], text)
+}
+
+/// Words a health answer as the API server does: `ok`, or every check with `?verbose` and on failure.
+fn report(name: &str, query: Option<&str>, checks: &[(String, Option<String>)]) -> impl IntoResponse + use<> {
+    let failed = checks.iter().any(|(_, why)| why.is_some());
+    let verbose = query.is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")));
+    let code = if failed { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    if !failed && !verbose {
+        return (code, "ok".to_owned());
+    }
+    let mut text = String::new();
+    for (check, why) in checks {
+        let line = match why {
+            None => writeln!(text, "[+]{check} ok"),
+            Some(why) => writeln!(text, "[-]{check} failed: {why}"),
+        };
+        line.expect("writing to a string succeeds");
+    }
+    let verdict = if failed { "failed" } else { "passed" };
+    writeln!(text, "{name} check {verdict}").expect("writing to a string succeeds");
+    (code, text)
+}

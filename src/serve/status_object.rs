@@ -1,0 +1,144 @@
+//! Errors as the API server words them: `Status` objects.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use serde_json::{Value, json};
+
+use crate::object::{ResourceType, ResourceVersion};
+
+/// An error answer of the read API.
+#[derive(Debug)]
+pub(super) struct StatusObject {
+    code: StatusCode,
+    reason: &'static str,
+    message: String,
+    details: Value,
+    retry_after: bool,
+}
+
+impl StatusObject {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: Value::Null, retry_after: false }
+    }
+
+    pub(super) fn bad_request(message: String) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// 422: options of a list that contradict each other.
+    pub(super) fn invalid_options(why: &str) -> Self {
+        let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {why}");
+        let mut status = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        status.details = json!({"group": "meta.k8s.io", "kind": "ListOptions"});
+        status
+    }
+
+    pub(super) fn read_only() -> Self {
+        Self::method_not_allowed("deltabus is a cache, write to the API server")
+    }
+
+    pub(super) fn watches_not_served() -> Self {
+        Self::method_not_allowed("watches are not served from the cache, watch the API server")
+    }
+
+    fn method_not_allowed(why: &str) -> Self {
+        let message = format!("the server does not allow this method on the requested resource: {why}");
+        let mut status = Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+        status.details = json!({});
+        status
+    }
+
+    pub(super) fn not_acceptable() -> Self {
+        let message = "only the following media types are accepted: application/json, \
+                       application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    pub(super) fn internal_error(message: &str) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+
+    pub(super) fn no_such_path() -> Self {
+        let message = "the server could not find the requested resource";
+        let mut status = Self::new(StatusCode::NOT_FOUND, "NotFound", message);
+        status.details = json!({});
+        status
+    }
+
+    pub(super) fn not_found(resource: &ResourceType, name: &str) -> Self {
+        let mut status = Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{resource} {name:?} not found"));
+        status.details = json!({"name": name, "group": resource.group, "kind": resource.plural});
+        status
+    }
+
+    pub(super) fn forbidden(resource: &ResourceType, name: Option<&str>) -> Self {
+        let what = name.map_or_else(String::new, |name| format!(" {name:?}"));
+        let message = format!(
+            "{resource}{what} is forbidden: only metadata is kept; ask with Accept: \
+             application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+        );
+        let mut status = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
+        status.details = json!({"group": resource.group, "kind": resource.plural});
+        status
+    }
+
+    pub(super) fn not_synced(resource: &ResourceType) -> Self {
+        let message = format!("{resource} is not synced yet; its state is at /v1/resources");
+        let mut status = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
+        status.details = json!({"group": resource.group, "kind": resource.plural, "retryAfterSeconds": 1});
+        status.retry_after = true;
+        status
+    }
+
+    /// 410: the snapshot of a continue token is gone.
+    pub(super) fn token_expired() -> Self {
+        Self::new(
+            StatusCode::GONE,
+            "Expired",
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+             without the continue parameter.",
+        )
+    }
+
+    /// 410: one exact version is asked for that the cache has passed.
+    pub(super) fn version_expired() -> Self {
+        Self::new(StatusCode::GONE, "Expired", "The resourceVersion for the provided list is too old.")
+    }
+
+    /// 504: the version asked for is newer than the cache (A-6).
+    pub(super) fn too_large(asked: &ResourceVersion, current: &ResourceVersion) -> Self {
+        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let mut status = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
+        let causes = json!([{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]);
+        status.details = json!({"causes": causes, "retryAfterSeconds": 1});
+        status.retry_after = true;
+        status
+    }
+
+    pub(super) fn into_response(self) -> Response<Body> {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code.as_u16(),
+        });
+        if !self.details.is_null() {
+            status["details"] = self.details;
+        }
+        let mut response = Response::new(Body::from(status.to_string()));
+        *response.status_mut() = self.code;
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.code == StatusCode::METHOD_NOT_ALLOWED {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        if self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}

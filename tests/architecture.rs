@@ -1,0 +1,224 @@
+//! The layering of the crate, held by reading its source: `lib.rs` names the order, and every file keeps to it.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use regex::Regex;
+
+/// What pure machines must not know: time, chance, threads of control, the outside.
+const EFFECTS: [&str; 11] = [
+    r"\basync\b",
+    r"\bactix(_rt)?::",
+    r"\btokio::",
+    r"\bkube::",
+    r"\btracing::",
+    r"\brand::",
+    r"\bInstant\b",
+    r"\bSystemTime\b",
+    r"\bjiff::Timestamp::now\b",
+    r"\bstd::(fs|net|io|process)\b",
+    r"\bthread::",
+];
+
+/// The machines of the stages and what they are made of (D1).
+const CORES: [&str; 22] = [
+    "object.rs",
+    "object/",
+    "backoff.rs",
+    "discovery.rs",
+    "discovery/catalog.rs",
+    "discovery/pattern.rs",
+    "list_watch/decode.rs",
+    "list_watch/decode/",
+    "list_watch/retry.rs",
+    "list_watch/kube/query.rs",
+    "reflector.rs",
+    "reflector/",
+    "delta_fifo.rs",
+    "delta_fifo/",
+    "indexer.rs",
+    "indexer/",
+    "lister.rs",
+    "lister/",
+    "dispatcher.rs",
+    "handler.rs",
+    "supervisor.rs",
+    "supervisor/policy.rs",
+];
+
+/// Files among them that are shells.
+const SHELLS: [&str; 4] = ["actor.rs", "log.rs", "ask.rs", "lane.rs"];
+
+/// What a shell may name although it comes later in the order, and why.
+const LATER: [(&str, &[&str]); 9] = [
+    // it sends to the next stage, answers heartbeats, and shows what it does
+    ("reflector/actor.rs", &["delta_fifo", "supervisor", "status"]),
+    ("delta_fifo/actor.rs", &["supervisor", "status"]),
+    ("indexer/actor.rs", &["journal", "supervisor", "status"]),
+    // they answer heartbeats, and are restarted by the same policy
+    ("dispatcher/actor.rs", &["supervisor"]),
+    ("dispatcher/lanes.rs", &["supervisor"]),
+    ("handler/actor.rs", &["supervisor"]),
+    ("handler/lane.rs", &["supervisor"]),
+    ("handler/status.rs", &["supervisor"]),
+    // it starts and restarts units
+    ("supervisor/actor.rs", &["informer", "status", "engine"]),
+];
+
+/// One file of `src`, without comments and without its tests.
+struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// The module of the crate's root that the file belongs to.
+    fn module(&self) -> &str {
+        self.path.split(['/', '.']).next().unwrap_or_default()
+    }
+
+    /// The modules of the crate's root that the file names.
+    fn named(&self) -> BTreeSet<&str> {
+        let mut named = BTreeSet::new();
+        for (at, _) in self.text.match_indices("crate::") {
+            let rest = &self.text[at + "crate::".len()..];
+            match rest.strip_prefix('{') {
+                Some(group) => named.extend(first_names(group)),
+                None => named.extend(first_name(rest)),
+            }
+        }
+        named
+    }
+}
+
+/// The first name of every path of a `{…}` group, up to its end.
+fn first_names(group: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut names) = (0_usize, 0, Vec::new());
+    for (at, letter) in group.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' | ',' if depth == 0 => {
+                names.extend(first_name(&group[start..at]));
+                start = at + 1;
+                if letter == '}' {
+                    break;
+                }
+            }
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    names
+}
+
+fn first_name(path: &str) -> Option<&str> {
+    let path = path.trim_start();
+    let end = path.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(path.len());
+    Some(&path[..end]).filter(|name| !name.is_empty())
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    collect(&root, &mut files);
+    let comment = Regex::new(r"(?m)//.*$").expect("a valid pattern");
+    let read = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("source is readable");
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let path = path.strip_prefix(&root).expect("it was found there").to_str().expect("source paths are text");
+        Source { path: path.to_owned(), text: comment.replace_all(text, "").into_owned() }
+    };
+    files.iter().map(read).collect()
+}
+
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("source is readable") {
+        let path = entry.expect("source is readable").path();
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|kind| kind == "rs")
+            && !matches!(name, "tests" | "model_test" | "model_tests" | "testing")
+        {
+            files.push(path);
+        }
+    }
+}
+
+/// The modules of `lib.rs`, in the order of the data.
+fn order() -> Vec<String> {
+    let lib = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).expect("it is there");
+    let modules = Regex::new(r"(?m)^(?:pub )?mod (\w+);").expect("a valid pattern");
+    modules.captures_iter(&lib).map(|found| found[1].to_owned()).collect()
+}
+
+#[test]
+fn a_file_names_only_what_stands_before_it_in_lib_rs() {
+    let order = order();
+    assert!(order.len() > 15, "{order:?}");
+    let rank = |module: &str| order.iter().position(|name| name == module);
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let Some(own) = rank(source.module()) else { continue }; // lib.rs, main.rs, cli
+        let allowed = LATER.iter().find(|(path, _)| *path == source.path).map_or(&[][..], |(_, later)| later);
+        for named in source.named() {
+            if rank(named).is_some_and(|named| named > own) && !allowed.contains(&named) {
+                wrong.push(format!("{} names crate::{named}, which comes later", source.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn d1_cores_know_no_time_no_chance_no_actor_and_nothing_of_the_outside() {
+    let effects: Vec<_> = EFFECTS.iter().map(|effect| Regex::new(effect).expect("a valid pattern")).collect();
+    let (mut wrong, mut cores) = (Vec::new(), 0);
+    for source in sources() {
+        let file = source.path.rsplit('/').next().unwrap_or_default();
+        let is_core =
+            CORES.iter().any(|core| source.path == *core || (core.ends_with('/') && source.path.starts_with(core)));
+        if !is_core || (SHELLS.contains(&file) && source.path.contains('/')) {
+            continue;
+        }
+        cores += 1;
+        for effect in &effects {
+            for found in effect.find_iter(&source.text) {
+                let line = source.text[..found.start()].matches('\n').count() + 1;
+                wrong.push(format!("{}:{line} names {}", source.path, found.as_str()));
+            }
+        }
+    }
+    assert!(cores > 25, "{cores} cores were found");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn d5_one_file_names_evmap_and_few_know_the_kube_client() {
+    let evmap = Regex::new(r"\bevmap::").expect("a valid pattern");
+    let kube = Regex::new(r"(?:^|[^:\w])(?:kube|kube_client|kube_core)::").expect("a valid pattern");
+    let own = Regex::new(r"(?s)\buse (?:crate|super|self)::.*?;").expect("a valid pattern"); // `list_watch::kube` is ours
+    for source in sources() {
+        let path = &source.path;
+        if evmap.is_match(&source.text) {
+            assert_eq!(path, "indexer/store.rs", "only the store knows evmap");
+        }
+        // One client a thread is kept where threads are made; what both errors say is shared.
+        let may = path.starts_with("list_watch/kube") || path.starts_with("discovery");
+        let may = may || matches!(path.as_str(), "engine.rs" | "client_error.rs");
+        let names = kube.is_match(&own.replace_all(&source.text, ""));
+        assert!(may || !names, "{path} names the kube client");
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for source in sources() {
+        let text = fs::read_to_string(root.join(&source.path)).expect("source is readable");
+        assert!(text.starts_with("//! "), "{} begins with its purpose", source.path);
+    }
+}

@@ -1,0 +1,187 @@
+//! `deltabus run` as a process of its own, the way a user runs it.
+#![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// A running engine; killed when dropped.
+pub(crate) struct Engine {
+    child: Child,
+    /// Where its HTTP server listens.
+    pub(crate) http: String,
+    log: Arc<Mutex<String>>,
+}
+
+impl Engine {
+    /// Writes `config` into `dir` and runs it. `[http]` is added: a free port.
+    pub(crate) fn run(dir: &Path, config: &str) -> Self {
+        let path = dir.join("config.toml");
+        fs::write(&path, format!("{config}\n[http]\nlisten = \"127.0.0.1:0\"\n")).expect("the directory is writable");
+        Self::spawn(&["run", "-c", path.to_str().expect("temporary paths are text")])
+    }
+
+    /// Runs the binary with `args` and waits until it has said where it listens.
+    pub(crate) fn spawn(args: &[&str]) -> Self {
+        Self::spawn_to(args, Stdio::null())
+    }
+
+    /// As [`Engine::spawn`], with stdout into a file.
+    pub(crate) fn spawn_writing(args: &[&str], stdout: &Path) -> Self {
+        Self::spawn_to(args, fs::File::create(stdout).expect("the directory is writable").into())
+    }
+
+    fn spawn_to(args: &[&str], stdout: Stdio) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+            .args(args)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary was built with the tests");
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let log = Arc::new(Mutex::new(String::new()));
+        let (found, address) = std::sync::mpsc::channel();
+        let copy = Arc::clone(&log);
+        thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                if let Some((_, rest)) = line.split_once("http://") {
+                    drop(found.send(rest.split(['"', '/', ' ', ',']).next().unwrap_or_default().to_owned()));
+                }
+                let mut copy = copy.lock().expect("not poisoned");
+                copy.push_str(&line);
+                copy.push('\n');
+            }
+        });
+        let http = address.recv_timeout(Duration::from_secs(20));
+        let mut engine = Self { child, http: String::new(), log };
+        engine.http = http.unwrap_or_else(|_| panic!("the engine never said where it listens:\n{}", engine.log()));
+        engine
+    }
+
+    /// Returns what it wrote to stderr so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().expect("not poisoned").clone()
+    }
+
+    /// Returns what it writes to stderr, also after its end.
+    pub(crate) fn log_handle(&self) -> Arc<Mutex<String>> {
+        Arc::clone(&self.log)
+    }
+
+    /// GETs a path; the status code and the body.
+    pub(crate) fn get(&self, path: &str) -> std::io::Result<(u16, String)> {
+        let answer = request(&self.http, "GET", path, &[])?;
+        Ok((answer.code, answer.body))
+    }
+
+    /// GETs a path as JSON; panics where it is not.
+    pub(crate) fn json(&self, path: &str) -> Value {
+        let (code, body) = self.get(path).unwrap_or_else(|error| panic!("{path}: {error}\n{}", self.log()));
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {code}: {error}: {body}"))
+    }
+
+    /// Waits until `/readyz` answers 200.
+    pub(crate) fn wait_ready(&self, timeout: Duration) {
+        self.wait_for("ready", timeout, || matches!(self.get("/readyz"), Ok((200, _))));
+    }
+
+    /// Waits until `condition` holds.
+    pub(crate) fn wait_for(&self, what: &str, timeout: Duration, condition: impl Fn() -> bool) {
+        let deadline = Instant::now() + timeout;
+        while !condition() {
+            let resources = self.get("/v1/resources").map(|(_, body)| body).unwrap_or_default();
+            let log = self.log();
+            assert!(Instant::now() < deadline, "not {what} within {timeout:?}\n{resources}\n{log}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Returns whether the process still runs.
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub(crate) fn terminate(mut self) -> ExitStatus {
+        let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        assert!(killed.is_ok_and(|status| status.success()), "kill works");
+        let deadline = Instant::now() + Duration::from_secs(40);
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the child is ours") {
+                let log = self.log();
+                assert!(!log.contains("left a hung actor behind"), "a stop leaves no actor behind:\n{log}");
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the engine did not stop on SIGTERM:\n{}", self.log());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        if thread::panicking() {
+            eprintln!("--- log of the engine ---\n{}", self.log());
+        }
+    }
+}
+
+/// An HTTP answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The status code.
+    pub(crate) code: u16,
+    /// The headers, their names in lower case.
+    pub(crate) headers: Vec<(String, String)>,
+    /// The body.
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// Returns the first header of this name, in lower case; empty where there is none.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
+
+    /// Returns the body as JSON; panics where it is none.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{}: {error}: {}", self.code, self.body))
+    }
+}
+
+/// Sends a request without a body over a connection of its own.
+pub(crate) fn request(address: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> std::io::Result<Answer> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let headers: String = headers.iter().flat_map(|(name, value)| [name, ": ", value, "\r\n"]).collect();
+    // 1.0: a body of unknown length ends with the connection, not in chunks
+    write!(stream, "{method} {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n{headers}\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let mut lines = head.lines();
+    let code = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or(0);
+    let headers = lines.filter_map(|line| line.split_once(": "));
+    let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+    Ok(Answer { code, headers, body: body.to_owned() })
+}
+
+/// Returns a path below `dir` as text for a configuration file.
+pub(crate) fn text(dir: &Path, name: &str) -> String {
+    let path: PathBuf = dir.join(name);
+    path.to_str().expect("temporary paths are text").to_owned()
+}

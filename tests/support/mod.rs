@@ -1,0 +1,9 @@
+//! What integration tests share; each test crate uses a part of it.
+#![allow(dead_code, reason = "each test crate uses a part")]
+
+pub(crate) mod cluster;
+pub(crate) mod engine;
+pub(crate) mod proxy;
+pub(crate) mod scripted;
+pub(crate) mod sabotaged;
+pub(crate) mod stream;

@@ -1,0 +1,216 @@
+//! `deltabus run` against the simulator, with a file handler: a scene is played, and at its end the file is held
+//! against the simulator's objects and against what `interfaces.md` §3 promises of every event.
+
+use std::{fs, time::Duration};
+
+use deltabus::simulator::{Fault, Simulator, SimulatorOptions, StreamFault, StreamingLists, Times, Verb};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{
+    engine::{Engine, text},
+    stream::{Replay, State, check_events, read_events, replay_events},
+};
+
+/// Long enough for a busy machine; no scene waits for it when all is well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The collection that scenes play with.
+const PATH: &str = "/api/v1/configmaps";
+
+/// One engine, one simulator, and the objects `a`, `b` and `c` to begin with.
+pub(crate) struct Scene {
+    pub(crate) simulator: Simulator,
+    pub(crate) engine: Option<Engine>,
+    pub(crate) dir: TempDir,
+}
+
+/// What was delivered.
+pub(crate) struct Ending {
+    pub(crate) replay: Replay,
+    pub(crate) events: Vec<Value>,
+}
+
+impl Scene {
+    /// Starts a simulator that lists without streaming, and whose history and bookmarks are the defaults.
+    pub(crate) fn lists() -> Self {
+        Self::new(SimulatorOptions { streaming_lists: StreamingLists::Refused, ..SimulatorOptions::default() })
+    }
+
+    /// Starts a simulator.
+    pub(crate) fn new(options: SimulatorOptions) -> Self {
+        let scene = Self {
+            simulator: Simulator::start(options).expect("a loopback port is free"),
+            engine: None,
+            dir: tempfile::tempdir().expect("a temporary directory"),
+        };
+        for name in ["a", "b", "c"] {
+            scene.put(name, "0");
+        }
+        scene
+    }
+
+    /// Runs the engine; `kube` and `resource` are further lines of `[kube]` and of the resource.
+    pub(crate) fn run(&mut self, kube: &str, resource: &str) {
+        let kubeconfig = text(self.dir.path(), "kubeconfig");
+        fs::write(&kubeconfig, self.simulator.kubeconfig()).expect("the directory is writable");
+        let config = format!(
+            r#"
+            shutdown_timeout = "10s"
+            [cluster]
+            name = "test"
+            [handlers.out]
+            type = "file"
+            path = "{out}"
+            initial = "send"
+            on = ["added", "updated", "deleted", "removed", "synced"]
+            [kube]
+            kubeconfig = "{kubeconfig}"
+            {kube}
+            [resources.things]
+            match = ["configmaps"]
+            {resource}
+            "#,
+            out = text(self.dir.path(), "out.jsonl"),
+        );
+        self.engine = Some(Engine::run(self.dir.path(), &config));
+    }
+
+    /// Runs the engine with paged lists, a fast backoff and further lines of the resource, until it is ready.
+    pub(crate) fn run_lists(&mut self, resource: &str) {
+        self.run(&format!("streaming_lists = \"never\"\n{FAST}"), resource);
+        self.ready();
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("the engine was started")
+    }
+
+    /// Waits until the engine is ready.
+    pub(crate) fn ready(&self) {
+        self.engine().wait_ready(PATIENCE);
+    }
+
+    /// Creates or updates an object.
+    pub(crate) fn put(&self, name: &str, value: &str) {
+        let object = json!({"metadata": {"namespace": "default", "name": name}, "data": {"value": value}});
+        self.simulator.store().put("configmaps", object).expect("a valid object");
+    }
+
+    /// Deletes an object.
+    pub(crate) fn delete(&self, name: &str) {
+        self.simulator.store().delete("configmaps", "default", name).expect("the object exists");
+    }
+
+    /// Lets faults strike requests for the collection.
+    pub(crate) fn fault(&self, verb: Verb, times: Times, fault: Fault) {
+        self.simulator.faults().add(PATH, verb, times, fault).expect("a valid glob");
+    }
+
+    /// Lets the next watch that is opened do something after so many events.
+    pub(crate) fn next_watch(&self, events: u64, what: StreamFault) {
+        self.fault(Verb::Watch, Times::Next(1), Fault::At { events, what });
+    }
+
+    /// The version that the server is at.
+    pub(crate) fn version(&self) -> u64 {
+        self.simulator.store().version()
+    }
+
+    /// What was asked of the collection, `list limit=500&resourceVersion=0`: without what every watch carries.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        let requests = self.simulator.requests();
+        let ours = requests.iter().filter(|request| request.path == PATH);
+        ours.map(|request| {
+            let verb = if request.verb == Verb::Watch { "watch" } else { "list" };
+            let common = ["watch", "timeoutSeconds", "allowWatchBookmarks"];
+            let told = request.query.iter().filter(|(key, _)| !common.contains(&key.as_str()));
+            let told: Vec<_> = told.map(|(key, value)| format!("{key}={value}")).collect();
+            format!("{verb} {}", told.join("&"))
+        })
+        .collect()
+    }
+
+    /// How often something was asked that begins so.
+    pub(crate) fn count(&self, beginning: &str) -> usize {
+        self.asked().iter().filter(|asked| asked.starts_with(beginning)).count()
+    }
+
+    /// The row of `/v1/resources`.
+    pub(crate) fn view(&self) -> Value {
+        self.engine().json("/v1/resources")["resources"][0].clone()
+    }
+
+    /// Waits until the resource is in this state.
+    pub(crate) fn wait_state(&self, state: &str) {
+        self.engine().wait_for(state, PATIENCE, || self.view()["state"] == state);
+    }
+
+    /// Waits until something was asked so many times.
+    pub(crate) fn wait_asked(&self, beginning: &str, times: usize) {
+        self.engine()
+            .wait_for(&format!("asked {beginning:?} {times} times"), PATIENCE, || self.count(beginning) >= times);
+    }
+
+    /// Waits until the cache holds what the server has, and a watch is open.
+    pub(crate) fn settle(&self) {
+        let what = "equal to the server with one watch open";
+        self.engine().wait_for(what, PATIENCE, || {
+            self.cached() == self.server() && self.simulator.open_watches() == 1 && self.view()["state"] == "watching"
+        });
+    }
+
+    /// Settles, stops the engine, and checks every promise about what was delivered.
+    pub(crate) fn finish(&mut self) -> Ending {
+        self.settle();
+        let server = self.server();
+        let status = self.engine.take().expect("the engine was started").terminate();
+        assert_eq!(status.code(), Some(0), "a stop that was asked for is success");
+        let events = read_events(&self.dir.path().join("out.jsonl"));
+        check_events(&events, "test");
+        let replay = replay_events(&events);
+        assert_eq!(replay.state, server, "the stream replayed from empty, and the server");
+        assert_eq!(replay.duplicates, 0, "nothing is sent twice without a restart");
+        Ending { replay, events }
+    }
+
+    /// What the cache lists; empty where it does not answer.
+    pub(crate) fn cached(&self) -> State {
+        let Ok((200, body)) = self.engine().get(PATH) else { return State::new() };
+        let list: Value = serde_json::from_str(&body).expect("a list is JSON");
+        list["items"].as_array().expect("a list has items").iter().map(entry).collect()
+    }
+
+    /// What the server has.
+    pub(crate) fn server(&self) -> State {
+        self.simulator.store().list("configmaps").iter().map(|object| entry(&object.value())).collect()
+    }
+}
+
+/// Lines of `[kube]`: a backoff that tests can wait for.
+pub(crate) const FAST: &str = "backoff = { initial = \"50ms\", max = \"200ms\" }";
+
+impl Ending {
+    /// The events of one object, in order: `added initial`, `deleted relist` …
+    pub(crate) fn story(&self, name: &str) -> Vec<String> {
+        let ours = self.events.iter().filter(|event| event["name"] == name);
+        let text = |event: &Value, key: &str| event[key].as_str().unwrap_or_default().to_owned();
+        ours.map(|event| {
+            let kind = text(event, "type").rsplit('.').next().unwrap_or_default().to_owned();
+            format!("{kind} {}", text(event, "cause"))
+        })
+        .collect()
+    }
+
+    /// Whether the deletion of an object was a tombstone.
+    pub(crate) fn is_tombstone(&self, name: &str) -> bool {
+        let deleted = |event: &&Value| event["name"] == name && event["type"] == "dev.deltabus.resource.deleted";
+        let event = self.events.iter().find(deleted).expect("the object was deleted");
+        event["data"]["finalstateunknown"] == true
+    }
+}
+
+fn entry(object: &Value) -> (String, (String, String)) {
+    let field = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+    (format!("configmaps/{}/{}", field("namespace"), field("name")), (field("uid"), field("resourceVersion")))
+}

@@ -1,0 +1,154 @@
+//! Reads what a file handler wrote, and holds it against the promises: I2, I3, and the state at the end.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    path::Path,
+};
+
+use serde_json::Value;
+
+/// `plural.group/namespace/name` → (uid, resourceVersion).
+pub(crate) type State = BTreeMap<String, (String, String)>;
+
+/// One stream, replayed from empty.
+#[derive(Debug, Default)]
+pub(crate) struct Replay {
+    /// What is there after the last event.
+    pub(crate) state: State,
+    /// Events after deduplication by id, `synced` included.
+    pub(crate) events: usize,
+    /// Events whose id had been seen before.
+    pub(crate) duplicates: usize,
+    /// Events by (type, cause).
+    pub(crate) counts: BTreeMap<(String, String), usize>,
+}
+
+/// Replays every line of the file; panics with the line where a promise is broken.
+pub(crate) fn replay(path: &Path) -> Replay {
+    replay_events(&read_events(path))
+}
+
+/// Reads every line of the file.
+pub(crate) fn read_events(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("not JSON: {error}: {line}"));
+    text.lines().map(parse).collect()
+}
+
+/// Holds the events of one resource type, all of one run, against `interfaces.md` §3: attributes, ids, causes, and
+/// where `synced` stands.
+pub(crate) fn check_events(events: &[Value], cluster: &str) {
+    let mut synced_at = None;
+    let mut initial = 0;
+    for (at, event) in events.iter().enumerate() {
+        let text = |key: &str| event[key].as_str().unwrap_or_default();
+        assert_eq!(text("specversion"), "1.0", "{event}");
+        assert_eq!(text("source"), format!("/clusters/{cluster}"), "{event}");
+        assert_eq!(text("datacontenttype"), "application/json", "{event}");
+        text("time").parse::<jiff::Timestamp>().unwrap_or_else(|error| panic!("{error}: {event}"));
+        let kind = text("type").strip_prefix("dev.deltabus.resource.").unwrap_or_else(|| panic!("{event}"));
+        if kind == "synced" {
+            assert_eq!(synced_at.replace(at), None, "synced comes once: {event}");
+            let version = event["data"]["resourceversion"].as_str().unwrap_or_default();
+            assert_eq!(text("id"), format!("{}/{}.synced.{version}", text("apiversion"), text("resource")), "{event}");
+            assert_eq!(event["data"]["objects"], initial, "synced counts the initial objects: {event}");
+            continue;
+        }
+        match text("cause") {
+            "initial" => {
+                assert!(synced_at.is_none() && kind == "added", "initial after synced, or not added: {event}");
+                initial += 1;
+            }
+            "watch" | "relist" | "resync" => assert!(synced_at.is_some(), "before synced: {event}"),
+            other => panic!("cause {other:?}: {event}"),
+        }
+        check_id(kind, event);
+        check_subject(event);
+    }
+    assert!(synced_at.is_some(), "synced comes after the last initial event");
+}
+
+/// The same change has the same id: made of uid and version, or of the names where there is no uid.
+fn check_id(kind: &str, event: &Value) {
+    let text = |key: &str| event[key].as_str().unwrap_or_default();
+    let group = text("apiversion").split_once('/').map_or("", |(group, _)| group);
+    let named = format!("{group}/{}/{}/{}", text("resource"), text("namespace"), text("name"));
+    let object = if text("uid").is_empty() { named.as_str() } else { text("uid") };
+    let expected = match kind {
+        "deleted" => format!("{object}.deleted"),
+        "removed" => format!("{object}.{}.removed", text("resourceversion")),
+        _ => format!("{object}.{}", text("resourceversion")),
+    };
+    assert_eq!(text("id"), expected, "{event}");
+}
+
+/// The subject is the object's path, and the object says what it is.
+fn check_subject(event: &Value) {
+    let text = |key: &str| event[key].as_str().unwrap_or_default();
+    let root = if text("apiversion").contains('/') { "apis" } else { "api" };
+    let namespace = match text("namespace") {
+        "" => String::new(),
+        namespace => format!("namespaces/{namespace}/"),
+    };
+    let subject = format!("/{root}/{}/{namespace}{}/{}", text("apiversion"), text("resource"), text("name"));
+    assert_eq!(text("subject"), subject, "{event}");
+    assert_eq!(event["data"]["object"]["kind"], event["kind"], "objects carry their kind: {event}");
+    assert_eq!(event["data"]["object"]["apiVersion"], event["apiversion"], "objects carry their version: {event}");
+    assert_eq!(event["data"]["object"]["metadata"]["managedFields"], Value::Null, "dropped by default: {event}");
+}
+
+/// Replays events in the order in which they were delivered.
+pub(crate) fn replay_events(events: &[Value]) -> Replay {
+    let mut replay = Replay::default();
+    let mut seen = HashSet::new();
+    let mut last_sequence: BTreeMap<String, String> = BTreeMap::new();
+    for event in events {
+        let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+        let kind = text("type").strip_prefix("dev.deltabus.resource.").unwrap_or_default().to_owned();
+        let (journal, sequence) = (text("journal"), text("sequence"));
+        assert_eq!(sequence.len(), 20, "sequence is padded to 20 digits: {event}");
+        if !seen.insert(text("id")) {
+            replay.duplicates += 1;
+            continue;
+        }
+        let before = last_sequence.insert(journal, sequence.clone()).unwrap_or_default();
+        assert!(before < sequence, "I3: sequence {sequence} after {before}: {event}");
+        replay.events += 1;
+        *replay.counts.entry((kind.clone(), text("cause"))).or_default() += 1;
+        if kind != "synced" {
+            apply(&mut replay.state, &kind, event);
+        }
+    }
+    replay
+}
+
+/// I2: per object Added, Updated*, Deleted, and again.
+fn apply(state: &mut State, kind: &str, event: &Value) {
+    let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+    let group = event["apiversion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
+    let resource = if group.is_empty() { text("resource") } else { format!("{}.{group}", text("resource")) };
+    let key = format!("{resource}/{}/{}", text("namespace"), text("name"));
+    let known = state.get(&key).cloned();
+    let object = &event["data"]["object"]["metadata"];
+    assert_eq!(object["name"], event["name"], "the object is the one that the attributes name: {event}");
+    let new = (text("uid"), text("resourceversion"));
+    match kind {
+        "added" => {
+            assert!(known.is_none(), "I2: {key} added twice, known as {known:?}: {event}");
+            state.insert(key, new);
+        }
+        "updated" => {
+            let (uid, version) = known.unwrap_or_else(|| panic!("I2: {key} updated before it was added: {event}"));
+            assert_eq!(uid, new.0, "I2: {key} updated across a re-creation: {event}");
+            assert_eq!(event["data"]["old"]["metadata"]["resourceVersion"], version, "old is the state shown before");
+            state.insert(key, new);
+        }
+        "deleted" | "removed" => {
+            let (uid, _) = known.unwrap_or_else(|| panic!("I2: {key} {kind} without having been added: {event}"));
+            assert_eq!(uid, new.0, "I2: {key}: another object was {kind}: {event}");
+            state.remove(&key);
+        }
+        other => panic!("unexpected type {other:?}: {event}"),
+    }
+}
