@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{schema, text};
-use crate::list_watch::kube::KubeOptions;
+use crate::{backoff::BackoffConfig, list_watch::kube::KubeOptions};
 
 /// The cluster that is watched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -126,13 +126,8 @@ pub struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self {
-            initial: Duration::from_millis(800),
-            factor: 2.0,
-            jitter: 1.0,
-            max: Duration::from_secs(30),
-            reset_after: Duration::from_mins(2),
-        }
+        let BackoffConfig { initial, factor, jitter, max, reset_after } = BackoffConfig::default();
+        Self { initial, factor, jitter, max, reset_after }
     }
 }
 

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{schema, text};
+use crate::handler::RetryPolicy;
 
 /// One place that changes are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -213,7 +214,7 @@ pub struct Retry {
     #[serde(with = "text::duration")]
     #[schemars(schema_with = "schema::duration")]
     pub max: Duration,
-    /// Whether the pause is drawn at random between 0 and itself, so that many do not come at once.
+    /// Whether the pause is drawn at random from the upper half of its length, so that many do not come at once.
     pub jitter: bool,
     /// After so long the event goes to `dead_letter`, or is dropped and counted.
     #[serde(with = "text::duration")]
@@ -223,12 +224,8 @@ pub struct Retry {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self {
-            initial: Duration::from_millis(200),
-            max: Duration::from_mins(1),
-            jitter: true,
-            give_up_after: Duration::from_hours(24),
-        }
+        let RetryPolicy { initial, max, jitter, give_up_after } = RetryPolicy::default();
+        Self { initial, max, jitter, give_up_after }
     }
 }
 

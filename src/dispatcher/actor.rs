@@ -4,8 +4,7 @@
 
 use std::time::Duration;
 
-use actix::{Actor, AsyncContext as _, Context, Handler, Message, ResponseFuture};
-use tokio::time::Instant;
+use actix::{Actor, AsyncContext as _, Context, Handler};
 
 pub use super::lanes::{Close, LaneAddress, LaneOptions, LaneSlot, Lanes, Leftover, Stopped};
 use crate::supervisor::child::{Heartbeat, Inject};
@@ -13,7 +12,7 @@ use crate::supervisor::child::{Heartbeat, Inject};
 /// How often losses at the bound of a buffer, and lanes that do not move, are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The actor that starts the lanes' tasks, and stops them.
+/// The actor that starts the lanes' tasks. They are stopped without it: [`Lanes`] outlive it.
 pub struct DispatcherActor {
     lanes: Lanes,
 }
@@ -34,36 +33,6 @@ impl Actor for DispatcherActor {
             actor.lanes.report_losses();
             actor.lanes.start();
         });
-    }
-}
-
-/// Starts the tasks of lanes that were added since.
-#[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "()")]
-pub struct StartLanes;
-
-impl Handler<StartLanes> for DispatcherActor {
-    type Result = ();
-
-    fn handle(&mut self, StartLanes: StartLanes, _ctx: &mut Self::Context) {
-        self.lanes.start();
-    }
-}
-
-/// Delivers everything released, closes the handlers, and answers what was left at the deadline (I4). To be sent when
-/// no unit appends any more.
-#[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Vec<Leftover>")]
-pub struct Shutdown {
-    /// How long that may take.
-    pub within: Duration,
-}
-
-impl Handler<Shutdown> for DispatcherActor {
-    type Result = ResponseFuture<Vec<Leftover>>;
-
-    fn handle(&mut self, Shutdown { within }: Shutdown, _ctx: &mut Self::Context) -> Self::Result {
-        Box::pin(self.lanes.clone().shut_down(Instant::now() + within))
     }
 }
 

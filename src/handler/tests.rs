@@ -17,7 +17,7 @@ use super::{
 use crate::{
     dispatcher::{
         Route, RouteOptions, UnitInfo,
-        actor::{DispatcherActor, LaneOptions, LaneSlot, Lanes, Leftover, Shutdown},
+        actor::{DispatcherActor, LaneOptions, LaneSlot, Lanes, Leftover},
     },
     indexer::Change,
     journal::{Bounds, Journal, Sequence, UnitId, testing::*},
@@ -228,8 +228,8 @@ impl Engine {
         self.journal.release(ticket);
     }
 
-    async fn stop(&self, dispatcher: &actix::Addr<DispatcherActor>, within: Duration) -> Vec<Leftover> {
-        dispatcher.send(Shutdown { within }).await.unwrap()
+    async fn stop(&self, within: Duration) -> Vec<Leftover> {
+        self.lanes.clone().shut_down(tokio::time::Instant::now() + within).await
     }
 }
 
@@ -246,11 +246,11 @@ fn i4_what_was_released_is_delivered_before_a_stop_and_poison_goes_to_the_dead_l
         let (dlq, slot) = engine.lane("dlq", thread(recording(&dead, 0)), None);
         let (steady, _) = engine.lane("steady", thread(recording(&good, 0)), Some(slot));
         let (flaky, _) = engine.lane("flaky", thread(recording(&bad, 3)), None);
-        let dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         let changes: Vec<_> = (1..10).map(|n| updated("a", "a", n, n + 1)).collect();
         engine.commit(&changes);
         engine.commit(&[added("poison", "p", 1), deleted("a", "a", 20), added("a", "b", 21)]);
-        let left = engine.stop(&dispatcher, Duration::from_secs(20)).await;
+        let left = engine.stop(Duration::from_secs(20)).await;
         assert_eq!(left, [], "everything is delivered or given up");
         let expected: Vec<_> = (1..10).map(|n| format!("updated a/{}<{n}", n + 1)).collect();
         let expected = [expected, vec!["deleted a/20".into(), "added b/21".into()]].concat();
@@ -285,10 +285,10 @@ fn i7_a_stuck_handler_stops_no_other_and_its_rest_is_named_at_the_deadline() {
         let (ended, _) = engine.lane("ended", Sink::InPlace(Arc::new(Mutex::new(ended))), None);
         let (black, _) =
             engine.lane("null", Sink::InPlace(Arc::new(Mutex::new(blackhole::Blackhole::default()))), None);
-        let dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         let changes: Vec<_> = (0..6).map(|n| added(&format!("p{n}"), &format!("u{n}"), 1)).collect();
         engine.commit(&changes);
-        let left = engine.stop(&dispatcher, Duration::from_millis(300)).await;
+        let left = engine.stop(Duration::from_millis(300)).await;
         assert_eq!(left.len(), 1);
         assert_eq!((left[0].handler.as_str(), left[0].events, left[0].named.len()), ("stuck", 6, 6));
         assert_eq!(left[0].named[0].sequence, Sequence(1));
@@ -324,12 +324,12 @@ fn i4_a_handler_still_at_work_at_the_deadline_of_a_stop_flushes_what_it_wrote() 
         let calls = Arc::clone(&seen);
         let open = Box::new(move || Ok(Box::new(Picky(Arc::clone(&calls))) as Box<dyn Handler>));
         let (status, _) = engine.lane("picky", thread(open), None);
-        let dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         engine.commit(&[added("a", "a", 1)]);
         tokio::time::sleep(Duration::from_millis(50)).await;
         engine.commit(&[added("b", "b", 1)]);
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let left = engine.stop(&dispatcher, Duration::from_millis(100)).await;
+        let left = engine.stop(Duration::from_millis(100)).await;
         assert_eq!((left.len(), left[0].events), (1, 1), "what failed is named");
         assert_eq!(*seen.lock().unwrap(), ["closed"]);
         assert_eq!(status.view(jiff::Timestamp::now()).state, HandlerState::Stopped);
@@ -360,12 +360,12 @@ fn an_own_actor_is_a_handler() {
         let seen = Seen::default();
         let own = Own(Arc::clone(&seen)).start();
         let (_, slot) = engine.lane("own", Sink::Actor(own.recipient(), Duration::from_secs(1)), None);
-        let dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         engine.commit(&[added("a", "a", 1)]);
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(slot.get().is_some());
         engine.commit(&[added("b", "b", 1)]);
-        assert_eq!(engine.stop(&dispatcher, Duration::from_secs(5)).await, []);
+        assert_eq!(engine.stop(Duration::from_secs(5)).await, []);
         assert_eq!(*seen.lock().unwrap(), ["added a/1", "added b/1"]);
         assert!(slot.get().is_none());
     });
@@ -435,9 +435,9 @@ fn i7_a_lane_whose_actor_panics_is_started_again_and_loses_nothing() {
         };
         engine.lanes.add_lane(options).unwrap();
         engine.lane("other", thread(recording(&other, 0)), None);
-        let dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         engine.commit(&[added("a", "a", 1), updated("a", "a", 1, 2)]);
-        assert_eq!(engine.stop(&dispatcher, Duration::from_secs(10)).await, []);
+        assert_eq!(engine.stop(Duration::from_secs(10)).await, []);
         assert_eq!(*seen.lock().unwrap(), ["added a/1", "updated a/2<1"]);
         assert_eq!(*other.lock().unwrap(), *seen.lock().unwrap());
     });
