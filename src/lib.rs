@@ -29,8 +29,8 @@
 //! | [`handler`] | – | again, in halves, or given up |
 //!
 //! [`object`] is what travels. [`informer`] wires one type, [`supervisor`] keeps it alive, [`engine`] runs the whole.
-//! [`lister`], [`registry`] and [`serve`] read. [`simulator`] is an API server in this process for the demo, tests and
-//! benchmarks.
+//! [`lister`], [`registry`] and [`serve`] read. [`work_queue`] is for handlers of controllers: what is to be done, each key
+//! once. [`simulator`] is an API server in this process for the demo, tests and benchmarks.
 //!
 //! # Invariants
 //!
@@ -53,6 +53,7 @@ pub mod journal;
 pub mod dispatcher;
 pub mod cloud_event;
 pub mod handler;
+pub mod work_queue;
 
 pub mod supervisor;
 pub mod status;

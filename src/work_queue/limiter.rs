@@ -1,0 +1,228 @@
+//! How long a failed item waits before it is tried again. Time comes in; nothing here has a clock.
+
+use std::{collections::HashMap, hash::Hash, time::Duration};
+
+/// Decides how long an item waits. It must not panic, nor block: the queue is locked meanwhile.
+#[doc(alias = "TypedRateLimiter")]
+pub trait RateLimiter<T>: Send {
+    /// Counts a failure of `item` at `now` and returns how long it is to wait. `now` is of one monotonic clock.
+    #[doc(alias = "When")]
+    fn when(&mut self, item: &T, now: Duration) -> Duration;
+
+    /// Forgets the failures of `item`: it succeeded, or is given up.
+    #[doc(alias = "Forget")]
+    fn forget(&mut self, item: &T);
+
+    /// Returns how often `item` failed since it was last forgotten.
+    #[doc(alias = "NumRequeues")]
+    fn num_requeues(&self, item: &T) -> u32;
+}
+
+impl<T> RateLimiter<T> for Box<dyn RateLimiter<T>> {
+    fn when(&mut self, item: &T, now: Duration) -> Duration {
+        (**self).when(item, now)
+    }
+
+    fn forget(&mut self, item: &T) {
+        (**self).forget(item);
+    }
+
+    fn num_requeues(&self, item: &T) -> u32 {
+        (**self).num_requeues(item)
+    }
+}
+
+/// Returns client-go's default for controllers: the longer of 5 ms … 1000 s an item, and 10 a second with a burst of
+/// 100 for all together.
+#[doc(alias = "DefaultTypedControllerRateLimiter")]
+pub fn default_controller_limiter<T: Clone + Eq + Hash + Send + 'static>() -> MaxOf<T> {
+    MaxOf::new(vec![
+        Box::new(Exponential::new(Duration::from_millis(5), Duration::from_secs(1000))),
+        Box::new(TokenBucket::new(Duration::from_millis(100), 100)),
+    ])
+}
+
+/// Returns client-go's default without a bound for all together: 1 ms … 1000 s an item.
+#[doc(alias = "DefaultTypedItemBasedRateLimiter")]
+pub fn default_item_limiter<T>() -> Exponential<T> {
+    Exponential::new(Duration::from_millis(1), Duration::from_secs(1000))
+}
+
+/// Failures by item.
+#[derive(Clone, Debug)]
+struct Failures<T>(HashMap<T, u32>);
+
+impl<T> Default for Failures<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T: Clone + Eq + Hash> Failures<T> {
+    /// Counts one more and returns how many there were before.
+    fn count(&mut self, item: &T) -> u32 {
+        let Some(failures) = self.0.get_mut(item) else {
+            self.0.insert(item.clone(), 1);
+            return 0;
+        };
+        let before = *failures;
+        *failures = failures.saturating_add(1);
+        before
+    }
+
+    fn of(&self, item: &T) -> u32 {
+        self.0.get(item).copied().unwrap_or(0)
+    }
+}
+
+/// `base × 2ⁿ` after `n` earlier failures of the item, at most `max`; without jitter.
+#[doc(alias = "ItemExponentialFailureRateLimiter")]
+#[derive(Clone, Debug)]
+pub struct Exponential<T> {
+    base: Duration,
+    max: Duration,
+    failures: Failures<T>,
+}
+
+impl<T> Exponential<T> {
+    /// Makes a limiter for which nothing has failed yet.
+    pub fn new(base: Duration, max: Duration) -> Self {
+        Self { base, max, failures: Failures::default() }
+    }
+}
+
+impl<T: Clone + Eq + Hash + Send> RateLimiter<T> for Exponential<T> {
+    fn when(&mut self, item: &T, _now: Duration) -> Duration {
+        let factor = 1_u128.checked_shl(self.failures.count(item));
+        let nanos = factor.and_then(|factor| self.base.as_nanos().checked_mul(factor));
+        nanos.map_or(self.max, |nanos| Duration::from_nanos_u128(nanos.min(self.max.as_nanos())))
+    }
+
+    fn forget(&mut self, item: &T) {
+        self.failures.0.remove(item);
+    }
+
+    fn num_requeues(&self, item: &T) -> u32 {
+        self.failures.of(item)
+    }
+}
+
+/// `fast` for the first `fast_attempts` failures of an item, then `slow`.
+#[doc(alias = "ItemFastSlowRateLimiter")]
+#[derive(Clone, Debug)]
+pub struct FastSlow<T> {
+    fast: Duration,
+    slow: Duration,
+    fast_attempts: u32,
+    failures: Failures<T>,
+}
+
+impl<T> FastSlow<T> {
+    /// Makes a limiter for which nothing has failed yet.
+    pub fn new(fast: Duration, slow: Duration, fast_attempts: u32) -> Self {
+        Self { fast, slow, fast_attempts, failures: Failures::default() }
+    }
+}
+
+impl<T: Clone + Eq + Hash + Send> RateLimiter<T> for FastSlow<T> {
+    fn when(&mut self, item: &T, _now: Duration) -> Duration {
+        if self.failures.count(item) < self.fast_attempts { self.fast } else { self.slow }
+    }
+
+    fn forget(&mut self, item: &T) {
+        self.failures.0.remove(item);
+    }
+
+    fn num_requeues(&self, item: &T) -> u32 {
+        self.failures.of(item)
+    }
+}
+
+/// One token each `interval` for all items together, up to `burst` kept. Who finds none waits for its own: the n-th in
+/// a row waits n intervals. It knows no item: [`RateLimiter::num_requeues`] is 0.
+#[doc(alias = "BucketRateLimiter")]
+#[derive(Clone, Debug)]
+pub struct TokenBucket {
+    interval: Duration,
+    burst: u32,
+    /// When the bucket will be full again, if nothing more is taken.
+    full_at: Duration,
+}
+
+impl TokenBucket {
+    /// Makes a full bucket.
+    pub fn new(interval: Duration, burst: u32) -> Self {
+        Self { interval, burst, full_at: Duration::ZERO }
+    }
+}
+
+impl<T> RateLimiter<T> for TokenBucket {
+    fn when(&mut self, _item: &T, now: Duration) -> Duration {
+        self.full_at = self.full_at.max(now).saturating_add(self.interval);
+        self.full_at.saturating_sub(now).saturating_sub(self.interval.saturating_mul(self.burst))
+    }
+
+    fn forget(&mut self, _item: &T) {}
+
+    fn num_requeues(&self, _item: &T) -> u32 {
+        0
+    }
+}
+
+/// The longest delay and the highest count of its members; each of them counts every failure.
+#[doc(alias = "MaxOfRateLimiter")]
+pub struct MaxOf<T> {
+    members: Vec<Box<dyn RateLimiter<T>>>,
+}
+
+impl<T> MaxOf<T> {
+    /// Makes a limiter of limiters; without members nothing ever waits.
+    pub fn new(members: Vec<Box<dyn RateLimiter<T>>>) -> Self {
+        Self { members }
+    }
+}
+
+impl<T> RateLimiter<T> for MaxOf<T> {
+    fn when(&mut self, item: &T, now: Duration) -> Duration {
+        self.members.iter_mut().map(|member| member.when(item, now)).max().unwrap_or_default()
+    }
+
+    fn forget(&mut self, item: &T) {
+        for member in &mut self.members {
+            member.forget(item);
+        }
+    }
+
+    fn num_requeues(&self, item: &T) -> u32 {
+        self.members.iter().map(|member| member.num_requeues(item)).max().unwrap_or_default()
+    }
+}
+
+/// As another limiter, but never longer than `max`.
+#[doc(alias = "WithMaxWaitRateLimiter")]
+#[derive(Clone, Debug)]
+pub struct MaxWait<L> {
+    limiter: L,
+    max: Duration,
+}
+
+impl<L> MaxWait<L> {
+    /// Caps the delays of `limiter`.
+    pub fn new(limiter: L, max: Duration) -> Self {
+        Self { limiter, max }
+    }
+}
+
+impl<T, L: RateLimiter<T>> RateLimiter<T> for MaxWait<L> {
+    fn when(&mut self, item: &T, now: Duration) -> Duration {
+        self.limiter.when(item, now).min(self.max)
+    }
+
+    fn forget(&mut self, item: &T) {
+        self.limiter.forget(item);
+    }
+
+    fn num_requeues(&self, item: &T) -> u32 {
+        self.limiter.num_requeues(item)
+    }
+}
