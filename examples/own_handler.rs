@@ -51,7 +51,8 @@ pub(crate) async fn count_restarts(
 ) -> Result<(), EngineError> {
     let path = FieldPath::parse("status.containerStatuses[*].restartCount").expect("a path");
     let restarts = Restarts { path, by_namespace: BTreeMap::new(), tell }.start().recipient();
-    let engine = Engine::builder(config).handler("restarts", HandlerOptions::default(), restarts).start().await?;
+    let engine =
+        Engine::builder().config(config).handler("restarts", HandlerOptions::default(), restarts).start().await?;
     done.await;
     engine.stop().await;
     Ok(())

@@ -29,7 +29,7 @@ pub(crate) fn config(types: &[String]) -> Result<Config, ConfigErrors> {
 
 /// Runs an engine until `done`; what was seen by then is delivered.
 pub(crate) async fn tail(config: Config, done: impl Future<Output = ()>) -> Result<(), EngineError> {
-    let engine = Engine::builder(config).start().await?;
+    let engine = Engine::builder().config(config).start().await?;
     done.await;
     engine.stop().await;
     Ok(())

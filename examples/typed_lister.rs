@@ -3,19 +3,11 @@
 //! `cargo run --example typed_lister`
 
 use actix::System;
-use deltabus::{config::Config, engine::Engine, lister::ReadError};
+use deltabus::engine::{Engine, EngineBuilder};
 use k8s_openapi::api::core::v1::Pod;
 
-pub(crate) const CONFIG: &str = r#"
-    [resources.pods]
-    match = ["pods"]
-    index = ["spec.nodeName"]
-"#;
-
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut config = Config::from_toml_str(CONFIG)?;
-    config.http.listen = None;
-    for (node, pods) in System::new().block_on(pods_by_node(config))? {
+    for (node, pods) in System::new().block_on(pods_by_node(Engine::builder()))? {
         println!("{node}");
         for pod in pods {
             let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
@@ -26,21 +18,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Reads the pods that are on a node, once the cache is in sync.
-pub(crate) async fn pods_by_node(config: Config) -> Result<Vec<(String, Vec<Pod>)>, Box<dyn std::error::Error>> {
-    let engine = Engine::builder(config).start().await?;
+pub(crate) async fn pods_by_node(
+    builder: EngineBuilder,
+) -> Result<Vec<(String, Vec<Pod>)>, Box<dyn std::error::Error>> {
+    let by_node = |pods: &mut deltabus::config::Resource| pods.index = vec!["spec.nodeName".to_owned()];
+    let engine = builder.watch_type("pods", by_node).start().await?;
     engine.wait_for_sync().await;
-    let mut by_node = Vec::new();
-    for lister in engine.listers("pods") {
-        // One version answers all that is read inside.
-        let read = lister.snapshot(|view| {
-            let nodes = view.index_values("spec.nodeName").into_iter();
-            nodes.map(|node| Ok((view.by_index("spec.nodeName", &node)?, node))).collect::<Result<Vec<_>, ReadError>>()
-        })?;
-        for (objects, node) in read {
-            let pods = objects.iter().map(|object| object.decode()).collect::<Result<Vec<Pod>, _>>()?;
-            by_node.push((node, pods));
-        }
-    }
+    let pods = engine.lister_of::<Pod>().ok_or("every server has pods")?;
+    let nodes = pods.untyped().snapshot(|view| view.index_values("spec.nodeName"));
+    let read = nodes.into_iter().map(|node| {
+        let pods = pods.by_index("spec.nodeName", &node)?;
+        Ok((node, pods))
+    });
+    let read = read.collect();
     engine.stop().await;
-    Ok(by_node)
+    read
 }

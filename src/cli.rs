@@ -1,18 +1,28 @@
 //! The command line: what can be asked for, one file a subcommand.
 
+pub(crate) mod completion;
 pub(crate) mod config_show;
 pub(crate) mod demo;
+pub(crate) mod rbac;
+pub(crate) mod engine_client;
+pub(crate) mod get;
 pub(crate) mod report;
+pub(crate) mod resources;
 pub(crate) mod run;
 pub(crate) mod schema;
+pub(crate) mod server;
 pub(crate) mod table;
 pub(crate) mod terminal;
 pub(crate) mod validate;
+pub(crate) mod verify;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use deltabus::config::{Config, ConfigErrors, Loaded};
+use deltabus::{
+    config::{Config, ConfigErrors, Loaded},
+    engine::reload::ConfigFiles,
+};
 
 const EXAMPLES: &str = "\
 The smallest useful configuration:
@@ -29,6 +39,11 @@ Examples:
   deltabus run -c config.toml                     watch the cluster that kubectl talks to
   deltabus run -c base.toml -c local.toml         the second file is merged into the first
   deltabus validate -c config.toml                every mistake at once, with file and line
+  deltabus resources -c config.toml               which types that means on this cluster
+  deltabus rbac -c config.toml | kubectl apply -f -
+                                                  the least rights it needs
+  deltabus get pods -A                            what a running engine has cached
+  deltabus verify                                 proves that it misses nothing
   DELTABUS__HANDLERS__OUT__INITIAL=send deltabus run -c config.toml
                                                   override [handlers.out] initial
 
@@ -52,6 +67,11 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     Demo(demo::DemoArgs),
     Validate(validate::ValidateArgs),
+    Resources(resources::ResourcesArgs),
+    Rbac(rbac::RbacArgs),
+    Get(get::GetArgs),
+    Verify(verify::VerifyArgs),
+    Completion(completion::CompletionArgs),
     /// Looks at configurations.
     Config {
         #[command(subcommand)]
@@ -86,6 +106,11 @@ impl ConfigArgs {
     /// Loads the configuration with the overrides of the environment.
     pub(crate) fn load(&self) -> Result<Loaded, ConfigErrors> {
         Config::load(&self.files, deltabus::config::environment())
+    }
+
+    /// Returns the files, to look at them again.
+    pub(crate) fn files(&self) -> ConfigFiles {
+        ConfigFiles::new(self.files.clone())
     }
 }
 

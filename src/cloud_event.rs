@@ -198,7 +198,9 @@ fn cause(change: &Change) -> &'static str {
         Cause::Initial => "initial",
         Cause::Watch => "watch",
         Cause::Relist => "relist",
-        Cause::Resync => "resync",
+        Cause::Resync { .. } => "resync",
+        Cause::Reload => "reload",
+        Cause::Replay => "replay",
     }
 }
 
@@ -361,7 +363,8 @@ mod tests {
             (&done["subject"], done.get("name"), &done["cause"]),
             (&json!("/api/v1/pods"), None, &json!("initial"))
         );
-        let same = Change::Unchanged { object: object("ns", "a", "u", r#"{"a":1}"#), cause: Cause::Resync };
+        let same =
+            Change::Unchanged { object: object("ns", "a", "u", r#"{"a":1}"#), cause: Cause::Resync { round: 1 } };
         let same = value(&event(pods(), same));
         assert_eq!(same["data"], json!({"object": {"a": 1}, "old": {"a": 1}}));
         assert_eq!((&same["type"], &same["cause"]), (&json!("dev.deltabus.resource.updated"), &json!("resync")));

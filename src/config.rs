@@ -25,12 +25,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use engine::{Backoff, Cluster, Http, Kube, Log, LogFormat, LogLevel, StreamingLists, Supervision};
+pub use engine::{
+    Backoff, Cluster, Http, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, StreamingLists, Supervision,
+};
 pub use error::{ConfigErrors, Finding, Origin};
 pub use handler::{
     Buffer, Compress, EventType, FileSink, Fsync, Handler, HandlerOptions, Initial, Retry, Rotate, Sink, WhenFull,
 };
-pub use resource::{Mode, OnMissing, QueueOrder, Recreated, Resource, ResourceOptions, TypePattern, TypePatternError};
+pub use resource::{Cache, Mode, OnMissing, OnRemoved, QueueOrder, Recreated, Resource, ResourceOptions, TypePattern};
 
 /// The version of the file format that this program reads.
 pub const CONFIG_VERSION: u32 = 1;
@@ -59,6 +61,8 @@ pub struct Config {
     pub http: Http,
     /// What is logged, and how.
     pub log: Log,
+    /// How a changed configuration is applied.
+    pub reload: Reload,
     /// What is watched: entries by name.
     #[schemars(transform = schema::names)]
     pub resources: BTreeMap<String, Resource>,
@@ -77,6 +81,7 @@ impl Default for Config {
             supervision: Supervision::default(),
             http: Http::default(),
             log: Log::default(),
+            reload: Reload::default(),
             resources: BTreeMap::new(),
             handlers: BTreeMap::new(),
         }
@@ -154,9 +159,11 @@ pub fn environment() -> Vec<(String, String)> {
 }
 
 fn resolve(layers: layers::Layers) -> Result<Loaded, ConfigErrors> {
-    let (mut tree, positions) = layers.merge().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
+    let (mut tree, mut positions) = layers.merge().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
     let names = meaning::Names::of(&tree);
-    let structure::Report { mut errors, meant } = structure::check(schema::schema().as_value(), &mut tree, &positions);
+    let structure::Report { mut errors, meant, shortened } =
+        structure::check(schema::schema().as_value(), &mut tree, &positions);
+    positions.set_shortened(shortened);
     inherit(&mut tree);
     let (config, mut warnings) = match serde_json::from_value::<Config>(Value::Object(tree)) {
         Ok(config) => {

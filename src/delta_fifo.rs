@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use self::{known::Known, per_key::PerKeyQueue, stream::StreamQueue};
 use crate::{
-    object::{KeyRef, ResourceVersion, SharedObject},
+    object::{Keep, KeyRef, ResourceVersion, SharedObject},
     reflector::Event,
 };
 
@@ -37,14 +37,21 @@ pub enum DeltaKind {
     Tombstone,
     /// It came with a list (F-2).
     Replaced,
-    /// Redelivered from memory (F-16, F-24).
-    Sync,
+    /// Redelivered from memory (F-16, F-24), in the unit's `round`-th resync.
+    Sync {
+        /// As in [`Event::Resync`].
+        round: u32,
+    },
 }
 
 impl DeltaKind {
     /// Returns whether the object is gone after it.
     pub fn is_deletion(self) -> bool {
         matches!(self, Self::Deleted | Self::Tombstone)
+    }
+
+    fn is_sync(self) -> bool {
+        matches!(self, Self::Sync { .. })
     }
 }
 
@@ -123,6 +130,7 @@ pub struct FifoCounters {
 pub struct DeltaFifo {
     queue: Queue,
     known: Known,
+    keep: Keep,
     sync: SyncState,
     closed: bool,
     counters: FifoCounters,
@@ -152,13 +160,29 @@ enum SyncState {
 impl DeltaFifo {
     /// Makes a queue over the state `known`; `synced` says that the unit was synced before, so that no batch is
     /// `initial` again (F-53).
+    ///
+    /// What is known to a unit that is not synced was cached by another, which may have cut other parts from it: the
+    /// first Replace keeps the bodies that it brings.
     pub fn new(order: Order, known: impl Iterator<Item = SharedObject>, synced: bool) -> Self {
         let queue = match order {
             Order::Stream => Queue::Stream(StreamQueue::default()),
             Order::PerKey => Queue::PerKey(PerKeyQueue::default()),
         };
         let sync = if synced { SyncState::Synced } else { SyncState::Unpopulated };
-        Self { queue, known: known.collect(), sync, closed: false, counters: FifoCounters::default() }
+        Self {
+            queue,
+            known: known.collect(),
+            keep: Keep::Whole,
+            sync,
+            closed: false,
+            counters: FifoCounters::default(),
+        }
+    }
+
+    /// Makes the queue know of objects no more than `keep` says; `known` must be such already.
+    #[must_use]
+    pub fn keeping(self, keep: Keep) -> Self {
+        Self { keep, ..self }
     }
 
     /// Appends what `event` means. Costs a look at every known key for a Replace or a Resync. A closed queue takes
@@ -174,10 +198,10 @@ impl DeltaFifo {
                 Queue::Stream(queue) => queue.push_bookmark(version),
                 Queue::PerKey(queue) => queue.reach_version(version),
             },
-            Event::Resync => {
+            Event::Resync { round } => {
                 self.counters.deltas_in += match &mut self.queue {
-                    Queue::Stream(queue) => queue.push_resync(&self.known),
-                    Queue::PerKey(queue) => queue.push_resync(&self.known),
+                    Queue::Stream(queue) => queue.push_resync(&self.known, round),
+                    Queue::PerKey(queue) => queue.push_resync(&self.known, round),
                 };
             }
         }
@@ -204,9 +228,10 @@ impl DeltaFifo {
 
     fn push_replace(&mut self, items: Vec<SharedObject>, version: ResourceVersion) {
         let items = self.without_duplicates(items);
+        let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;
         let pushed = match &mut self.queue {
-            Queue::Stream(queue) => queue.push_replace(items, version, &self.known),
-            Queue::PerKey(queue) => queue.push_replace(items, version, &self.known),
+            Queue::Stream(queue) => queue.push_replace(items, version, &self.known, share),
+            Queue::PerKey(queue) => queue.push_replace(items, version, &self.known, share),
         };
         self.counters.deltas_in += pushed.deltas;
         self.counters.deletes_merged += pushed.merged;
@@ -243,7 +268,7 @@ impl DeltaFifo {
             Queue::Stream(queue) => queue.pop()?,
             Queue::PerKey(queue) => queue.pop()?,
         };
-        self.known.apply(&deltas.deltas);
+        self.known.apply(&deltas.deltas, &self.keep);
         self.counters.batches_out += 1;
         self.counters.deltas_out += deltas.deltas.len() as u64;
         deltas.initial = matches!(self.sync, SyncState::Unpopulated | SyncState::Queued);
@@ -335,7 +360,7 @@ type KeyMap<'a, T> = HashMap<KeyRef<'a>, T, foldhash::fast::RandomState>;
 /// Returns the bytes a delta holds that nothing else holds.
 fn bytes_of(delta: &Delta, shared: bool) -> usize {
     let own = match delta.kind {
-        DeltaKind::Tombstone | DeltaKind::Sync => 0,
+        DeltaKind::Tombstone | DeltaKind::Sync { .. } => 0,
         _ if shared => 0,
         _ => delta.object.size_bytes(),
     };

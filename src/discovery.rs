@@ -5,6 +5,7 @@
 //! documents   aggregated (1.26 and later) or legacy discovery documents → groups, versions, types (pure)
 //! catalog     Catalog: every served type in kubectl's order of preference; resolves a Pattern (pure)
 //! pattern     kubectl's spelling of a type (pure)
+//! selection   select: which entry watches which type (pure)
 //! ask         discover, cluster_uid, allowed: the requests
 //! ```
 //!
@@ -14,9 +15,13 @@ mod ask;
 mod catalog;
 mod documents;
 mod pattern;
+mod selection;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{Access, DiscoveryError, allowed, cluster_uid, discover};
-pub use catalog::{Catalog, Conflict, Resolution, ServedType, Unavailable, conflicts};
+pub use ask::{Access, DiscoveryError, allowed, allowed_each, cluster_uid, discover};
+pub use catalog::{Catalog, Resolution, ServedType, Unavailable};
 pub use pattern::{Pattern, PatternError};
+pub use selection::{
+    Conflict, Identity, Owned, Place, Selection, Unmatched, WantedEntry, depends_on_crds, identity, select,
+};

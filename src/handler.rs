@@ -11,6 +11,8 @@ pub mod lane;
 pub mod status;
 pub mod stdout;
 #[cfg(test)]
+mod run_time_tests;
+#[cfg(test)]
 mod tests;
 
 use std::{fmt, ops::Range, time::Duration};

@@ -9,21 +9,22 @@ pub mod index_func;
 mod model_test;
 mod posting;
 pub mod store;
+pub mod union;
 #[cfg(test)]
 mod tests;
 
-use std::hash::BuildHasher;
+use std::{hash::BuildHasher, sync::Arc};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
 use self::{
     index_func::IndexFunc,
-    store::{EvmapStore, IndexExists, IndexStore, Reached},
+    store::{EvmapStore, IndexExists, IndexStore, Reached, ReadStore as _},
 };
 use crate::{
     delta_fifo::{Delta, DeltaKind, Deltas, is_same_state},
-    object::{KeyRef, ResourceVersion, SharedObject},
+    object::{Keep, KeyRef, ResourceVersion, SharedObject},
 };
 
 /// How a change came to be known; `cause` of `interfaces.md` §3.
@@ -35,8 +36,15 @@ pub enum Cause {
     Watch,
     /// Found by comparing a later list with the cache.
     Relist,
-    /// Redelivered from the cache.
-    Resync,
+    /// Redelivered from the cache, in the unit's `round`-th resync: says which handlers it is for (S-11).
+    Resync {
+        /// Counts the resyncs of the unit.
+        round: u32,
+    },
+    /// The configuration changed.
+    Reload,
+    /// Shown to a handler that joined late.
+    Replay,
 }
 
 /// What the indexer emits: a difference between two versions of the cache.
@@ -51,7 +59,7 @@ pub enum Change {
     },
     /// The key was in the cache with another version.
     Updated {
-        /// The object before.
+        /// The object before; the very same pointer as `object` where it is not known: see [`Change::old`].
         old: SharedObject,
         /// The object now.
         object: SharedObject,
@@ -78,7 +86,8 @@ pub enum Change {
     Unchanged {
         /// The cached object.
         object: SharedObject,
-        /// [`Cause::Relist`] or [`Cause::Resync`]; [`Cause::Watch`] where a watch repeats itself.
+        /// [`Cause::Relist`] or [`Cause::Resync`]; [`Cause::Watch`] where a watch repeats itself; [`Cause::Reload`]
+        /// where the body may be another one, cut in another way.
         cause: Cause,
     },
     /// The initial state is complete; comes once, after the last change with [`Cause::Initial`].
@@ -103,6 +112,19 @@ impl Change {
         }
     }
 
+    /// Returns the state before an update; `None` where it is not known, because the cache keeps no bodies.
+    pub fn old(&self) -> Option<&SharedObject> {
+        match self {
+            Self::Updated { old, object, .. } if !Arc::ptr_eq(old, object) => Some(old),
+            _ => None,
+        }
+    }
+
+    /// Returns whether it is an update from a state that is not known.
+    pub fn lacks_old(&self) -> bool {
+        matches!(self, Self::Updated { .. }) && self.old().is_none()
+    }
+
     /// Returns the state it leaves its key in; `None` where the key is absent then.
     fn state(&self) -> Option<&SharedObject> {
         match self {
@@ -123,13 +145,36 @@ pub enum Recreated {
 }
 
 /// How a unit's indexer reads deltas.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexerOptions {
     /// The unit watches through a label or field selector: what is absent may live on, so it is
     /// [`Change::Removed`] and not [`Change::Deleted`].
     pub selective: bool,
     /// See [`Recreated`].
     pub recreated: Recreated,
+    /// What the cache keeps of an object. Where that is no body, an update has no `old`, a tombstone's object is the stub,
+    /// and only the index `namespace` finds what it should: all others are made of the stub.
+    pub keep: Keep,
+}
+
+/// What the first list is compared with, and what its differences are called.
+///
+/// It matters until that list is applied, over any number of restarts: a cache that is synced has none ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstList {
+    /// [`Cause::Initial`] where there was nothing before it. With any other cause the cache continues another one, in
+    /// which the bodies may be cut in another way: they are replaced even where the version is the same.
+    pub cause: Cause,
+    /// The cache that is continued has bodies, not stubs.
+    pub bodies: bool,
+    /// It is complete for the scope of this one, if fetched in another way: it can be read until the list has come.
+    pub complete: bool,
+}
+
+impl Default for FirstList {
+    fn default() -> Self {
+        Self { cause: Cause::Initial, bodies: true, complete: false }
+    }
 }
 
 /// A batch, planned: what to append to the journal, then to commit.
@@ -141,6 +186,26 @@ pub struct Transaction {
     pub reached: Reached,
     /// Deletions of keys that were not in the cache, left out (D-10).
     pub suppressed: u64,
+    /// Objects in the cache once it is committed.
+    pub objects: u64,
+    /// What is unchanged has another body, to be stored.
+    replaces_bodies: bool,
+}
+
+impl Transaction {
+    /// Returns whether the initial state of the unit is complete with it.
+    pub fn completes_initial(&self) -> bool {
+        matches!(self.changes.last(), Some(Change::Synced { .. }))
+    }
+
+    /// Makes the last change say how many objects all units of the type have; leaves it out where others are not synced.
+    pub fn set_total(&mut self, total: Option<u64>) {
+        match (self.changes.last_mut(), total) {
+            (Some(Change::Synced { objects, .. }), Some(total)) => *objects = total,
+            (Some(Change::Synced { .. }), None) => drop(self.changes.pop()),
+            _ => {}
+        }
+    }
 }
 
 /// The cache of one unit.
@@ -154,12 +219,19 @@ pub struct Transaction {
 pub struct Indexer<S = EvmapStore> {
     store: S,
     options: IndexerOptions,
+    first_list: FirstList,
 }
 
 impl<S: IndexStore> Indexer<S> {
     /// Makes an indexer over what `store` holds.
     pub fn new(store: S, options: IndexerOptions) -> Self {
-        Self { store, options }
+        Self { store, options, first_list: FirstList::default() }
+    }
+
+    /// Says what the first list is compared with: see [`FirstList`].
+    #[must_use]
+    pub fn with_first_list(self, first_list: FirstList) -> Self {
+        Self { first_list, ..self }
     }
 
     /// Returns what `deltas` change, and changes nothing (C-2, C-3, I-2, I-3, D-7, D-10, S-4, I-11).
@@ -171,11 +243,11 @@ impl<S: IndexStore> Indexer<S> {
         };
         let store_version = store_version.unwrap_or_else(|| meta.store_version.clone());
         let cached = self.store.get_all(deltas.deltas.iter().map(|delta| delta.object.key()));
-        let mut plan = Plan::over(self, deltas.deltas.len());
+        let mut plan = Plan::over(self, deltas.deltas.len(), deltas.initial);
         for (delta, cached) in deltas.deltas.into_iter().zip(cached) {
-            plan.add(delta, cached, deltas.initial);
+            plan.add(delta, cached);
         }
-        let Plan { mut changes, objects, suppressed, .. } = plan;
+        let Plan { mut changes, objects, suppressed, replaces_bodies, .. } = plan;
         if deltas.completes_initial && !meta.synced {
             changes.push(Change::Synced { objects, resource_version: store_version.clone() });
         }
@@ -185,19 +257,24 @@ impl<S: IndexStore> Indexer<S> {
             resume_version: deltas.resume_version.unwrap_or_else(|| meta.resume_version.clone()),
             synced: meta.synced || deltas.completes_initial,
         };
-        Transaction { changes, reached, suppressed }
+        Transaction { changes, reached, suppressed, objects, replaces_bodies }
     }
 
     /// Stages a transaction. Idempotent.
     pub fn commit(&mut self, transaction: &Transaction) {
         for change in &transaction.changes {
             match change {
-                Change::Added { object, .. } | Change::Updated { object, .. } => self.store.put(object.clone()),
+                Change::Added { object, .. } | Change::Updated { object, .. } => self.put(object),
                 Change::Deleted { object, .. } | Change::Removed { object, .. } => self.store.remove(object.key()),
+                Change::Unchanged { object, .. } if transaction.replaces_bodies => self.put(object),
                 Change::Unchanged { .. } | Change::Synced { .. } => {}
             }
         }
         self.store.reach(transaction.reached.clone());
+    }
+
+    fn put(&mut self, object: &SharedObject) {
+        self.store.put(self.options.keep.of(object));
     }
 
     /// Shows what is committed to readers; see [`IndexStore::publish`] for what it waits for.
@@ -222,6 +299,19 @@ impl<S: IndexStore> Indexer<S> {
         Ok(())
     }
 
+    /// Returns whether the cache keeps bodies.
+    pub fn keeps_bodies(&self) -> bool {
+        self.options.keep.is_whole()
+    }
+
+    /// Returns every object that readers see, in the order of keys.
+    pub fn objects(&self) -> Vec<SharedObject> {
+        let mut objects = Vec::new();
+        self.store.reader().read(|snapshot| snapshot.for_each(&mut |object| objects.push(Arc::clone(object))));
+        objects.sort_unstable_by(|one, other| one.key().cmp(&other.key()));
+        objects
+    }
+
     /// Returns the store, to make readers of it.
     pub fn store(&self) -> &S {
         &self.store
@@ -243,20 +333,38 @@ struct Plan<'a, S> {
     single: bool,
     objects: u64,
     suppressed: u64,
+    /// What lists are called.
+    listed: Cause,
+    /// What is unchanged is stored all the same.
+    replaces_bodies: bool,
+    /// What is cached has no bodies to be shown as `old`.
+    hides_olds: bool,
 }
 
 impl<'a, S: IndexStore> Plan<'a, S> {
-    fn over(indexer: &'a Indexer<S>, deltas: usize) -> Self {
+    fn over(indexer: &'a Indexer<S>, deltas: usize, initial: bool) -> Self {
         let single = deltas <= 1;
         let newest = HashTable::with_capacity(if single { 0 } else { deltas });
         let objects = indexer.store.meta().objects;
         let changes = Vec::with_capacity(deltas + 1);
-        Self { indexer, changes, newest, hasher: RandomState::default(), single, objects, suppressed: 0 }
+        let first = indexer.first_list;
+        Self {
+            indexer,
+            changes,
+            newest,
+            hasher: RandomState::default(),
+            single,
+            objects,
+            suppressed: 0,
+            listed: if initial { first.cause } else { Cause::Relist },
+            replaces_bodies: initial && first.cause != Cause::Initial,
+            hides_olds: !indexer.options.keep.is_whole() || initial && !first.bodies,
+        }
     }
 
     /// Adds what `delta` means for its key, whose state before the batch was `cached`.
-    fn add(&mut self, delta: Delta, cached: Option<SharedObject>, initial: bool) {
-        let cause = cause_of(delta.kind, initial);
+    fn add(&mut self, delta: Delta, cached: Option<SharedObject>) {
+        let cause = self.cause_of(delta.kind);
         let object = delta.object;
         let Some(old) = self.state_of(object.key(), cached) else {
             if delta.kind.is_deletion() {
@@ -269,6 +377,8 @@ impl<'a, S: IndexStore> Plan<'a, S> {
         let recreated = self.indexer.options.recreated == Recreated::DeleteAdd && is_another(&old, &object);
         if delta.kind.is_deletion() {
             let change = match self.indexer.options.selective {
+                // a stub would say less than the event
+                true if self.hides_olds && !recreated => Change::Removed { object, cause },
                 true => Change::Removed { object: old, cause },
                 // of the object that was deleted nothing was ever shown; the one shown must be gone too
                 false if recreated => Change::Deleted { object: old, tombstone: true, cause },
@@ -276,12 +386,22 @@ impl<'a, S: IndexStore> Plan<'a, S> {
             };
             self.push(change);
         } else if is_same_state(&old, &object) {
-            self.push(Change::Unchanged { object: old, cause });
+            let object = if self.replaces_bodies || self.hides_olds { object } else { old };
+            self.push(Change::Unchanged { object, cause });
         } else if recreated {
             self.push(Change::Deleted { object: old, tombstone: true, cause });
             self.push(Change::Added { object, cause });
         } else {
+            let old = if self.hides_olds { object.clone() } else { old };
             self.push(Change::Updated { old, object, cause });
+        }
+    }
+
+    fn cause_of(&self, kind: DeltaKind) -> Cause {
+        match kind {
+            DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted => Cause::Watch,
+            DeltaKind::Replaced | DeltaKind::Tombstone => self.listed,
+            DeltaKind::Sync { round } => Cause::Resync { round },
         }
     }
 
@@ -314,18 +434,29 @@ impl<'a, S: IndexStore> Plan<'a, S> {
     }
 }
 
+/// What becomes of objects that a unit showed and none shows any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retirement {
+    /// They left what is shown: the configuration changed ([`Cause::Reload`]), or their namespace did
+    /// ([`Cause::Watch`]).
+    Removed(Cause),
+    /// Their type is gone from the server, and they with it; found by asking it again ([`Cause::Relist`]).
+    Deleted,
+}
+
+/// Returns the last changes of a unit that has ended: what becomes of `objects`, in the order of their keys.
+pub fn retirement(mut objects: Vec<SharedObject>, how: Retirement) -> Vec<Change> {
+    objects.sort_unstable_by(|one, other| one.key().cmp(&other.key()));
+    let change = |object| match how {
+        Retirement::Removed(cause) => Change::Removed { object, cause },
+        Retirement::Deleted => Change::Deleted { object, tombstone: true, cause: Cause::Relist },
+    };
+    objects.into_iter().map(change).collect()
+}
+
 /// Returns whether both have a uid, and not the same.
 fn is_another(old: &SharedObject, new: &SharedObject) -> bool {
     !old.uid().is_empty() && !new.uid().is_empty() && old.uid() != new.uid()
-}
-
-fn cause_of(kind: DeltaKind, initial: bool) -> Cause {
-    match kind {
-        DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted => Cause::Watch,
-        DeltaKind::Replaced | DeltaKind::Tombstone if initial => Cause::Initial,
-        DeltaKind::Replaced | DeltaKind::Tombstone => Cause::Relist,
-        DeltaKind::Sync => Cause::Resync,
-    }
 }
 
 /// Returns the version a store reaches with its last delta (I-11): what a list or a resync brings says nothing of it.
@@ -333,4 +464,11 @@ fn version_reached(delta: &Delta) -> Option<ResourceVersion> {
     let told = matches!(delta.kind, DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted);
     let version = delta.object.resource_version();
     (told && !version.is_empty()).then(|| version.into())
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! What changes say.
+
+    pub(crate) use super::tests::show;
 }

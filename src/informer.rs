@@ -3,29 +3,42 @@
 //! An [`Informer`] is what outlives its actors: the slot that holds the indexer, the read handles, the visible state.
 //! [`Informer::launch`] starts the three actors on the current arbiter, resuming from what the cache holds.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     rc::Rc,
-    sync::{Arc, Mutex, TryLockError},
+    sync::{Arc, Mutex, PoisonError, TryLockError, atomic::AtomicU32},
+    time::Duration,
 };
 
 use actix::Addr;
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use tokio::{sync::Semaphore, task::JoinHandle};
+use tracing::error;
 
 use crate::{
     delta_fifo::{DeltaFifo, Order, actor::DeltaFifoActor},
     indexer::{
-        Indexer, IndexerOptions,
-        actor::{IndexerActor, IndexerLease, IndexerSlot, finish},
+        Cause, Change, FirstList, Indexer, IndexerOptions,
+        actor::{IndexerActor, IndexerLease, IndexerSlot, finish, show_cache},
         index_func::IndexFunc,
-        store::{EvmapStore, IndexStore as _, Meta, Reached, ReadStore as _, ReaderFactory},
+        store::{EvmapStore, IndexStore as _, Meta, Reached, ReadStore as _, ReaderFactory, StoreReader},
     },
     journal::{Journal, UnitId},
-    list_watch::{ListWatch, kube::Scope},
+    list_watch::{
+        ListWatch,
+        kube::Scope,
+        scoped::{Gate, Scoped},
+    },
     lister::Lister,
-    object::{ResourceType, SharedObject, scan::ScanPlan},
-    reflector::{Reflector, ReflectorConfig, Start, actor::ReflectorActor},
-    status::UnitStatus,
+    object::{ResourceType, ResourceVersion, SharedObject, scan::ScanPlan},
+    reflector::{
+        Reflector, ReflectorConfig, Start,
+        actor::{ReflectorActor, ResyncDue, Resyncs},
+    },
+    status::{Siblings, UnitStatus},
     supervisor::child::spawn,
 };
 
@@ -36,13 +49,15 @@ pub struct InformerOptions {
     pub reflector: ReflectorConfig,
     /// What is asked for.
     pub scope: Scope,
+    /// What of it is let in, and what is made of it.
+    pub gate: Gate,
     /// What is cut from objects.
     pub plan: ScanPlan,
     /// Of the queue.
     pub order: Order,
     /// Bytes of queued objects at which the socket is not read.
     pub fifo_max_bytes: usize,
-    /// Of the cache.
+    /// Of the cache. A cache without bodies is not resynced, and nothing in it is replayed: there is nothing to show.
     pub indexer: IndexerOptions,
     /// Indexes beside the one by namespace.
     pub indexers: Vec<IndexFunc>,
@@ -50,6 +65,27 @@ pub struct InformerOptions {
     pub warnings: Vec<String>,
     /// Only metadata is kept because values must not travel (D11).
     pub hides_values: bool,
+}
+
+/// What a unit begins with: the cache of the units that it takes the place of, readable at once.
+#[derive(Clone, Debug)]
+pub enum Seed {
+    /// The objects are kept in another way and fetched as before: the watch goes on, without a list and without events.
+    Resume {
+        /// All of them.
+        objects: Vec<SharedObject>,
+        /// See [`Meta::store_version`].
+        store_version: ResourceVersion,
+        /// See [`Meta::resume_version`].
+        resume_version: ResourceVersion,
+    },
+    /// Something else is fetched, or there is no version to go on from: the first list is compared with the objects.
+    Relist {
+        /// Those of the unit's scope.
+        objects: Vec<SharedObject>,
+        /// What the differences are called, and whether the objects are more than stubs.
+        first_list: FirstList,
+    },
 }
 
 /// Makes the source of a unit, on the arbiter that will use it.
@@ -84,6 +120,10 @@ pub struct Informer {
     pub options: InformerOptions,
     /// What is visible of it.
     pub status: Arc<UnitStatus>,
+    siblings: Arc<Siblings>,
+    first_list: FirstList,
+    /// The last resync.
+    round: Arc<AtomicU32>,
     slot: ArcSwap<IndexerSlot>,
     readers: ArcSwap<ReaderFactory>,
     /// The epoch that may take the indexer.
@@ -115,25 +155,117 @@ pub struct Actors {
 }
 
 impl Informer {
-    /// Makes an informer with an empty cache.
-    pub fn new(id: UnitId, entry: &str, resource: Arc<ResourceType>, options: InformerOptions) -> Self {
-        let indexer = Indexer::new(EvmapStore::new(rand::random(), options.indexers.clone()), options.indexer);
-        let readers = indexer.store().reader_factory();
-        let status = Arc::new(UnitStatus::new(entry, &resource));
+    /// Makes an informer whose cache holds what `seed` has, or nothing. `siblings` are the units of its type.
+    pub fn new(
+        id: UnitId,
+        entry: &str,
+        resource: Arc<ResourceType>,
+        options: InformerOptions,
+        siblings: Arc<Siblings>,
+        seed: Option<Seed>,
+    ) -> Self {
+        let (objects, first_list, versions) = match seed {
+            None => (Vec::new(), FirstList::default(), None),
+            Some(Seed::Relist { objects, first_list }) => (objects, first_list, None),
+            Some(Seed::Resume { objects, store_version, resume_version }) => {
+                (objects, FirstList::default(), Some((store_version, resume_version)))
+            }
+        };
+        let mut store = EvmapStore::new(rand::random(), options.indexers.clone());
+        let resumed = versions.is_some();
+        if !objects.is_empty() || resumed {
+            for object in &objects {
+                store.put(options.indexer.keep.of(object));
+            }
+            let (store_version, resume_version) = versions.unwrap_or_default();
+            store.reach(Reached { generation: 1, store_version, resume_version, synced: resumed });
+            store.publish(Timestamp::now().as_microsecond());
+        }
+        let status = Arc::new(UnitStatus::new(entry, &resource, options.scope.namespace.as_deref()));
+        show_cache(store.meta(), &status);
+        siblings.join(id, store.meta().synced, store.meta().objects);
+        let readers = store.reader_factory();
+        let indexer = Indexer::new(store, options.indexer.clone()).with_first_list(first_list);
         Self {
             id,
             entry: entry.to_owned(),
             resource,
             options,
             status,
+            siblings,
+            first_list,
+            round: Arc::default(),
             readers: ArcSwap::from_pointee(readers),
             slot: ArcSwap::from(IndexerSlot::new(indexer)),
             epoch: Mutex::default(),
         }
     }
 
+    /// Returns every object that readers see, in no order.
+    pub fn objects(&self) -> Vec<SharedObject> {
+        self.readers.load().reader().read(|snapshot| {
+            let mut objects = Vec::new();
+            snapshot.for_each(&mut |object| objects.push(Arc::clone(object)));
+            objects
+        })
+    }
+
+    /// Returns whether reads have an answer: it has synced, or goes on with what a unit before it had.
+    pub fn is_readable(&self) -> bool {
+        self.first_list.complete || self.meta().synced
+    }
+
+    /// Returns what another unit of the same scope goes on with where this one ended. Its actors must have.
+    pub fn seed(&self) -> Seed {
+        let objects = self.objects();
+        let Meta { synced, store_version, resume_version, .. } = self.meta();
+        if synced {
+            Seed::Resume { objects, store_version, resume_version }
+        } else {
+            Seed::Relist { objects, first_list: self.first_list }
+        }
+    }
+
+    /// Returns what another unit that fetches something else, or in another way, compares its first list with: the
+    /// objects in its scope, complete if that lies within the scope of this one. The actors of this one must have ended.
+    pub fn seed_to_relist(&self, is_covered: impl Fn(&SharedObject) -> bool) -> Seed {
+        let mut objects = self.objects();
+        objects.retain(is_covered);
+        let bodies = self.options.indexer.keep.is_whole() && (self.meta().synced || self.first_list.bodies);
+        Seed::Relist { objects, first_list: FirstList { cause: Cause::Reload, bodies, complete: self.is_readable() } }
+    }
+
+    /// Appends and releases the last records of a unit whose actors have ended for good: see
+    /// [`retirement`](crate::indexer::retirement). If it was the last that its siblings waited for, they are synced with
+    /// it. No actor of it appends anything any more.
+    pub fn retire(&self, journal: &Journal, mut changes: Vec<Change>) {
+        let mut current = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        *current += 1;
+        journal.fence(self.id, *current);
+        let ticket = self.siblings.leave(self.id, |total| {
+            let synced = total.map(|objects| Change::Synced { objects, resource_version: self.meta().store_version });
+            changes.extend(synced);
+            journal.append(self.id, *current, &changes, Timestamp::now())
+        });
+        match ticket {
+            Ok(ticket) => journal.release(ticket),
+            Err(fenced) => error!(resource = %self.resource, error = %fenced, "failed to say what became of objects"),
+        }
+    }
+
+    /// Returns what belongs to the version that readers see now.
+    pub fn meta(&self) -> Meta {
+        self.readers.load().reader().read(|snapshot| snapshot.meta().clone())
+    }
+
+    /// Returns what makes readers of the cache as it is now; the readers of a type follow its units: see
+    /// [`Caches`](crate::indexer::union::Caches).
+    pub fn reader_factory(&self) -> ReaderFactory {
+        ReaderFactory::clone(&self.readers.load())
+    }
+
     /// Returns a reader of the cache. Readers are one per thread: clone them, or ask again.
-    pub fn lister(&self) -> Lister {
+    pub fn lister(&self) -> Lister<StoreReader> {
         Lister::new(self.readers.load().reader(), Arc::clone(&self.resource))
     }
 
@@ -145,18 +277,25 @@ impl Informer {
     /// When no source can be made, or another start was faster; the indexer is in its slot then.
     pub fn launch(&self, epoch: u64, shared: &Shared) -> Result<Actors, LaunchError> {
         let source = shared.sources.source(self).map_err(LaunchError::Source)?;
+        let source = Scoped::wrap(source, &self.options.gate);
         let mut lease = self.lease(epoch, &shared.journal).ok_or(LaunchError::Overtaken)?;
 
         let Meta { synced, resume_version, .. } = lease.indexer().store().meta().clone();
         let start = if synced { Start::Resume(resume_version) } else { Start::Fresh };
-        let fifo = DeltaFifo::new(self.options.order, self.cached().into_iter(), synced);
+        let keep = &self.options.indexer.keep;
+        let fifo = DeltaFifo::new(self.options.order, self.objects().into_iter(), synced).keeping(keep.clone());
         let status = || Arc::clone(&self.status);
 
-        let indexer = IndexerActor::new(lease, shared.journal.clone(), self.id, epoch, status());
+        let siblings = Arc::clone(&self.siblings);
+        let indexer = IndexerActor::new(lease, shared.journal.clone(), (self.id, epoch), siblings, status());
         let (indexer, indexer_exit) = spawn(indexer);
         let fifo = DeltaFifoActor::new(fifo, indexer.clone().recipient(), self.options.fifo_max_bytes, status());
         let (fifo, fifo_exit) = spawn(fifo);
-        let reflector = Reflector::new(self.options.reflector, start);
+        let mut config = self.options.reflector;
+        if !keep.is_whole() {
+            config.resync_period = Duration::ZERO;
+        }
+        let reflector = Reflector::new(config, start);
         let permits = Arc::clone(&shared.list_permits);
         let reflector = ReflectorActor::new(
             reflector,
@@ -165,18 +304,16 @@ impl Informer {
             permits,
             Arc::clone(&self.resource),
             status(),
+            Resyncs { round: Arc::clone(&self.round), due: self.resync_due(&shared.journal) },
         );
         let (reflector, reflector_exit) = spawn(reflector);
         Ok(Actors { reflector, fifo, indexer, exits: [reflector_exit, fifo_exit, indexer_exit] })
     }
 
-    /// Returns every object that readers see.
-    fn cached(&self) -> Vec<SharedObject> {
-        self.readers.load().reader().read(|snapshot| {
-            let mut objects = Vec::new();
-            snapshot.for_each(&mut |object| objects.push(Arc::clone(object)));
-            objects
-        })
+    /// Returns what asks the readers of the journal whether a resync is for any of them.
+    fn resync_due(&self, journal: &Journal) -> ResyncDue {
+        let (journal, unit) = (journal.clone(), self.id);
+        ResyncDue::new(move |round| journal.is_resync_due(unit, round))
     }
 
     fn lease(&self, epoch: u64, journal: &Journal) -> Option<IndexerLease> {
@@ -210,9 +347,9 @@ impl Informer {
         // In this order: where the actor wakes up and finishes meanwhile, there is no ticket, or all is done twice.
         let in_flight = self.slot.load().in_flight();
         let ticket = journal.outstanding(self.id);
-        let meta = self.readers.load().reader().read(|snapshot| snapshot.meta().clone());
+        let meta = self.meta();
         let mut store = EvmapStore::new(rand::random(), meta.indexes.as_slice().iter().cloned());
-        self.cached().into_iter().for_each(|object| store.put(object));
+        self.objects().into_iter().for_each(|object| store.put(object));
         store.reach(Reached {
             generation: meta.generation + 1,
             store_version: meta.store_version,
@@ -220,7 +357,7 @@ impl Informer {
             synced: meta.synced,
         });
         store.publish(meta.published_micros);
-        let mut indexer = Indexer::new(store, self.options.indexer);
+        let mut indexer = Indexer::new(store, self.options.indexer.clone()).with_first_list(self.first_list);
         finish(&mut indexer, in_flight.as_deref(), ticket, &self.status);
         let readers = indexer.store().reader_factory();
         self.readers.swap(Arc::new(readers.clone())).lead_to(readers);
@@ -234,5 +371,34 @@ impl Informer {
 impl std::fmt::Debug for Informer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Informer").field("id", &self.id).field("resource", &self.resource).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! Units to try things with.
+
+    use super::*;
+    use crate::{backoff::BackoffConfig, reflector::StreamingLists};
+
+    /// A unit that asks again quickly, and by lists: what is streamed has no order.
+    pub(crate) fn options() -> InformerOptions {
+        let short = Duration::from_millis(5);
+        let backoff =
+            BackoffConfig { initial: short, factor: 1.0, jitter: 0.0, max: short, ..BackoffConfig::default() };
+        let reflector =
+            ReflectorConfig { backoff, streaming_lists: StreamingLists::Never, ..ReflectorConfig::default() };
+        InformerOptions {
+            reflector,
+            scope: Scope::default(),
+            gate: Gate::default(),
+            plan: ScanPlan::default(),
+            order: Order::Stream,
+            fifo_max_bytes: 1 << 20,
+            indexer: IndexerOptions::default(),
+            indexers: Vec::new(),
+            warnings: Vec::new(),
+            hides_values: false,
+        }
     }
 }

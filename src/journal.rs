@@ -3,13 +3,14 @@
 //! A batch is **append → publish → release**: readers see only what lies below the release mark, so no event
 //! overtakes the read that it announces (I3).
 //!
-//! [`Journal`] is the handle that everything shares; [`memory::MemoryJournal`] is the pure core behind it, with one
-//! backlog per slow reader (`journal/backlog.rs`).
+//! [`Journal`] is the handle that everything shares; [`memory::MemoryJournal`] is the pure core behind it, with what
+//! waits for each reader (`journal/reader.rs`), merged where the reader is slow (`journal/backlog.rs`).
 
 mod backlog;
 pub mod memory;
 #[cfg(test)]
 mod model_tests;
+mod reader;
 #[cfg(test)]
 mod tests;
 
@@ -235,37 +236,21 @@ impl Default for Bounds {
     }
 }
 
-/// A set of units.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnitSet {
-    words: Vec<u64>,
+/// What a journal is told of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitTerms {
+    /// Its type.
+    pub resource: TypeNumber,
+    /// Its type was found after the first discovery: readers that want no initial objects want these.
+    pub late: bool,
+    /// Its cache holds the bodies of its objects.
+    pub cached: bool,
 }
 
-impl UnitSet {
-    /// Adds a unit.
-    pub fn insert(&mut self, unit: UnitId) {
-        let word = unit.0 as usize / 64;
-        if self.words.len() <= word {
-            self.words.resize(word + 1, 0);
-        }
-        self.words[word] |= 1 << (unit.0 % 64);
-    }
-
-    /// Returns whether the unit is in the set.
-    pub fn contains(&self, unit: UnitId) -> bool {
-        self.words.get(unit.0 as usize / 64).is_some_and(|word| word & (1 << (unit.0 % 64)) != 0)
-    }
-}
-
-impl FromIterator<UnitId> for UnitSet {
-    fn from_iter<I: IntoIterator<Item = UnitId>>(units: I) -> Self {
-        let mut set = Self::default();
-        for unit in units {
-            set.insert(unit);
-        }
-        set
-    }
-}
+/// Names a resource type within an engine. What waits of one object is merged over all units of its type, and a
+/// [`Change::Synced`] speaks of them all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TypeNumber(pub u32);
 
 /// A set of kinds of changes, finer than [`ChangeKind`]: an initial object is not a new one, nor a relist a resync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -317,7 +302,7 @@ impl ChangeSet {
             Change::Deleted { .. } => Self::DELETED,
             Change::Removed { .. } => Self::REMOVED,
             Change::Synced { .. } => Self::SYNCED,
-            Change::Unchanged { cause: Cause::Resync, .. } => Self::RESYNC,
+            Change::Unchanged { cause: Cause::Resync { .. }, .. } => Self::RESYNC,
             Change::Unchanged { .. } => Self::UNCHANGED,
         };
         self.0 & kind.0 != 0
@@ -328,16 +313,18 @@ impl ChangeSet {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
     /// Of these units.
-    pub units: UnitSet,
+    pub units: HashMap<UnitId, UnitInterest>,
     /// These changes.
     pub changes: ChangeSet,
 }
 
-impl Interest {
-    /// Returns whether the record is wanted.
-    pub fn wants(&self, record: &Record) -> bool {
-        self.changes.contains(&record.change) && self.units.contains(record.unit)
-    }
+/// How a reader sees a unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnitInterest {
+    /// Sees nothing of it before a [`Journal::join`]. Without effect on a unit that the reader sees already.
+    pub joins: bool,
+    /// Of its resyncs it wants every so many; none where zero (S-11).
+    pub resync_every: u32,
 }
 
 /// How a reader is opened.
@@ -347,6 +334,26 @@ pub struct ReaderOptions {
     pub bounds: Bounds,
     /// What it wants to see.
     pub interest: Interest,
+}
+
+/// What a unit is asked on behalf of one reader, between two of its batches: only there is its cache the state that
+/// the reader shall begin or end with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Whom it concerns.
+    pub reader: ReaderId,
+    /// What it asks for.
+    pub kind: MoveKind,
+}
+
+/// Kind of a [`Move`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveKind {
+    /// Calls [`Journal::join`] with a [`Change::Added`] of this cause for each cached object; with none where it is
+    /// `None`: the reader hears of what is there already when it changes.
+    Join(Option<Cause>),
+    /// Calls [`Journal::leave`] with a [`Change::Removed`], cause [`Cause::Reload`], for each cached object.
+    Leave,
 }
 
 /// What there is to see of a reader.
@@ -414,6 +421,22 @@ impl Journal {
         &self.shared.id
     }
 
+    /// Says what a unit is; before its first append.
+    pub fn add_unit(&self, unit: UnitId, terms: UnitTerms) {
+        self.core().add_unit(unit, terms);
+    }
+
+    /// Says that a unit appends nothing more. What it appended before is still delivered; when every reader has passed
+    /// the returned place, the unit can be forgotten.
+    pub fn retire_unit(&self, unit: UnitId) -> Sequence {
+        self.core().retire_unit(unit)
+    }
+
+    /// Forgets a unit that appends nothing more, and that every reader has passed.
+    pub fn forget_unit(&self, unit: UnitId) {
+        self.core().forget_unit(unit);
+    }
+
     /// Appends the changes of one transaction of `unit`; they stay invisible until [`Journal::release`].
     ///
     /// An append with an older epoch than the unit's last one, or than [`Journal::fence`] named, is refused.
@@ -451,6 +474,11 @@ impl Journal {
         self.core().released()
     }
 
+    /// Returns the place up to which every reader is done with everything.
+    pub fn passed(&self) -> Sequence {
+        self.core().passed()
+    }
+
     /// Opens a reader. It holds its place until [`Journal::close_reader`].
     pub fn open_reader(&self, start: Start, options: ReaderOptions) -> Result<ReaderId, Gap> {
         let reader = self.core().open_reader(start, options)?;
@@ -458,10 +486,71 @@ impl Journal {
         Ok(reader)
     }
 
-    /// Replaces what a reader wants to see, from the next release on. What waits already is judged anew, unless the
-    /// reader has fallen behind.
-    pub fn set_interest(&self, reader: ReaderId, interest: Interest) {
+    /// Replaces what a reader wants to see, from the next release on; what waits already stays. A unit that it sees and
+    /// no longer wants is seen until [`Journal::leave`].
+    pub fn set_interest(&self, reader: ReaderId, interest: &Interest) {
         self.core().set_interest(reader, interest);
+    }
+
+    /// Replaces how much may wait for a reader.
+    pub fn set_bounds(&self, reader: ReaderId, bounds: Bounds) {
+        self.core().set_bounds(reader, bounds);
+    }
+
+    /// Appends `changes` of `unit` for `reader` alone, already released, and lets it see what `unit` appends from then
+    /// on, nothing that it appended before (S-5). Call it between two batches of the unit. A reader that sees the
+    /// unit already, or is closed, is told nothing.
+    pub fn join(
+        &self,
+        reader: ReaderId,
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        now: Timestamp,
+    ) -> Result<(), Fenced> {
+        let woken = self.core().join(reader, unit, epoch, changes, now.as_microsecond())?;
+        self.wake(&woken);
+        Ok(())
+    }
+
+    /// Appends `changes` of `unit` for `reader` alone, already released, after which it sees nothing more of `unit`;
+    /// what was appended before is still delivered. A reader that does not see the unit is told nothing.
+    pub fn leave(
+        &self,
+        reader: ReaderId,
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        now: Timestamp,
+    ) -> Result<(), Fenced> {
+        let woken = self.core().leave(reader, unit, epoch, changes, now.as_microsecond())?;
+        self.wake(&woken);
+        Ok(())
+    }
+
+    /// Returns whether every unit that the reader takes has synced, and the reader has acknowledged everything up to
+    /// there (S-8). A type has synced with the first [`Change::Synced`] of one of its units, or once all of them are
+    /// marked so by [`Journal::mark_synced`]; no reader has before
+    /// [`Journal::set_discovered`]. A reader that takes more has synced again once it is done with that too.
+    pub fn has_synced(&self, reader: ReaderId) -> bool {
+        self.core().has_synced(reader)
+    }
+
+    /// Notes that the initial state of `unit` is complete with what it has appended so far. For units that append no
+    /// [`Change::Synced`], because others of their type are not synced or it was said before; that change implies it.
+    pub fn mark_synced(&self, unit: UnitId) {
+        self.core().mark_synced(unit);
+    }
+
+    /// Says that all units are known that the first discovery found.
+    pub fn set_discovered(&self) {
+        self.core().set_discovered();
+    }
+
+    /// Returns whether some reader shall see the `round`-th resync of `unit` (S-11), one that nobody is due for need
+    /// not be made. Ask before each round: what readers are due for is counted from the last one asked for.
+    pub fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
+        self.core().is_resync_due(unit, round)
     }
 
     /// Closes a reader and forgets what waited for it.
@@ -584,7 +673,8 @@ pub(crate) mod testing {
 
     /// Everything of the units 0 … 7.
     pub(crate) fn everything() -> Interest {
-        Interest { units: (0..8).map(UnitId).collect(), changes: ChangeSet::ALL }
+        let all = UnitInterest { joins: false, resync_every: 1 };
+        Interest { units: (0..8).map(|unit| (UnitId(unit), all)).collect(), changes: ChangeSet::ALL }
     }
 
     /// Says `added a/7` or, with the state before, `updated a/7<3`.

@@ -28,9 +28,10 @@
 //! | [`dispatcher`] | [`Notification`](dispatcher::Notification) | who gets it |
 //! | [`handler`] | – | again, in halves, or given up |
 //!
-//! [`object`] is what travels. [`informer`] wires one type, [`supervisor`] keeps it alive, [`engine`] runs the whole.
-//! [`lister`], [`registry`] and [`serve`] read. [`work_queue`] is for handlers of controllers: what is to be done, each key
-//! once. [`simulator`] is an API server in this process for the demo, tests and benchmarks.
+//! [`object`] is what travels, [`scope`] where from. [`informer`] wires one type in one scope, [`supervisor`] keeps it
+//! alive, [`engine`] runs the whole. [`lister`], [`registry`] and [`serve`] read. [`work_queue`] is for handlers of
+//! controllers: what is to be done, each key once. [`simulator`] is an API server in this process for the demo, tests and
+//! benchmarks.
 //!
 //! # Invariants
 //!
@@ -40,6 +41,7 @@
 //! - Every queue has a bound and an owner.
 //! - Nothing that one type, handler or request does stops another.
 pub mod object;
+pub mod scope;
 
 pub mod backoff;
 mod client_error;

@@ -6,6 +6,8 @@
 pub mod decode;
 pub mod kube;
 pub mod retry;
+pub mod scoped;
+pub mod transform;
 
 use std::time::Duration;
 
@@ -81,11 +83,27 @@ pub enum WatchEvent {
     },
     /// `ERROR` with a `Status`.
     Error(Status),
+    /// An event that is kept from the store by [`scoped`]; it counts, and the stream has come so far.
+    PassedOver {
+        /// Of its object.
+        resource_version: ResourceVersion,
+        /// Why.
+        why: PassedOver,
+    },
     /// A document that is skipped and does not count: another type, no metadata, a `Table`.
     Skipped(SkipReason),
     /// A document that cannot be read, an unknown event type, or an `ERROR` without a `Status`. The stream
     /// is not read further.
     Undecodable(String),
+}
+
+/// Why an event is kept from the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PassedOver {
+    /// Its namespace is not shown.
+    Foreign,
+    /// The transform failed (F-61); what it said.
+    TransformFailed(String),
 }
 
 /// Why a document of a watch was skipped.
@@ -171,6 +189,9 @@ pub enum Failure {
         /// The configured maximum.
         max_bytes: usize,
     },
+    /// The transform failed for an object of a list (F-61, R-23).
+    #[error("the transform failed: {0}")]
+    Transform(String),
     /// The request could not be made: credentials, TLS, a URL.
     #[error("failed to send the request: {0}")]
     Request(String),

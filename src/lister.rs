@@ -1,4 +1,4 @@
-//! Reads of one unit's cache: by key, by namespace, by selector, by index (L-1 … L-3, I-5, I-6, I-9, D-12).
+//! Reads of one type's caches: by key, by namespace, by selector, by index (L-1 … L-3, I-5, I-6, I-9, D-12).
 //!
 //! Every answer comes from one published version, without a lock. Several reads that must agree go through
 //! [`Lister::snapshot`]. Objects are shared and immutable (I-10).
@@ -15,7 +15,8 @@ pub use self::selector::{FieldSelector, LabelSelector, Selector, SelectorError};
 use crate::{
     indexer::{
         index_func::{IndexFunc, NAMESPACE_INDEX},
-        store::{Meta, ReadStore, Snapshot, StoreReader},
+        store::{Meta, ReadStore, Snapshot},
+        union::UnionReader,
     },
     object::{KeyRef, Object, ObjectKey, ResourceType, ResourceVersion, SharedObject},
 };
@@ -64,7 +65,7 @@ pub struct Version {
 
 /// Reads one unit's cache. `Clone` and `Send`, not `Sync`: one clone a thread or task, not one a read.
 #[derive(Clone)]
-pub struct Lister<R = StoreReader> {
+pub struct Lister<R = UnionReader> {
     reader: R,
     resource: Arc<ResourceType>,
 }
@@ -186,7 +187,7 @@ impl<R: ReadStore> Lister<R> {
 }
 
 /// Reads one namespace (L-1).
-pub struct NamespaceLister<'a, R = StoreReader> {
+pub struct NamespaceLister<'a, R = UnionReader> {
     lister: &'a Lister<R>,
     namespace: &'a str,
 }

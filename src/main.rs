@@ -47,6 +47,11 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Run(args) => cli::run::run(&args)?,
         Command::Demo(args) => cli::demo::demo(&args)?,
         Command::Validate(args) => cli::validate::validate(&args)?,
+        Command::Resources(args) => cli::resources::resources(&args)?,
+        Command::Rbac(args) => cli::rbac::rbac(&args)?,
+        Command::Get(args) => cli::get::get(&args)?,
+        Command::Verify(args) => cli::verify::verify(&args)?,
+        Command::Completion(args) => cli::completion::print(&args)?,
         Command::Config { command: ConfigCommand::Show(args) } => {
             let config = cli::config_show::load(&args)?;
             cli::config_show::print(&config)?;

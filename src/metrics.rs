@@ -12,7 +12,7 @@ use prometheus_client::{
 
 use crate::{
     handler::status::{HandlerState, HandlerView},
-    status::UnitView,
+    status::{ReloadCounts, UnitView},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -49,13 +49,19 @@ struct OutcomeLabels {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReloadLabels {
+    result: &'static str,
+}
+
 /// Renders all metrics for one scrape.
-pub fn render(resources: &[UnitView], handlers: &[HandlerView]) -> String {
+pub fn render(resources: &[UnitView], handlers: &[HandlerView], reloads: ReloadCounts) -> String {
     let mut registry = Registry::with_prefix("deltabus");
     let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "Version of this engine", build);
     register_resources(&mut registry, resources);
     register_handlers(&mut registry, handlers);
+    register_reloads(&mut registry, reloads);
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string succeeds");
     text
@@ -160,6 +166,7 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
     let outcomes = Family::<OutcomeLabels, Counter>::default();
     let queued = Family::<HandlerLabels, Gauge>::default();
     let up = Family::<HandlerLabels, Gauge>::default();
+    let synced = Family::<HandlerLabels, Gauge>::default();
     let lag = Family::<HandlerLabels, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
     for status in handlers {
         let labels = HandlerLabels { handler: status.name.clone() };
@@ -174,12 +181,28 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
         }
         queued.get_or_create(&labels).set(signed(status.queued));
         up.get_or_create(&labels).set((status.state != HandlerState::Starting).into());
+        synced.get_or_create(&labels).set(status.synced.into());
         lag.get_or_create(&labels).set(status.oldest_undelivered_age_seconds.unwrap_or(0.0));
     }
     registry.register("handler_events", "Events a handler is done with, by outcome; retries count attempts", outcomes);
     registry.register("handler_queue_events", "Events waiting for a handler", queued);
     registry.register("handler_up", "1 once the handler has started", up);
+    registry.register("handler_synced", "1 once the handler is done with the initial state of all it takes", synced);
     registry.register_with_unit("handler_lag", "Age of the oldest event not yet delivered", Unit::Seconds, lag);
+}
+
+fn register_reloads(registry: &mut Registry, reloads: ReloadCounts) {
+    let results = Family::<ReloadLabels, Counter>::default();
+    for (result, count) in [("applied", reloads.applied), ("refused", reloads.refused)] {
+        results.get_or_create(&ReloadLabels { result }).inc_by(count);
+    }
+    registry.register("config_reloads", "Configurations given to the running engine, by result", results);
+    if let Some(at) = reloads.last_applied {
+        let last = Gauge::<i64>::default();
+        last.set(at.as_second());
+        let help = "When a configuration was last applied to the running engine, since the Unix epoch";
+        registry.register_with_unit("config_last_reload_success_timestamp", help, Unit::Seconds, last);
+    }
 }
 
 fn resource_labels(view: &UnitView) -> ResourceLabels {

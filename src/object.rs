@@ -5,6 +5,7 @@
 //! [`FieldPath`].
 
 mod field_path;
+mod keep;
 pub mod scan;
 
 use std::{borrow::Cow, cmp::Ordering, fmt, sync::Arc};
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub(crate) use field_path::Step;
 pub use field_path::{FieldPath, FieldPathError};
+pub use keep::Keep;
 pub use scan::{Owner, Plucker};
 
 /// One resource type the API server serves: what kubectl calls `deployments.v1.apps`.

@@ -37,7 +37,7 @@ use crate::{
     object::{ResourceVersion, SharedObject},
 };
 
-pub use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorState, Report, WaitReason};
+pub use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorState, Report, Verb, WaitReason};
 use {listing::Listing, stream::Stream, streaming::Streaming};
 
 /// What the reflector emits: changes in stream order, and whole lists.
@@ -59,7 +59,10 @@ pub enum Event {
     /// The stream has come so far; no object changed.
     Bookmark(ResourceVersion),
     /// Cached objects shall be delivered again.
-    Resync,
+    Resync {
+        /// Counts the resyncs of the unit from 1, over its restarts: by it a handler knows which are its own (S-11).
+        round: u32,
+    },
 }
 
 /// `[kube] streaming_lists`: whether the initial state is asked for as a stream.
@@ -221,6 +224,8 @@ pub struct Reflector {
     /// The server sends bookmarks (D-6).
     bookmarks_seen: bool,
     resync_at: Option<Duration>,
+    /// The last resync.
+    round: u32,
     internal_errors: Option<InternalErrors>,
     availability: Availability,
     last_error: Option<Failure>,
@@ -285,6 +290,7 @@ impl Reflector {
             streaming_retry_at: None,
             bookmarks_seen: false,
             resync_at: None,
+            round: 0,
             internal_errors: None,
             availability: Availability::Unknown,
             last_error: None,
@@ -316,6 +322,12 @@ impl Reflector {
             State::Waiting { until, reason, .. } => ReflectorState::Waiting { until, reason },
             State::Stopped => ReflectorState::Stopped,
         }
+    }
+
+    /// Goes on counting resyncs behind `round`, the last one of the reflector before.
+    #[must_use]
+    pub fn after_round(self, round: u32) -> Self {
+        Self { round, ..self }
     }
 
     /// Returns the version synced or seen last; unset before the first.
@@ -441,7 +453,7 @@ impl Reflector {
     }
 
     /// Notes a failure for those who look, and counts it.
-    fn note(&mut self, failure: &Failure) {
+    fn note(&mut self, verb: Verb, failure: &Failure) {
         match failure {
             Failure::Status(status) if status.is_expired() => self.counters.expired += 1,
             Failure::Status(status) if status.is_too_large() => self.counters.too_large += 1,
@@ -451,7 +463,10 @@ impl Reflector {
         }
         match WaitReason::of(failure) {
             WaitReason::Missing => self.availability = Availability::Missing,
-            WaitReason::Forbidden => self.availability = Availability::Forbidden,
+            WaitReason::Forbidden if failure.status().is_some_and(|status| status.code == 401) => {
+                self.availability = Availability::Unauthorized;
+            }
+            WaitReason::Forbidden => self.availability = Availability::Forbidden(verb),
             _ => {}
         }
         self.last_error = Some(failure.clone());

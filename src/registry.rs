@@ -3,17 +3,24 @@
 //! Shared by the engine, which writes it, and by reads, which copy an `Arc` out. Changes are rare (a type found, a
 //! type gone), so the list is replaced whole.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
 
 use crate::{
+    discovery::{Catalog, ServedType},
+    indexer::union::Caches,
     informer::Informer,
     journal::UnitId,
-    status::{UnitState, UnitStatus, UnitView},
+    lister::Lister,
+    object::ResourceType,
+    status::{Reloads, UnitState, UnitStatus, UnitView},
 };
 
 /// A `match` pattern that names no served type yet.
@@ -27,24 +34,108 @@ pub struct WaitingPattern {
     pub status: Arc<UnitStatus>,
 }
 
+/// One type with the units that watch it: one, or several where namespaces are watched one by one.
+#[derive(Debug)]
+pub struct WatchedType {
+    /// The type.
+    pub resource: Arc<ResourceType>,
+    /// Its units; their scopes have no object in common.
+    pub units: Vec<Arc<Informer>>,
+    caches: Arc<Caches>,
+}
+
+impl WatchedType {
+    /// Returns a reader of all its units. It follows when they are replaced: clone it, one a thread, or ask again.
+    pub fn lister(&self) -> Lister {
+        Lister::new(self.caches.reader(), Arc::clone(&self.resource))
+    }
+
+    /// Returns what a reader of the whole type should know, each sentence once.
+    pub fn warnings(&self) -> Vec<&str> {
+        let mut warnings = Vec::new();
+        for warning in self.units.iter().flat_map(|unit| &unit.options.warnings) {
+            if !warnings.contains(&warning.as_str()) {
+                warnings.push(warning);
+            }
+        }
+        warnings
+    }
+
+    /// Returns whether only metadata is kept because values must not travel (D11).
+    pub fn hides_values(&self) -> bool {
+        self.units.iter().any(|unit| unit.options.hides_values)
+    }
+
+    /// Returns whether there are bodies to be read: not with `cache = "none"`.
+    pub fn keeps_bodies(&self) -> bool {
+        self.units.iter().all(|unit| unit.options.indexer.keep.is_whole())
+    }
+
+    /// Returns whether reads have an answer: each unit has synced, or goes on with what a unit before it had.
+    pub fn is_readable(&self) -> bool {
+        !self.units.is_empty() && self.units.iter().all(|unit| unit.is_readable())
+    }
+}
+
 /// What is watched, and what waits to be.
 #[derive(Debug, Default)]
 struct Content {
-    informers: Vec<Arc<Informer>>,
+    types: Vec<Arc<WatchedType>>,
     waiting: Vec<WaitingPattern>,
+}
+
+impl Content {
+    fn informers(&self) -> impl Iterator<Item = &Arc<Informer>> {
+        self.types.iter().flat_map(|watched| &watched.units)
+    }
 }
 
 /// The engine's informers.
 #[derive(Debug, Default)]
 pub struct Registry {
     content: ArcSwap<Content>,
+    /// Of every type that was ever watched: a reader may be held while it goes and comes back.
+    caches: Mutex<BTreeMap<ResourceType, Arc<Caches>>>,
+    catalog: ArcSwap<Catalog>,
     discovered: AtomicBool,
+    reloads: Reloads,
 }
 
 impl Registry {
-    /// Replaces what is there.
+    /// Replaces what is there, and leads readers on: to the caches of `informers`, in their order. Keep informers that
+    /// are left out until this returned.
     pub fn set(&self, informers: Vec<Arc<Informer>>, waiting: Vec<WaitingPattern>) {
-        self.content.store(Arc::new(Content { informers, waiting }));
+        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut types: Vec<WatchedType> = Vec::new();
+        for unit in informers {
+            match types.iter_mut().find(|watched| watched.resource == unit.resource) {
+                Some(watched) => watched.units.push(unit),
+                None => types.push(WatchedType {
+                    resource: Arc::clone(&unit.resource),
+                    caches: Arc::clone(caches.entry(ResourceType::clone(&unit.resource)).or_default()),
+                    units: vec![unit],
+                }),
+            }
+        }
+        let before = self.content.load_full();
+        for (resource, caches) in caches.iter() {
+            let now = types.iter().find(|watched| *watched.resource == *resource);
+            let units = now.map_or(&[][..], |watched| &watched.units);
+            let then = before.types.iter().find(|watched| *watched.resource == *resource);
+            let same = |one: &[Arc<Informer>], other: &[Arc<Informer>]| {
+                one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
+            };
+            if !then.is_some_and(|then| same(&then.units, units)) {
+                caches.set(units.iter().map(|unit| unit.reader_factory()).collect());
+            }
+        }
+        let types = types.into_iter().map(Arc::new).collect();
+        self.content.store(Arc::new(Content { types, waiting }));
+    }
+
+    /// Returns what counts configurations given to the running engine.
+    pub fn reloads(&self) -> &Reloads {
+        &self.reloads
     }
 
     /// Says that the server has told which types it serves.
@@ -52,9 +143,30 @@ impl Registry {
         self.discovered.store(true, Ordering::Release);
     }
 
-    /// Returns the running informers in the order in which they were found.
+    /// Keeps what the server said that it serves: reads learn the names of a type from it.
+    pub fn set_catalog(&self, catalog: Arc<Catalog>) {
+        self.catalog.store(catalog);
+    }
+
+    /// Returns what the server last said that it serves; nothing before it was asked.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
+    /// Returns a type with its names. One that the server serves no more keeps those that follow from it.
+    pub fn names(&self, resource: &ResourceType) -> ServedType {
+        let named = self.catalog.load().types().iter().find(|served| served.resource == *resource).cloned();
+        named.unwrap_or_else(|| ServedType::unnamed(resource.clone()))
+    }
+
+    /// Returns the types that are watched, in the order in which they were found.
+    pub fn types(&self) -> Vec<Arc<WatchedType>> {
+        self.content.load().types.clone()
+    }
+
+    /// Returns the running informers, by type.
     pub fn informers(&self) -> Vec<Arc<Informer>> {
-        self.content.load().informers.clone()
+        self.content.load().informers().cloned().collect()
     }
 
     /// Returns the patterns that name no served type yet.
@@ -62,25 +174,25 @@ impl Registry {
         self.content.load().waiting.clone()
     }
 
-    /// Returns the informer of a type.
-    pub fn find_type(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Informer>> {
+    /// Returns a type with its units.
+    pub fn find_type(&self, group: &str, version: &str, plural: &str) -> Option<Arc<WatchedType>> {
         let content = self.content.load();
-        let of_type = |informer: &&Arc<Informer>| {
-            let resource = &informer.resource;
+        let is_it = |watched: &&Arc<WatchedType>| {
+            let resource = &watched.resource;
             resource.plural == plural && resource.group == group && resource.version == version
         };
-        content.informers.iter().find(of_type).cloned()
+        content.types.iter().find(is_it).cloned()
     }
 
     /// Returns the informer with this id.
     pub fn find_unit(&self, unit: UnitId) -> Option<Arc<Informer>> {
-        self.content.load().informers.iter().find(|informer| informer.id == unit).cloned()
+        self.content.load().informers().find(|informer| informer.id == unit).cloned()
     }
 
     /// Returns every row of `/v1/resources`.
     pub fn views(&self) -> Vec<UnitView> {
         let content = self.content.load();
-        let running = content.informers.iter().map(|informer| informer.status.view());
+        let running = content.informers().map(|informer| informer.status.view());
         running.chain(content.waiting.iter().map(|waiting| waiting.status.view())).collect()
     }
 
@@ -114,7 +226,39 @@ pub fn why_unready(view: &UnitView) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::ResourceType;
+    use crate::informer::Seed;
+
+    fn unit(id: u32, plural: &str, names: &[&str]) -> Arc<Informer> {
+        let resource = ResourceType {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: plural.to_owned(),
+            plural: plural.to_owned(),
+            namespaced: true,
+        };
+        let objects = names.iter().map(|name| crate::testing::object(name, "1")).collect();
+        let (store_version, resume_version) = ("1".into(), "1".into());
+        let seed = Seed::Resume { objects, store_version, resume_version };
+        let options = crate::informer::testing::options();
+        Arc::new(Informer::new(UnitId(id), "all", Arc::new(resource), options, Arc::default(), Some(seed)))
+    }
+
+    #[test]
+    fn x1_the_units_of_a_type_are_one_and_its_readers_follow_them() {
+        let registry = Registry::default();
+        let first = unit(0, "pods", &["a"]);
+        registry.set(vec![Arc::clone(&first), unit(1, "nodes", &["n"])], Vec::new());
+        let pods = || registry.find_type("", "v1", "pods");
+        let lister = pods().expect("it is watched").lister();
+        assert_eq!(lister.len(), 1);
+        registry.set(vec![Arc::clone(&first), unit(2, "pods", &["b", "c"])], Vec::new());
+        assert_eq!((lister.len(), pods().expect("it is watched").units.len(), registry.types().len()), (3, 2, 1));
+        assert_eq!(registry.find_unit(UnitId(2)).map(|unit| unit.id), Some(UnitId(2)));
+        registry.set(Vec::new(), Vec::new());
+        assert_eq!((lister.len(), lister.has_synced(), pods().is_none()), (0, false, true));
+        registry.set(vec![unit(3, "pods", &["d"])], Vec::new());
+        assert_eq!(lister.len(), 1, "a type that comes back is read by who has read it before");
+    }
 
     #[test]
     fn a_type_that_was_found_keeps_the_engine_from_being_ready_before_its_first_list_has_begun() {
@@ -125,7 +269,7 @@ mod tests {
             plural: "pods".to_owned(),
             namespaced: true,
         };
-        assert!(why_unready(&UnitStatus::new("all", &pods).view()).is_some());
+        assert!(why_unready(&UnitStatus::new("all", &pods, None).view()).is_some());
         assert!(why_unready(&UnitStatus::waiting("all", "bananas").view()).is_none());
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! **Invariant:** nothing here writes to a cache, and nothing a request does can stop an actor (I7).
 
+mod discovery;
 mod kube_api;
+mod lookup;
 mod status;
 mod status_object;
 
@@ -14,12 +16,13 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Json, Router,
     body::Body,
     extract::{Request, State},
     http::{Response, StatusCode},
     routing::{any, get},
 };
+use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::{handler::status::HandlerView, registry::Registry};
@@ -109,6 +112,7 @@ fn router(surface: Surface, state: ServeState) -> Router {
         Surface::Full => probes
             .route("/v1/resources", get(status::resources))
             .route("/v1/handlers", get(status::handlers))
+            .route("/version", get(version))
             .route("/api", any(kube_api))
             .route("/apis", any(kube_api))
             .route("/api/{*path}", any(kube_api))
@@ -120,6 +124,10 @@ fn router(surface: Surface, state: ServeState) -> Router {
 async fn kube_api(State(state): State<ServeState>, request: Request) -> Response<Body> {
     let ServeState { registry, snapshots, .. } = state;
     kube_api::answer(registry, snapshots, request.method(), request.uri(), request.headers()).await
+}
+
+async fn version() -> Json<Value> {
+    Json(discovery::version())
 }
 
 /// What the API server says, too.

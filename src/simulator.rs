@@ -15,11 +15,13 @@
 //!
 //! Known differences: one served version a definition, strategic merge patches are merge patches (lists replace), no
 //! `Table`, no schemas and no validation by them, no protobuf bodies (`kubectl create namespace`), no `scale`, no
-//! `dryRun`, no admission, no garbage collection by owner.
+//! `dryRun`, no admission, no garbage collection by owner; what controllers do to definitions and namespaces is done at
+//! once. Rights are taken away ([`Faults::forbid`]), never granted.
 
 mod error;
 mod faults;
 mod random;
+mod rights;
 mod selector;
 mod server;
 mod shared;
@@ -32,6 +34,7 @@ use std::{io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
 pub use error::ApiError;
 pub use faults::{Fault, Faults, Next, Schedule, StreamFault, StreamPlan, Times, Verb};
 pub use random::Random;
+pub use rights::Area;
 pub use selector::{Facts, Selector};
 pub use server::SeenRequest;
 pub use shared::SharedStore;
@@ -40,7 +43,7 @@ pub use store::{
     Store, Stored, TypeId, WriteContext,
 };
 pub use types::TypeInfo;
-pub use workload::{Running, Sizes, Workload, diverse_pod, realistic_custom_resource, realistic_pod};
+pub use workload::{News, Running, Sizes, Workload, bench_type, diverse_pod, realistic_custom_resource, realistic_pod};
 
 /// How the server treats `sendInitialEvents` on watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,6 +161,11 @@ impl Simulator {
     /// Returns how many connections are open.
     pub fn connections(&self) -> usize {
         self.shared.connections()
+    }
+
+    /// Returns how many connections were open at once, at most.
+    pub fn connections_peak(&self) -> usize {
+        self.shared.connections_peak()
     }
 
     /// Returns how many watches are open.

@@ -2,6 +2,9 @@
 //!
 //! One short lock per batch, taken by the actors of one unit, which share a thread; readers copy the view out.
 
+mod reloads;
+mod siblings;
+
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::Instant,
@@ -9,6 +12,10 @@ use std::{
 
 use serde::Serialize;
 
+pub use self::{
+    reloads::{ReloadCounts, Reloads},
+    siblings::Siblings,
+};
 use crate::object::ResourceType;
 
 /// State of a unit as `interfaces.md` §4 names it.
@@ -46,6 +53,33 @@ impl UnitState {
     }
 }
 
+/// What is wrong where the server answers 401.
+pub(crate) const UNAUTHORIZED: &str =
+    "the API server does not accept the credentials (401): check the kubeconfig or the service account's token";
+
+/// Says what is not allowed, and what would have to be.
+pub(crate) fn forbidden(verb: &str, resource: &ResourceType, namespace: Option<&str>) -> String {
+    let grant = format!("grant the verbs list and watch on {resource}");
+    match namespace {
+        _ if !resource.namespaced => format!("not allowed to {verb} {resource} (403): {grant}, with a ClusterRole"),
+        Some(namespace) => {
+            format!(
+                "not allowed to {verb} {resource} in namespace {namespace} (403): {grant}, with a Role in {namespace}"
+            )
+        }
+        None => format!(
+            "not allowed to {verb} {resource} in all namespaces (403): {grant}, with a ClusterRole, or name the namespaces \
+             that may be read"
+        ),
+    }
+}
+
+/// Says what the server does not have.
+pub(crate) fn missing(resource: &ResourceType, namespace: Option<&str>) -> String {
+    let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+    format!("the API server serves no {resource}{place} (404): what is cached is kept, and it is asked again")
+}
+
 /// Changes a unit has applied, by what they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EventCounts {
@@ -67,6 +101,8 @@ pub struct EventCounts {
 pub struct UnitView {
     /// Name of the `[resources.*]` entry.
     pub name: String,
+    /// The one namespace that is watched; `null` for all, and for those that `namespaces` of the entry leaves.
+    pub namespace: Option<String>,
     /// `v1`, `apps/v1`; empty while the type is not known.
     pub api_version: String,
     /// `Pod`; empty while the type is not known.
@@ -75,6 +111,8 @@ pub struct UnitView {
     pub plural: String,
     /// What the unit is doing.
     pub state: UnitState,
+    /// What the state means and what to do about it, where that is not plain: `waiting` and `forbidden`.
+    pub message: Option<String>,
     /// The initial state is complete in the cache.
     pub synced: bool,
     /// Objects in the cache.
@@ -97,6 +135,8 @@ pub struct UnitView {
     pub watches: u64,
     /// Documents that were skipped: another type, no name.
     pub skipped: u64,
+    /// Events dropped because the transform failed (F-61); each shows again with the next list.
+    pub transform_failures: u64,
     /// Streams given up because nothing came for too long.
     pub stalls: u64,
     /// The last thing that went wrong; `null` when nothing ever did.
@@ -126,10 +166,10 @@ pub struct UnitStatus {
 
 impl UnitStatus {
     /// Makes the view of a unit whose type is known.
-    pub fn new(entry: &str, resource: &ResourceType) -> Self {
+    pub fn new(entry: &str, resource: &ResourceType, namespace: Option<&str>) -> Self {
         let mut status = Self::waiting(entry, &resource.plural);
         let view = status.view.get_mut().unwrap_or_else(PoisonError::into_inner);
-        view.state = UnitState::Listing; // `waiting` would not keep the engine from being ready
+        view.namespace = namespace.map(str::to_owned);
         view.api_version = resource.api_version();
         view.kind.clone_from(&resource.kind);
         view.state = UnitState::Listing; // as good as: one that waits for its type would count as ready
@@ -141,10 +181,12 @@ impl UnitStatus {
         Self {
             view: Mutex::new(UnitView {
                 name: entry.to_owned(),
+                namespace: None,
                 api_version: String::new(),
                 kind: String::new(),
                 plural: pattern.to_owned(),
                 state: UnitState::Waiting,
+                message: None,
                 synced: false,
                 objects: 0,
                 bytes: 0,
@@ -156,6 +198,7 @@ impl UnitStatus {
                 lists: 0,
                 watches: 0,
                 skipped: 0,
+                transform_failures: 0,
                 stalls: 0,
                 last_error: None,
                 lag_seconds: 0.0,

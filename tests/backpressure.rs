@@ -220,7 +220,7 @@ fn i7_an_actor_that_never_answers_delays_no_other() {
     actix::System::new().block_on(async {
         let silent = Silent.start().recipient();
         let count = Count(Arc::clone(&counted)).start().recipient();
-        let builder = InProcess::builder(config).cluster(access);
+        let builder = InProcess::builder().config(config).cluster(access);
         let builder = builder.handler("silent", options.clone(), silent).handler("count", options, count);
         let engine = builder.start().await.expect("it starts");
         engine.wait_for_sync().await;

@@ -34,7 +34,7 @@ fn a_valid_configuration_is_success_and_leaves_stdout_alone() {
 #[test]
 fn a_bad_configuration_is_exit_code_2_from_every_command_that_reads_one() {
     let file = "tests/configs/broken/everything_at_once.toml";
-    for command in [&["validate"][..], &["run"], &["config", "show"]] {
+    for command in [&["validate"][..], &["run"], &["resources"], &["rbac"], &["config", "show"]] {
         let outcome = deltabus(&[command, &["-c", file]].concat(), &[]);
         assert_eq!((outcome.code, &*outcome.stdout), (2, ""), "{command:?}");
         assert!(

@@ -8,8 +8,8 @@ mod json_schema;
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use deltabus::config::{
-    Config, ConfigErrors, EventType, Finding, Fsync, Initial, Loaded, LogLevel, Mode, OnMissing, Origin, QueueOrder,
-    Sink, WhenFull, schema::schema,
+    Cache, Config, ConfigErrors, EventType, Finding, Fsync, Initial, Loaded, LogLevel, Mode, OnMissing, OnRemoved,
+    Origin, QueueOrder, Rediscover, Sink, WhenFull, schema::schema,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -35,16 +35,33 @@ fn each_broken_configuration_is_told_in_full_with_file_line_key_and_the_nearest_
     let mut names: Vec<_> =
         fs::read_dir("tests/configs/broken").unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert!(names.len() >= 20);
+    assert!(names.len() >= 40);
     for name in names {
         let path = Path::new("tests/configs/broken").join(&name);
-        let outcome = load(&[&path], &[]);
+        let (texts, environment) = fixture(&path);
+        let environment: Vec<_> = environment.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let outcome = load(&[&path], &environment);
         assert!(outcome.is_err(), "{} loads", path.display());
         let name = name.to_str().unwrap().trim_end_matches(".toml");
-        insta::with_settings!({ description => fs::read_to_string(&path).unwrap(), omit_expression => true }, {
+        insta::with_settings!({ description => texts, omit_expression => true }, {
             insta::assert_snapshot!(name, tell(&outcome));
         });
     }
+}
+
+/// Reads a broken configuration, a file or a directory of them, with the environment that its lines `#env NAME=VALUE` set.
+fn fixture(path: &Path) -> (String, Vec<(String, String)>) {
+    let mut files = if path.is_dir() {
+        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect()
+    } else {
+        vec![path.to_owned()]
+    };
+    files.sort();
+    let texts: Vec<String> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let variables = texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.strip_prefix("#env "));
+    let variables = variables.map(|line| line.split_once('=').unwrap());
+    let environment = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    (texts.join("# ── the next file ──\n"), environment)
 }
 
 // ── files and the environment ──
@@ -174,9 +191,9 @@ fn mistakes_in_environment_variables_name_the_variable() {
          the string \"1\\nmax_frame = 2\"",
     );
     check(
-        &[("DELTABUS__RESOURCES__PODS__MATCH", "[\"pods\", \"*\"]")],
-        "environment variable DELTABUS__RESOURCES__PODS__MATCH: resources.pods.match[1]: wildcards are not supported \
-         yet, found \"*\": name each type, such as \"pods\" or \"deployments.apps\"",
+        &[("DELTABUS__RESOURCES__PODS__MATCH", "[\"pods\", \"*.*\"]")],
+        "environment variable DELTABUS__RESOURCES__PODS__MATCH: resources.pods.match[1]: unexpected resource type \
+         \"*.*\", expected *.GROUP, like *.apps",
     );
     check(
         &[("DELTABUS__HANDLERS__AUDIT__PATH", "/tmp/x")],
@@ -200,6 +217,9 @@ fn the_smallest_configuration_has_the_documented_defaults() {
         (pods.mode, pods.options.order, pods.options.on_missing),
         (Mode::Full, QueueOrder::Stream, OnMissing::Wait)
     );
+    assert_eq!((pods.cache, pods.options.on_removed, &pods.exclude[..]), (Cache::Full, OnRemoved::Drain, &[][..]));
+    assert!(pods.namespaces.is_all() && pods.namespace_selector.is_empty());
+    assert_eq!((config.kube.rediscover, config.reload.watch), (Rediscover::CrdWatch, true));
     assert_eq!(pods.options.fifo_max_bytes, 64 << 20);
     assert_eq!(pods.options.drop.len(), 2);
     let out = &config.handlers["out"];
@@ -265,6 +285,8 @@ fn what_is_odd_is_allowed_and_warned_of() {
         "[resources.s]\nmatch = [\"configmaps\", \"secrets\"]",
         "a:2:24: resources.s.match[1]: Secrets are watched as metadata",
     );
+    let stubs = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\ncache = \"none\"\nresync = \"1h\"");
+    check(&stubs, "a:4:10: resources.pods.resync: with cache = \"none\" no bodies are kept: there will be no resync");
     let disabled = format!("{MINIMAL}dead_letter = \"d\"\n[handlers.d]\ntype = \"blackhole\"\nenabled = false");
     check(&disabled, "[handlers.d] is not enabled");
 }
@@ -278,6 +300,30 @@ fn d11_secrets_without_a_mode_load_and_what_is_shown_of_them_loads_again() {
         let loaded = load_files(&[("a", &text)], &["a"], &[]).unwrap();
         assert_eq!(loaded.warnings.len(), usize::from(!entry.contains("mode")), "{entry}: {:?}", loaded.warnings);
         assert_eq!(Config::from_toml_str(&loaded.config.to_toml()).unwrap(), loaded.config, "{entry}");
+    }
+}
+
+#[test]
+fn d12_entries_share_a_type_where_their_namespaces_have_none_in_common() {
+    #[track_caller]
+    fn check(left: &str, right: &str, shared: bool) {
+        let text = format!("[resources.a]\nmatch = [\"pods\"]\n{left}\n[resources.b]\nmatch = [\"pods\"]\n{right}\n");
+        let loaded = Config::from_toml_str(&text);
+        assert_eq!(loaded.is_ok(), shared, "{text}{loaded:?}");
+    }
+    check("", "", false);
+    check("namespaces = [\"a\"]", "namespaces = [\"b\"]", true);
+    check("namespaces = [\"!b\"]", "namespaces = [\"b\"]", true);
+    check("namespaces = [\"team-*\"]", "namespaces = [\"*-b\"]", false);
+    // labels come and go
+    check("namespace_selector = \"team=a\"", "namespace_selector = \"team=b\"", false);
+}
+
+#[test]
+fn d11_secrets_under_a_wildcard_need_no_word() {
+    for entry in ["match = [\"*\"]", "match = [\"*\"]\nmode = \"full\""] {
+        let text = format!("[resources.all]\n{entry}\n[handlers.out]\ntype = \"stdout\"\n");
+        assert_eq!(load_files(&[("a", &text)], &["a"], &[]).unwrap().warnings, [], "{entry}");
     }
 }
 
@@ -318,8 +364,11 @@ fn the_shipped_configuration_loads_with_every_comment_lifted_and_shows_the_true_
     let text = uncomment(&shipped());
     let lifted = Config::from_toml_str(&text).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     let mut plain = Config::from_toml_str(&shipped()).unwrap();
-    assert_eq!(lifted.handlers.len(), 3);
-    // All but the two handlers that are examples is a default.
+    assert_eq!((lifted.resources.len(), lifted.handlers.len()), (5, 3));
+    // All but the entries and handlers that are examples is a default.
+    for example in ["certificates", "everything", "warnings"] {
+        plain.resources.insert(example.to_owned(), lifted.resources[example].clone());
+    }
     plain.handlers = lifted.handlers.clone();
     plain.handlers.insert("out".to_owned(), Config::from_toml_str(&shipped()).unwrap().handlers["out"].clone());
     assert_eq!(lifted, plain);

@@ -7,7 +7,6 @@ mod support;
 use std::{
     fs,
     path::Path,
-    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -24,6 +23,8 @@ use support::{
 use tempfile::TempDir;
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
 /// A label that every pod of the workload has.
 const LABEL: &str = "app.kubernetes.io/name";
@@ -31,7 +32,7 @@ const LABEL: &str = "app.kubernetes.io/name";
 struct Fixture {
     simulator: Simulator,
     engine: Engine,
-    dir: TempDir,
+    _dir: TempDir,
 }
 
 /// Starts a simulated cluster with a few dozen pods, and an engine that watches it.
@@ -43,7 +44,7 @@ fn start() -> Fixture {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let engine = run(&simulator, dir.path());
     engine.wait_ready(PATIENCE);
-    Fixture { simulator, engine, dir }
+    Fixture { simulator, engine, _dir: dir }
 }
 
 fn run(simulator: &Simulator, dir: &Path) -> Engine {
@@ -228,7 +229,6 @@ fn refusals_are_worded_as_the_api_server_words_them() {
         "/api/v1/bananas",
         "/api/v1/namespaces/default/nodes",
         "/api/v1/namespaces/default/pods/absent/unknown",
-        "/apis/fruit.example/v1/bananas",
         "/apis/apps/v1beta1/deployments",
     ] {
         let (ours, theirs) = (fixture.ask(path), fixture.ask_server(path));
@@ -236,6 +236,8 @@ fn refusals_are_worded_as_the_api_server_words_them() {
         assert_eq!(ours.header("content-type"), "application/json", "{path}");
     }
     for (path, code, reason) in [
+        // The server says "404 page not found" where a group has no API server of its own; clients read both alike.
+        ("/apis/fruit.example/v1/bananas", 404, "NotFound"),
         ("/api/v1/pods?labelSelector=a%20b", 400, "BadRequest"),
         ("/api/v1/pods?fieldSelector=a", 400, "BadRequest"),
         ("/api/v1/pods?limit=many", 400, "BadRequest"),
@@ -244,8 +246,11 @@ fn refusals_are_worded_as_the_api_server_words_them() {
         ("/api/v1/pods?resourceVersionMatch=Exact", 422, "Invalid"),
         ("/api/v1/pods?resourceVersion=1&resourceVersionMatch=Exact", 410, "Expired"),
         ("/api/v1/pods/absent", 404, "NotFound"),
-        ("/api", 404, "NotFound"),
-        ("/apis/apps", 404, "NotFound"),
+        ("/api/v1/pods?unit=one", 400, "BadRequest"),
+        ("/api/v1/pods?unit=99", 404, "NotFound"),
+        ("/api/v2", 404, "NotFound"),
+        ("/apis/batch", 404, "NotFound"),
+        ("/apis/apps/v1beta1", 404, "NotFound"),
     ] {
         let answer = fixture.ask(path);
         let status = answer.json();
@@ -258,7 +263,18 @@ fn refusals_are_worded_as_the_api_server_words_them() {
         assert_eq!((answer.code, answer.header("allow")), (405, "GET, HEAD"), "{method}");
         assert_eq!(answer.json()["reason"], "MethodNotAllowed");
     }
-    assert_eq!(fixture.ask_as("GET", "/api/v1/pods", "application/vnd.kubernetes.protobuf").code, 406);
+    for (path, accept) in [
+        ("/api/v1/pods", "application/vnd.kubernetes.protobuf"),
+        ("/api/v1/pods", "application/json;as=Table;g=meta.k8s.io;v=v2"),
+        ("/api/v1/pods", "application/json;as=Table"),
+        ("/api/v1/pods", METADATA),
+        ("/api/v1/namespaces/default/pods/absent", METADATA_LIST),
+        ("/apis", "text/html"),
+    ] {
+        let answer = fixture.ask_as("GET", path, accept);
+        assert_eq!((answer.code, answer.json()["reason"].as_str()), (406, Some("NotAcceptable")), "{path} {accept}");
+    }
+    assert_eq!(fixture.ask_as("GET", "/api/v1/pods?includeObject=Some", TABLE).code, 400);
     assert_eq!(fixture.ask("/nowhere").code, 404);
     let head = fixture.ask_as("HEAD", "/api/v1/pods", "*/*");
     assert_eq!((head.code, head.body.as_str(), head.header("content-type")), (200, "", "application/json"));
@@ -269,16 +285,23 @@ fn refusals_are_worded_as_the_api_server_words_them() {
 fn d11_secrets_are_answered_as_metadata_and_their_values_are_nowhere() {
     let fixture = start();
     for path in ["/api/v1/secrets", "/api/v1/namespaces/default/secrets/password"] {
-        for accept in ["*/*", "application/json", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"] {
+        let with_objects = format!("{path}?includeObject=Object");
+        for (path, accept) in [(path, "*/*"), (path, "application/json"), (&with_objects, TABLE)] {
             let answer = fixture.ask_as("GET", path, accept);
             assert_eq!((answer.code, answer.json()["reason"].clone()), (403, json!("Forbidden")), "{path} {accept}");
         }
+        // A table has the name and the age: no more is kept.
+        let table = fixture.ask_as("GET", path, TABLE).json();
+        assert_eq!(table["columnDefinitions"].as_array().map(Vec::len), Some(2), "{table}");
+        assert_eq!(table["rows"][0]["cells"][0], "password");
+        assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
     }
     let one = fixture.ask_as("GET", "/api/v1/namespaces/default/secrets/password", METADATA);
     assert_eq!((one.code, one.json()["kind"].clone()), (200, json!("PartialObjectMetadata")), "{}", one.body);
     assert_eq!(one.json()["apiVersion"], "meta.k8s.io/v1");
     assert_eq!(one.json()["metadata"]["name"], "password");
-    let list = fixture.ask_as("GET", "/api/v1/secrets", &format!("application/vnd.kubernetes.protobuf,{METADATA}"));
+    let list =
+        fixture.ask_as("GET", "/api/v1/secrets", &format!("application/vnd.kubernetes.protobuf,{METADATA_LIST}"));
     assert_eq!(list.json()["kind"], "PartialObjectMetadataList");
     assert_eq!(list.json()["items"][0], one.json());
     assert!(!one.body.contains("aHVudGVyMg") && !list.body.contains("aHVudGVyMg"));
@@ -288,7 +311,7 @@ fn d11_secrets_are_answered_as_metadata_and_their_values_are_nowhere() {
         })
     );
     // Any other type can be asked for as metadata, too.
-    let list = fixture.ask_as("GET", "/api/v1/pods", METADATA).json();
+    let list = fixture.ask_as("GET", "/api/v1/pods", METADATA_LIST).json();
     let whole = fixture.list("/api/v1/pods");
     assert_eq!(list["items"][0]["metadata"], whole["items"][0]["metadata"]);
     assert_eq!(list["items"][0]["spec"], Value::Null);
@@ -310,7 +333,7 @@ fn a_type_that_is_not_synced_answers_503_and_the_others_go_on() {
     let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
     simulator.faults().add("/api/v1/pods", Verb::Any, Times::Always, Fault::Stall).expect("a valid glob");
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let fixture = Fixture { engine: run(&simulator, dir.path()), simulator, dir };
+    let fixture = Fixture { engine: run(&simulator, dir.path()), simulator, _dir: dir };
     fixture.engine.wait_for("nodes synced", PATIENCE, || fixture.ask("/api/v1/nodes").code == 200);
     let answer = fixture.ask("/api/v1/pods");
     assert_eq!((answer.code, answer.header("retry-after")), (503, "1"));
@@ -490,24 +513,67 @@ async fn the_kube_client_reads_typed_objects() {
 }
 
 #[test]
-fn kubectl_reads_raw_paths() {
-    if Command::new("kubectl").arg("version").arg("--client").output().is_err() {
-        eprintln!("skipped: kubectl_reads_raw_paths: there is no kubectl");
-        return;
-    }
+fn what_is_watched_is_found_by_discovery_under_every_name() {
+    const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     let fixture = start();
-    let server = format!("http://{}", fixture.engine.http);
-    let kubectl = |args: &[&str]| {
-        let mut command = Command::new("kubectl");
-        command.args(["--server", &server, "--kubeconfig", "/dev/null"]).args(args);
-        command.env("HOME", fixture.dir.path()).output().expect("kubectl runs")
-    };
-    let output = kubectl(&["get", "--raw", "/api/v1/pods?limit=3"]);
-    let list: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    assert_eq!(list["items"].as_array().map(Vec::len), Some(3));
-    let output = kubectl(&["get", "--raw", "/api/v1/namespaces/default/pods/absent"]);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && error.contains("pods \"absent\" not found"), "{error}");
+    let core = fixture.ask("/api").json();
+    assert_eq!((&core["kind"], &core["versions"]), (&json!("APIVersions"), &json!(["v1"])));
+    let groups = fixture.ask("/apis").json();
+    assert_eq!(groups["kind"], "APIGroupList");
+    assert_eq!(groups["groups"].as_array().map(Vec::len), Some(1), "what is not watched is not there: {groups}");
+    assert_eq!(groups["groups"][0]["preferredVersion"]["groupVersion"], "apps/v1");
+    let group = fixture.ask("/apis/apps").json();
+    assert_eq!((&group["kind"], &group["name"]), (&json!("APIGroup"), &json!("apps")));
+    let types = fixture.ask("/apis/apps/v1").json();
+    let deployments = json!({"name": "deployments", "singularName": "deployment", "namespaced": true,
+        "kind": "Deployment", "verbs": ["get", "list"], "shortNames": ["deploy"]});
+    assert_eq!((&types["groupVersion"], &types["resources"]), (&json!("apps/v1"), &json!([deployments])));
+    let answer = fixture.ask_as("GET", "/apis", &format!("{AGGREGATED},application/json"));
+    assert_eq!(answer.header("content-type"), AGGREGATED);
+    let version = &answer.json()["items"][0]["versions"][0];
+    assert_eq!((&version["version"], &version["freshness"]), (&json!("v1"), &json!("Current")));
+    let served = &version["resources"][0];
+    assert_eq!((&served["resource"], &served["scope"]), (&json!("deployments"), &json!("Namespaced")));
+    assert_eq!((&served["singularResource"], &served["shortNames"]), (&json!("deployment"), &json!(["deploy"])));
+    assert_eq!(served["responseKind"], json!({"group": "apps", "version": "v1", "kind": "Deployment"}));
+    let core = fixture.ask_as("GET", "/api", AGGREGATED).json();
+    let plurals = core["items"][0]["versions"][0]["resources"].as_array().expect("types").iter();
+    let plurals: Vec<_> = plurals.map(|served| served["resource"].as_str().unwrap_or_default()).collect();
+    assert_eq!(plurals, ["nodes", "pods", "configmaps", "secrets"], "in the API server's order");
+    assert_eq!(fixture.ask("/version").json()["major"], "1");
+    let rows = fixture.ask("/v1/resources").json();
+    let row =
+        rows["resources"].as_array().unwrap().iter().find(|row| row["plural"] == "pods").expect("pods are watched");
+    assert_eq!(
+        (&row["singular"], &row["shortNames"], &row["namespaced"]),
+        (&json!("pod"), &json!(["po"]), &json!(true))
+    );
+    assert!(row["unit"].is_u64() && row["namespace"].is_null(), "{row}");
+    let unit = format!("/api/v1/pods?unit={}", row["unit"]);
+    assert_eq!(items(&fixture.list(&unit)), items(&fixture.list("/api/v1/pods")));
+}
+
+#[test]
+fn tables_are_paged_and_carry_what_is_asked_for() {
+    let fixture = start();
+    let page = fixture.ask_as("GET", "/api/v1/pods?limit=3", TABLE).json();
+    assert_eq!((&page["kind"], &page["apiVersion"]), (&json!("Table"), &json!("meta.k8s.io/v1")));
+    assert_eq!(page["rows"].as_array().map(Vec::len), Some(3));
+    assert!(page["metadata"]["continue"].is_string() && page["metadata"]["remainingItemCount"].is_u64(), "{page}");
+    let pods = fixture.list("/api/v1/pods?limit=3");
+    for (row, pod) in page["rows"].as_array().unwrap().iter().zip(pods["items"].as_array().unwrap()) {
+        assert_eq!((&row["cells"][0], &row["object"]["metadata"]), (&pod["metadata"]["name"], &pod["metadata"]));
+        assert_eq!(row["object"]["spec"], Value::Null);
+    }
+    let whole = fixture.ask_as("GET", "/api/v1/pods?limit=1&includeObject=Object", TABLE).json();
+    assert_eq!(whole["rows"][0]["object"], pods["items"][0]);
+    let none = fixture.ask_as("GET", "/api/v1/pods?limit=1&includeObject=None", TABLE).json();
+    assert_eq!(none["rows"][0]["object"], Value::Null);
+    let metadata = &pods["items"][0]["metadata"];
+    let [namespace, name] = ["namespace", "name"].map(|field| metadata[field].as_str().unwrap());
+    let one = fixture.ask_as("GET", &format!("/api/v1/namespaces/{namespace}/pods/{name}"), TABLE).json();
+    assert_eq!(one["rows"], json!([page["rows"][0]]));
+    assert_eq!(one["metadata"]["resourceVersion"], metadata["resourceVersion"]);
 }
 
 #[test]

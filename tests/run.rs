@@ -247,3 +247,63 @@ fn d11_values_of_secrets_appear_nowhere() {
         fs::remove_file(&audit).unwrap();
     }
 }
+
+#[test]
+fn changed_files_are_applied_and_bad_ones_refused_with_every_finding_once() {
+    let (_simulator, dir) = cluster();
+    let engine = Engine::run(dir.path(), &config(dir.path(), ""));
+    engine.wait_ready(SOON);
+    let write = |more: &str| {
+        let text = format!("{}\n[http]\nlisten = \"127.0.0.1:0\"\n", config(dir.path(), more));
+        fs::write(dir.path().join("config.toml"), text).unwrap();
+    };
+    let names = || -> Vec<String> {
+        let rows = engine.json("/v1/resources")["resources"].as_array().unwrap().clone();
+        rows.iter().map(|row| row["plural"].as_str().unwrap().to_owned()).collect()
+    };
+
+    write("[resources.ns]\nmatch = [\"namespaces\"]\n[log]\nlevel = \"debug\"\n[kube.backoff]\nmax = \"10s\"");
+    engine.wait_for("watching namespaces", SOON, || names().contains(&"namespaces".to_owned()));
+    engine.wait_for("applied", SOON, || engine.log().contains("applied the changed configuration"));
+    assert!(!engine.log().contains("takes effect at the next start"), "{}", engine.log());
+
+    write("[resources.ns]\nmatch = [\"namespaces\"]\nmod = \"full\"\n[handlers.o]\ntype = \"nothing\"");
+    engine.wait_for("refused", SOON, || engine.log().contains("refused the changed configuration"));
+    std::thread::sleep(Duration::from_millis(2_500));
+    for finding in ["resources.ns.mod", "handlers.o.type"] {
+        let log = engine.log();
+        let count = log.matches(finding).count();
+        assert_eq!(count, 1, "{finding}: {log}");
+    }
+    assert!(names().contains(&"namespaces".to_owned()));
+    let (_, metrics) = engine.get("/metrics").unwrap();
+    for line in
+        ["deltabus_config_reloads_total{result=\"applied\"} 1", "deltabus_config_reloads_total{result=\"refused\"} 1"]
+    {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+    assert!(metrics.contains("deltabus_config_last_reload_success_timestamp_seconds"), "{metrics}");
+
+    write("[supervision]\ndegraded_after = 9");
+    engine.wait_for("back", SOON, || !names().contains(&"namespaces".to_owned()));
+    engine.wait_for("told", SOON, || engine.log().contains("takes effect at the next start"));
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn sighup_applies_files_that_are_not_watched() {
+    let (_simulator, dir) = cluster();
+    let unwatched = "[reload]\nwatch = false";
+    let path = dir.path().join("config.toml");
+    let http = "\n[http]\nlisten = \"127.0.0.1:0\"\n";
+    fs::write(&path, format!("{}{http}", config(dir.path(), unwatched))).unwrap();
+    let engine = Engine::spawn(&["run", "-c", path.to_str().unwrap()]);
+    engine.wait_ready(SOON);
+    let more = format!("{unwatched}\n[resources.ns]\nmatch = [\"namespaces\"]");
+    fs::write(&path, format!("{}{http}", config(dir.path(), &more))).unwrap();
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert!(!engine.log().contains("applied the changed configuration"), "{}", engine.log());
+    engine.signal("-HUP");
+    engine.wait_for("applied", SOON, || engine.log().contains("applied the changed configuration"));
+    assert!(engine.terminate().success());
+}

@@ -59,13 +59,61 @@ fn d12_two_entries_on_one_type_and_types_that_must_exist_are_mistakes() {
     let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
     assert_eq!(code, 2, "{stderr}");
     for line in [
-        "error: v.toml:4:10: resources.b.match[0]: \"deployments.apps\" is deployments.apps, as \"deploy\" in [resources.a] is: a type belongs to one entry\n",
+        "error: v.toml:4:10: resources.b.match[0]: \"deployments.apps\" is deployments.apps, as \"deploy\" in [resources.a] is: a type belongs to one entry, or to several whose `namespaces` have none in common\n",
         "warning: v.toml:4:36: resources.b.match[2]: \"pods\" is pods, as \"po\" is: one of them is enough\n",
         "error: v.toml:6:10: resources.c.match[0]: \"gadgets\": the server serves no such type",
         "error: the configuration cannot be used: 2 errors, 1 warning\n",
     ] {
         assert!(stderr.contains(line), "no {line:?} in\n{stderr}");
     }
+}
+
+#[test]
+fn d12_wildcards_are_counted_and_what_says_nothing_is_odd() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = format!(
+        "[resources.all]\nmatch = [\"*\", \"*.acme.io\"]\nexclude = [\"leases\", \"gadgets\"]\n\
+         [resources.apps]\nmatch = [\"*.apps\"]\nexclude = [\"*.batch\"]\n\
+         [resources.nodes]\nmatch = [\"nodes\", \"ns\"]\nnamespaces = [\"team-*\"]\nnamespace_selector = \"a=b\"\n\
+         [resources.some]\nmatch = [\"po\", \"crd\", \"lease\", \"*.coordination.k8s.io\"]\nnamespaces = [\"a\"]\n{OUT}"
+    );
+    let (code, stdout, stderr) = validate(dir.path(), &kubeconfig, &config);
+    assert_eq!(code, 0, "{stderr}");
+    let rows: Vec<Vec<&str>> = stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    for (row, entry, pattern, least, place) in
+        [(1, "all", "*", 7, "v.toml:2:10"), (2, "apps", "*.apps", 4, "v.toml:5:10")]
+    {
+        let count: usize = rows[row][2].parse().unwrap();
+        assert!(count >= least, "{stdout}");
+        assert_eq!(rows[row], [entry, pattern, rows[row][2], "types", "list,", "watch", place], "{stdout}");
+    }
+    for line in [
+        "note: v.toml:2:15: resources.all.match[1]: \"*.acme.io\" will be waited for: the server serves no type in the group acme.io",
+        "warning: v.toml:3:22: resources.all.exclude[1]: \"gadgets\" keeps nothing out: `match` means no such type now\n",
+        "warning: v.toml:6:12: resources.apps.exclude[0]: \"*.batch\" keeps nothing out",
+        "warning: v.toml:9:14: resources.nodes.namespaces: no type of this entry has namespaces: all their objects are shown\n",
+        "warning: v.toml:10:22: resources.nodes.namespace_selector: no type of this entry has namespaces",
+        "note: v.toml:13:14: resources.some.namespaces: types without namespaces are shown in full: customresourcedefinitions.apiextensions.k8s.io\n",
+        "note: v.toml:12:32: resources.some.match[3]: \"*.coordination.k8s.io\" brings no type now: closer patterns have all that it means\n",
+    ] {
+        assert!(stderr.contains(line), "no {line:?} in\n{stderr}");
+    }
+}
+
+#[test]
+fn d12_wildcards_that_conflict_are_told_once() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = format!(
+        "[resources.a]\nmatch = [\"*.apps\"]\nexclude = [\"jobs\"]\n[resources.b]\nmatch = [\"*.apps\"]\n\
+         [resources.c]\nmatch = [\"po\"]\nnamespaces = [\"x\"]\n[resources.d]\nmatch = [\"pods\"]\nnamespaces = [\"!x\"]\n{OUT}"
+    );
+    let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
+    assert_eq!(code, 2, "{stderr}");
+    let line = "error: v.toml:5:10: resources.b.match[0]: \"*.apps\" is deployments.apps, replicasets.apps, statefulsets.apps, ";
+    assert!(
+        stderr.contains(line) && stderr.contains(", as \"*.apps\" in [resources.a] is: a type belongs to one entry")
+    );
+    assert!(stderr.contains("cannot be used: 1 error, 1 warning\n"), "{stderr}");
 }
 
 #[test]
@@ -76,7 +124,7 @@ fn a_server_that_reviews_no_access_leaves_it_unknown() {
     let (code, stdout, stderr) = validate(dir.path(), &kubeconfig, &format!("[resources.w]\nmatch = [\"po\"]\n{OUT}"));
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains(" unknown "), "{stdout}");
-    assert!(stderr.contains("whether it may be listed and watched is not known: "), "{stderr}");
+    assert!(stderr.contains("not known: the server does not tell what a user may do\n"), "{stderr}");
 }
 
 #[test]
@@ -102,7 +150,20 @@ fn what_rbac_refuses_is_told_with_what_to_grant() {
     let (code, stdout, stderr) = validate(dir.path(), &kubeconfig(cluster.limited_kubeconfig()), &config);
     assert_eq!((code, stdout.matches("no list, watch").count()), (0, 2), "{stdout}{stderr}");
     let said = "warning: v.toml:2:18: resources.w.match[1]: this user may not list and watch deployments.apps: grant it by a \
-                ClusterRole with apiGroups [\"apps\"], resources [\"deployments\"], verbs [\"list\", \"watch\"], and a \
-                ClusterRoleBinding\n";
+                ClusterRole with apiGroups [\"apps\"], resources [\"deployments\"], verbs [\"list\", \"watch\"], and its binding; \
+                `deltabus rbac` prints all that is needed\n";
     assert!(stderr.contains(said), "{stderr}");
+    // of a wildcard all at once, in a namespace with its name
+    let config = format!(
+        "[resources.w]\nmatch = [\"*.apps\"]\n[resources.n]\nmatch = [\"pods\"]\nnamespaces = [\"team-a\", \"team-b\"]\n{OUT}"
+    );
+    let (code, stdout, stderr) = validate(dir.path(), &kubeconfig(cluster.limited_kubeconfig()), &config);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("5 types") && stdout.contains("no list, watch in team-a, team-b"), "{stdout}");
+    for said in [
+        "may not list and watch pods in team-a, team-b: grant it by a Role there with apiGroups [\"\"]",
+        "resources.w.match[0]: this user may not list and watch controllerrevisions.apps, daemonsets.apps, ",
+    ] {
+        assert!(stderr.contains(said), "no {said:?} in\n{stderr}");
+    }
 }

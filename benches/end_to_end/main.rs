@@ -7,12 +7,15 @@
 mod measure;
 mod process;
 mod roles;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::{env, error::Error};
 
 use self::{
     measure::{Phase, Run},
     process::{Observer, Server},
+    support::process::{ROLE_FLAG, is_asked_for, sample_size},
 };
 
 const PODS: usize = 20_000;
@@ -35,11 +38,11 @@ const ROWS: [Row; 4] = [
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     if let [flag, role, rest @ ..] = &args[..]
-        && flag == process::ROLE_FLAG
+        && flag == ROLE_FLAG
     {
         return roles::play(role, rest);
     }
-    if !is_asked_for(&args) {
+    if !is_asked_for("end_to_end", &args) {
         return Ok(());
     }
     let rounds = if sample_size(&args).is_some_and(|size| size <= 10) { 1 } else { 3 };
@@ -83,17 +86,4 @@ fn line(row: &Row, runs: &[Run]) -> String {
     let rate = median(&|run| EVENTS as f64 / run.events.wall.as_secs_f64());
     let (event, object) = (median(&|run| per(&run.events, EVENTS)), median(&|run| per(&run.sync, PODS)));
     format!("| {} | {event:.1} | {object:.1} | {resident} | {bodies} | {rate:.0} |", row.title)
-}
-
-/// Returns whether the filters among the arguments, if there are any, name this bench.
-fn is_asked_for(args: &[String]) -> bool {
-    let follows_a_flag = |at: usize| at > 0 && args[at - 1].starts_with("--");
-    let mut filters = args.iter().enumerate().filter(|(at, arg)| !arg.starts_with('-') && !follows_a_flag(*at));
-    let Some((_, first)) = filters.next() else { return true };
-    "end_to_end".contains(&**first) || filters.any(|(_, filter)| "end_to_end".contains(&**filter))
-}
-
-fn sample_size(args: &[String]) -> Option<usize> {
-    let at = args.iter().position(|arg| arg == "--sample-size")?;
-    args.get(at + 1)?.parse().ok()
 }

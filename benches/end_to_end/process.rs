@@ -1,51 +1,8 @@
-//! The other processes: started, spoken to in lines, ended.
+//! The other processes of this bench, by what they do.
 
-use std::{
-    env,
-    error::Error,
-    io::{BufRead, BufReader, Write},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::Duration,
-};
+use std::{error::Error, time::Duration};
 
-use crate::measure::Phase;
-
-/// Comes before the role a process plays.
-pub(crate) const ROLE_FLAG: &str = "--role";
-
-/// A process that plays a role; killed when dropped.
-struct Player {
-    child: Child,
-    says: BufReader<ChildStdout>,
-    hears: ChildStdin,
-}
-
-impl Player {
-    fn start(role: &str, args: &[String]) -> Result<Self, Box<dyn Error>> {
-        let mut child = Command::new(env::current_exe()?)
-            .args([ROLE_FLAG, role])
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let says = BufReader::new(child.stdout.take().ok_or("no stdout")?);
-        let hears = child.stdin.take().ok_or("no stdin")?;
-        Ok(Self { child, says, hears })
-    }
-
-    fn line(&mut self) -> Result<String, Box<dyn Error>> {
-        let mut line = String::new();
-        self.says.read_line(&mut line)?;
-        if line.is_empty() { Err("a process of the bench has ended".into()) } else { Ok(line.trim().to_owned()) }
-    }
-}
-
-impl Drop for Player {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
+use crate::{measure::Phase, support::process::Player};
 
 /// The simulated API server.
 pub(crate) struct Server {
@@ -67,7 +24,7 @@ impl Server {
 
     /// Makes it update so many pods, as fast as it can; returns once it has.
     pub(crate) fn churn(&mut self, events: usize) -> Result<(), Box<dyn Error>> {
-        writeln!(self.player.hears, "{events}")?;
+        self.player.tell(&events.to_string())?;
         self.player.line().map(drop)
     }
 }
@@ -84,9 +41,7 @@ impl Observer {
 
     /// Waits for the end of a phase.
     pub(crate) fn next_phase(&mut self) -> Result<Phase, Box<dyn Error>> {
-        let line = self.player.line()?;
-        let numbers = line.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
-        let [cpu, wall, resident, bodies] = numbers[..] else { return Err(format!("unexpected line {line:?}").into()) };
+        let [cpu, wall, resident, bodies] = self.player.numbers()?;
         Ok(Phase {
             cpu: Duration::from_nanos(cpu),
             wall: Duration::from_nanos(wall),

@@ -22,8 +22,9 @@ use kube::{
 };
 
 use crate::{
-    measure::{Phase, cpu, resident},
+    measure::Phase,
     process::report,
+    support::measure::{cpu, resident},
 };
 
 /// As `deltabus run` has it, with one handler; no HTTP server.
@@ -97,7 +98,7 @@ fn engine(url: &str, pods: u64, events: u64) -> Result<(), Box<dyn Error>> {
     let access = ClusterAccess::without_credentials(url, "bench")?;
     actix::System::new().block_on(async {
         let began = Instant::now();
-        let engine = Engine::builder(config).cluster(access).start().await?;
+        let engine = Engine::builder().config(config).cluster(access).start().await?;
         engine.wait_for_sync().await;
         let wall = began.elapsed();
         actix_rt::time::sleep(REST).await;

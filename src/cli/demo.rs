@@ -15,9 +15,12 @@ use deltabus::{
     config::{Config, HandlerOptions, Initial},
     dispatcher::{Notification, actor::Stopped},
     engine::{Engine, EngineBuilder},
-    handler::{Handler as _, stdout::Stdout},
+    handler::{
+        Handler as _,
+        stdout::{Look, Stdout},
+    },
     list_watch::kube::ClusterAccess,
-    simulator::{Simulator, SimulatorOptions, Sizes, Workload},
+    simulator::{News, Simulator, SimulatorOptions, Sizes, Workload},
 };
 use tokio::time::Instant;
 
@@ -27,12 +30,10 @@ const CONFIG: &str = r#"
     [log]
     level = "warn"
 
-    [resources.workloads]
-    match = ["pods", "deployments.apps", "replicasets.apps", "jobs.batch"]
-    index = ["spec.nodeName"]
-
     [resources.cluster]
-    match = ["nodes", "namespaces", "configmaps", "services", "customresourcedefinitions.apiextensions.k8s.io"]
+    match = ["*"]
+    exclude = ["events", "leases.coordination.k8s.io"]
+    index = ["spec.nodeName"]
 "#;
 
 const STDOUT: &str = r#"
@@ -82,12 +83,13 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let mut workload = Workload::new(args.seed);
     workload.populate(simulator.store(), Sizes::default())?;
     let living = workload.run(simulator.store().clone(), args.rate)?;
+    let news = living.news();
 
     let access = ClusterAccess::without_credentials(&simulator.url(), "demo")?;
-    let engine = Engine::builder(config).cluster(access);
+    let engine = Engine::builder().config(config).cluster(access);
     let url = simulator.url();
     let outcome = if on_terminal {
-        run_with_table(engine, &url)
+        run_with_table(engine, &url, news)
     } else {
         run::block_on(|| engine, |engine| say_where(engine.addresses().first(), &url))
     };
@@ -103,23 +105,29 @@ fn say_where(http: Option<&SocketAddr>, api_server: &str) {
     report::note(&format!("the embedded API server: kubectl --server {api_server} get pods -A"));
 }
 
-/// Runs with a live table: events of the last moment above, a line for each resource below.
-fn run_with_table(engine: EngineBuilder, url: &str) -> anyhow::Result<()> {
+/// Runs with a live table, which shows the newest events too.
+fn run_with_table(engine: EngineBuilder, url: &str, news: News) -> anyhow::Result<()> {
     let options = HandlerOptions { initial: Initial::Skip, ..HandlerOptions::default() };
     let started = Instant::now();
     let registry = Rc::new(OnceCell::new());
     let of_engine = Rc::clone(&registry);
+    let recent = table::Recent::default();
+    let shown = recent.clone();
     run::block_on(
         move || {
-            let lines = Stdout::new(Encoder::new("demo", ""));
+            let lines = Stdout::to(Box::new(recent), Look::of_stdout(), Encoder::new("demo", ""));
             engine.handler("screen", options, Screen { lines }.start().recipient())
         },
         |engine| {
-            let http =
-                engine.addresses().first().map(|http| format!("reads: http://{http}/v1/resources")).unwrap_or_default();
-            let footer = [http, format!("cluster: kubectl --server {url} get pods -A"), "ctrl-c stops".to_owned()];
+            let http = engine.addresses().first().map(ToString::to_string).unwrap_or_default();
+            let footer = vec![
+                format!("reads:   http://{http}/v1/resources  http://{http}/api/v1/pods"),
+                format!("cluster: kubectl --server {url} get pods -A"),
+                "ctrl-c stops".to_owned(),
+            ];
             of_engine.get_or_init(|| Arc::clone(engine.registry()));
-            actix_rt::spawn(table::draw(Arc::clone(engine.registry()), footer.to_vec()));
+            let surroundings = table::Surroundings { recent: shown, news, footer };
+            actix_rt::spawn(table::draw(Arc::clone(engine.registry()), surroundings));
         },
     )?;
     if let Some(registry) = registry.get() {
@@ -131,7 +139,7 @@ fn run_with_table(engine: EngineBuilder, url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints events above the table.
+/// Writes events where the table finds them.
 struct Screen {
     lines: Stdout,
 }
@@ -145,5 +153,18 @@ impl Handler<Notification> for Screen {
 
     fn handle(&mut self, notification: Notification, _ctx: &mut Self::Context) -> Self::Result {
         self.lines.deliver(&notification).map_err(|error| Stopped(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demo_watches_the_types_that_come_and_go() {
+        Config::from_toml_str(CONFIG).unwrap();
+        for seasonal in Workload::seasonal_types() {
+            assert!(CONFIG.contains(&format!("\"{seasonal}\"")) || CONFIG.contains("\"*\""), "{seasonal}");
+        }
     }
 }

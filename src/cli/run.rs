@@ -8,12 +8,15 @@ use std::{
 use actix::System;
 use clap::Args;
 use deltabus::{
-    config::{Config, Initial, Loaded},
-    engine::{Engine, EngineBuilder, EngineError, RunningEngine, StopReport},
+    config::{Config, ConfigErrors, Initial, Loaded},
+    engine::{
+        Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport, reload::ConfigFiles,
+    },
     handler::status::{HandlerState, HandlerView},
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
+    task::spawn_blocking,
     time::sleep,
 };
 
@@ -24,7 +27,15 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// How often is looked whether anybody reads stdout.
 const LOOK_AT_HANDLERS: Duration = Duration::from_millis(200);
 
+/// How often is looked whether the configuration has changed.
+const LOOK_AT_FILES: Duration = Duration::from_secs(1);
+/// How soon is looked whether a change is complete.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// Runs the engine: watches, caches, and sends changes.
+///
+/// Changed files are applied while it runs, unless `[reload] watch` is false, and on SIGHUP; files with a mistake are
+/// reported, and what runs goes on.
 ///
 /// SIGTERM or ctrl-c stops it: what was accepted is delivered, within `shutdown_timeout`; a second one stops at once.
 /// Where stdout is the only handler, it also ends when nobody reads that any more.
@@ -36,14 +47,16 @@ pub(crate) struct RunArgs {
 
 /// Runs the engine until it is told to stop.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let files = args.config.files();
     let Loaded { config, warnings, .. } = args.config.load()?;
     terminal::start(&config.log);
     report::warnings(&warnings);
     hint_at_silence(&config);
     let started = |engine: &RunningEngine| {
         actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
+        actix_rt::spawn(follow(files, engine.handle()));
     };
-    block_on(|| Engine::builder(config), started)?;
+    block_on(|| Engine::builder().config(config), started)?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -62,6 +75,70 @@ pub(crate) fn block_on(
     })
 }
 
+/// Applies what becomes of the files.
+async fn follow(mut files: ConfigFiles, engine: EngineHandle) {
+    let mut hangup = match signal(SignalKind::hangup()) {
+        Ok(hangup) => hangup,
+        Err(error) => return tracing::error!(%error, "SIGHUP cannot be heard, changed files are not applied"),
+    };
+    let mut pause = LOOK_AT_FILES;
+    loop {
+        let asked = tokio::select! {
+            _ = hangup.recv() => true,
+            () = sleep(pause) => false,
+        };
+        if !asked && !engine.config().reload.watch {
+            continue;
+        }
+        let looked = spawn_blocking(move || {
+            let loaded = (asked || files.has_changed()).then(|| files.load());
+            (files, loaded)
+        });
+        let loaded = match looked.await {
+            Ok((kept, loaded)) => {
+                files = kept;
+                loaded
+            }
+            Err(error) => return tracing::error!(%error, "changed files are not applied any more"),
+        };
+        pause = if files.is_settling() { LOOK_AGAIN } else { LOOK_AT_FILES };
+        if let Some(loaded) = loaded {
+            apply(loaded, &engine);
+        }
+    }
+}
+
+/// Applies a configuration, or says why not.
+fn apply(loaded: Result<Loaded, ConfigErrors>, engine: &EngineHandle) {
+    let Loaded { config, warnings, .. } = match loaded {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            engine.registry().reloads().refused();
+            for finding in &errors.errors {
+                tracing::error!(%finding, "the changed configuration is wrong");
+            }
+            return tracing::error!(
+                errors = errors.errors.len(),
+                "refused the changed configuration, going on as before"
+            );
+        }
+    };
+    for finding in &warnings {
+        tracing::warn!(%finding, "the changed configuration is odd");
+    }
+    let log = config.log.clone();
+    match engine.apply(config) {
+        Ok(Applied { needs_restart }) => {
+            terminal::change_level(&log);
+            for option in needs_restart {
+                tracing::warn!(option, "has changed and takes effect at the next start only");
+            }
+            tracing::info!("applied the changed configuration");
+        }
+        Err(error) => tracing::error!(%error, "refused the changed configuration, going on as before"),
+    }
+}
+
 /// Why an engine is stopped.
 enum Cause {
     Asked,
@@ -70,8 +147,8 @@ enum Cause {
 }
 
 /// Waits for a reason to stop, then stops the engine and says what it left.
-async fn until_told_to_stop(mut engine: RunningEngine) -> anyhow::Result<()> {
-    let cause = cause_to_stop(&mut engine).await?;
+async fn until_told_to_stop(engine: RunningEngine) -> anyhow::Result<()> {
+    let cause = cause_to_stop(&engine).await?;
     if !matches!(cause, Cause::NobodyReads) {
         tracing::info!("stopping: what was accepted is delivered first; a second signal stops at once");
     }
@@ -98,7 +175,7 @@ async fn until_told_to_stop(mut engine: RunningEngine) -> anyhow::Result<()> {
     }
 }
 
-async fn cause_to_stop(engine: &mut RunningEngine) -> io::Result<Cause> {
+async fn cause_to_stop(engine: &RunningEngine) -> io::Result<Cause> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     loop {
         tokio::select! {

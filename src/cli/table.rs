@@ -1,35 +1,124 @@
-//! The live table of `deltabus demo`: a line for each type, below the newest events.
+//! What `deltabus demo` draws on a terminal: what just happened, a line for each type, the newest events, where to look.
+//!
+//! One frame a quarter of a second, in one write, within the terminal's width and height.
 
-use std::{collections::VecDeque, fmt::Write as _, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io::{self, Write},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anstyle::{AnsiColor, Style};
+use console::Term;
 use deltabus::{
     registry::Registry,
+    simulator::News,
     status::{UnitState, UnitView},
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use tokio::time::interval;
+use tokio::time::{Instant, sleep};
 
 use super::terminal::{SCREEN, colours};
 
-/// How often the table is drawn.
-const REDRAW: Duration = Duration::from_millis(500);
-/// Draws that a rate is taken over: five seconds.
-const WINDOW: usize = 10;
+/// How often a frame is drawn.
+const REDRAW: Duration = Duration::from_millis(250);
+/// How often is looked whether everything is synced, before it is.
+const LOOK: Duration = Duration::from_millis(20);
+/// Frames that a rate is taken over: five seconds.
+const WINDOW: usize = 20;
+/// What is left of a type's score after a frame; half of it after some seven seconds.
+const FADE: f64 = 0.975;
+/// Lines of news and of events, where there is room.
+const NEWS_MAX: usize = 3;
+const EVENTS_MAX: usize = 5;
+/// Rows of types that are worth more than events are.
+const ROWS_WANTED: usize = 12;
+/// Where the terminal does not tell its size: columns and lines.
+const SIZE: (usize, usize) = (80, 24);
+
+/// The newest events as lines, shared by the handler that writes them and the frame that shows them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recent(Arc<Mutex<VecDeque<String>>>);
+
+impl Recent {
+    fn newest(&self, count: usize) -> Vec<String> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().skip(lines.len().saturating_sub(count)).cloned().collect()
+    }
+}
+
+impl Write for Recent {
+    /// Takes whole lines.
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let surplus = (lines.len() + EVENTS_MAX).saturating_sub(2 * EVENTS_MAX);
+        lines.drain(..surplus);
+        let newest = String::from_utf8_lossy(text);
+        let all: Vec<&str> = newest.lines().collect();
+        lines.extend(all[all.len().saturating_sub(EVENTS_MAX)..].iter().map(|line| (*line).to_owned()));
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is shown beside the types.
+pub(crate) struct Surroundings {
+    /// The newest events.
+    pub(crate) recent: Recent,
+    /// What happens in the cluster.
+    pub(crate) news: News,
+    /// Where to look further.
+    pub(crate) footer: Vec<String>,
+}
 
 /// Draws until the screen is cleared.
-pub(crate) async fn draw(registry: Arc<Registry>, footer: Vec<String>) {
+pub(crate) async fn draw(registry: Arc<Registry>, surroundings: Surroundings) {
     let style = ProgressStyle::with_template("{msg}").expect("the template is right");
     let bar = SCREEN.add(ProgressBar::new_spinner().with_style(style));
-    let mut history = VecDeque::new();
-    let mut tick = interval(REDRAW);
+    let (mut board, mut size) = (Board::default(), terminal_size());
+    let started = Instant::now();
+    let mut synced = None;
+    let mut next = started;
     loop {
-        tick.tick().await;
-        let views = registry.views();
-        history.push_front(views.iter().map(events).collect::<Vec<u64>>());
-        history.truncate(WINDOW + 1);
-        bar.set_message(table(&views, &history, &footer, colours()));
+        if synced.is_none() && registry.unready().is_empty() {
+            synced = Some(started.elapsed());
+            next = Instant::now();
+        }
+        if Instant::now() >= next {
+            next += REDRAW;
+            board.update(registry.views());
+            let now = terminal_size();
+            if now != size {
+                wipe();
+                size = now;
+            }
+            let frame = Frame {
+                synced,
+                news: surroundings.news.latest(),
+                events: surroundings.recent.newest(EVENTS_MAX),
+                footer: &surroundings.footer,
+                colours: colours(),
+            };
+            bar.set_message(frame.text(&board, size));
+        }
+        let pause = if synced.is_none() { LOOK } else { next.saturating_duration_since(Instant::now()) };
+        sleep(pause).await;
     }
+}
+
+fn terminal_size() -> (usize, usize) {
+    let size = Term::stderr().size_checked();
+    size.map_or(SIZE, |(lines, columns)| (usize::from(columns).max(20), usize::from(lines).max(8)))
+}
+
+/// Empties the screen: lines that were drawn for another width are broken in ways that only the terminal knows.
+fn wipe() {
+    drop(SCREEN.clear()); // the terminal may be gone
+    drop(Term::stderr().clear_screen());
 }
 
 /// Returns how many changes of a type were applied.
@@ -37,35 +126,177 @@ pub(crate) fn events(view: &UnitView) -> u64 {
     view.events.added + view.events.updated + view.events.deleted + view.events.removed
 }
 
-/// Words the table; `history` are the counts of events at this and earlier draws, newest first.
-fn table(views: &[UnitView], history: &VecDeque<Vec<u64>>, footer: &[String], colours: bool) -> String {
-    let style = |style: Style| if colours { style } else { Style::new() };
-    let (bold, dim) = (style(Style::new().bold()), style(Style::new().dimmed()));
-    let mut text = format!("\n{bold}{}{bold:#}\n", row(["RESOURCE", "STATE", "OBJECTS", "KIB", "EVENTS", "PER S"]));
-    let mut totals = [0; 3];
-    let mut rate_of_all = 0.0;
-    for (i, view) in views.iter().enumerate() {
-        let numbers = [view.objects, view.bytes / 1024, events(view)];
-        let rate = rate(history, i);
-        rate_of_all += rate;
-        totals = [0, 1, 2].map(|column| totals[column] + numbers[column]);
-        let [objects, kib, events] = numbers.map(|number| number.to_string());
-        let line = row([&view.plural, view.state.as_str(), &objects, &kib, &events, &format!("{rate:.1}")]);
-        let colour = style(colour_of(view.state));
-        writeln!(text, "{colour}{line}{colour:#}").expect("writing to a string succeeds");
-    }
-    let [objects, kib, events] = totals.map(|number| number.to_string());
-    let sum = row(["all", "", &objects, &kib, &events, &format!("{rate_of_all:.1}")]);
-    writeln!(text, "{bold}{sum}{bold:#}").expect("writing to a string succeeds");
-    for line in footer {
-        write!(text, "\n{dim}{line}{dim:#}").expect("writing to a string succeeds");
-    }
-    text
+/// The types in the order of their activity, with what they did of late.
+#[derive(Default)]
+struct Board {
+    rows: Vec<Row>,
 }
 
-/// Aligns a row within 80 columns.
-fn row([resource, state, objects, kib, events, rate]: [&str; 6]) -> String {
-    format!("{resource:<27.27} {state:<12} {objects:>8} {kib:>8} {events:>9} {rate:>8}")
+struct Row {
+    view: UnitView,
+    /// Counts of events at this and earlier frames, newest first.
+    counts: VecDeque<u64>,
+    /// Events of late, fading.
+    score: f64,
+}
+
+impl Board {
+    /// Takes the present state. A type rises only past one that is clearly less active, so that rows do not dance.
+    fn update(&mut self, views: Vec<UnitView>) {
+        let mut before: Vec<Row> = std::mem::take(&mut self.rows);
+        let mut new = Vec::new();
+        let mut kept: Vec<(usize, Row)> = Vec::new();
+        for view in views {
+            let is_it = |row: &Row| {
+                (&row.view.name, &row.view.api_version, &row.view.plural)
+                    == (&view.name, &view.api_version, &view.plural)
+            };
+            match before.iter().position(is_it) {
+                Some(at) => kept.push((at, Row { view, ..before[at].take() })),
+                None => new.push(Row { view, counts: VecDeque::new(), score: 0.0 }),
+            }
+        }
+        kept.sort_by_key(|(at, _)| *at);
+        self.rows = kept.into_iter().map(|(_, row)| row).chain(new).collect();
+        for row in &mut self.rows {
+            row.count();
+        }
+        for at in (1..self.rows.len()).rev() {
+            let (above, below) = (&self.rows[at - 1], &self.rows[at]);
+            if below.score > above.score * 1.25 + 0.5 {
+                self.rows.swap(at - 1, at);
+            }
+        }
+        self.rows.sort_by_key(Row::is_waiting);
+    }
+}
+
+impl Row {
+    fn take(&mut self) -> Self {
+        let (counts, score) = (std::mem::take(&mut self.counts), self.score);
+        Self { view: self.view.clone(), counts, score }
+    }
+
+    /// Counts what was new in this frame; not the first list, which says nothing of activity.
+    fn count(&mut self) {
+        let now = events(&self.view);
+        if !self.view.synced {
+            self.counts.clear();
+            return;
+        }
+        let fresh = self.counts.front().map_or(0, |before| now.saturating_sub(*before));
+        self.score = self.score * FADE + f64::from(u32::try_from(fresh).unwrap_or(u32::MAX));
+        self.counts.push_front(now);
+        self.counts.truncate(WINDOW + 1);
+    }
+
+    /// Returns the events a second of late.
+    fn rate(&self) -> f64 {
+        let (Some(newest), Some(oldest)) = (self.counts.front(), self.counts.back()) else { return 0.0 };
+        let events = u32::try_from(newest.saturating_sub(*oldest)).unwrap_or(u32::MAX);
+        let frames = u32::try_from(self.counts.len() - 1).unwrap_or(1).max(1);
+        f64::from(events) / (REDRAW * frames).as_secs_f64()
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.view.state == UnitState::Waiting
+    }
+
+    /// Names the type: with its group, unless that is one of Kubernetes' own.
+    fn name(&self) -> String {
+        let group = self.view.api_version.split_once('/').map_or("", |(group, _)| group);
+        if group.contains('.') && !group.ends_with(".k8s.io") {
+            format!("{}.{group}", self.view.plural)
+        } else {
+            self.view.plural.clone()
+        }
+    }
+}
+
+/// What is drawn beside the board.
+struct Frame<'a> {
+    /// After how long everything was synced.
+    synced: Option<Duration>,
+    /// Newest last, as `events`.
+    news: Vec<String>,
+    events: Vec<String>,
+    footer: &'a [String],
+    colours: bool,
+}
+
+impl Frame<'_> {
+    /// Words the frame within so many columns and lines.
+    fn text(&self, board: &Board, (columns, lines): (usize, usize)) -> String {
+        let style = |style: Style| if self.colours { style } else { Style::new() };
+        let (bold, dim) = (style(Style::new().bold()), style(Style::new().dimmed()));
+        let paint = |style: Style, text: &str| format!("{style}{text}{style:#}");
+        // The terminal's own ^C moves everything up by a line: what then stays behind is the first, empty one.
+        let mut frame = vec![String::new(), paint(bold, &self.title(board))];
+        let room = lines.saturating_sub(1 + frame.len() + 2 + self.footer.len() + 1);
+        let news = self.news.len().min(NEWS_MAX).min(room.saturating_sub(4));
+        let room = room.saturating_sub(news);
+        let wanted = board.rows.len().min(ROWS_WANTED + 1);
+        let events = self.events.len().min(EVENTS_MAX).min(room.saturating_sub(wanted + 1));
+        let room = room.saturating_sub(if events > 0 { events + 1 } else { 0 });
+        for (at, news) in self.news.iter().rev().take(news).enumerate() {
+            let newest = style(AnsiColor::Cyan.on_default());
+            frame.push(paint(
+                if at == 0 { newest } else { dim },
+                &format!("{} {news}", if at == 0 { '>' } else { ' ' }),
+            ));
+        }
+        frame.push(String::new());
+        frame.push(paint(bold, &cells(columns, ["RESOURCE", "STATE", "OBJECTS", "KIB", "EVENTS", "PER S"])));
+        let shown = if board.rows.len() <= room { board.rows.len() } else { room.saturating_sub(1) };
+        for row in &board.rows[..shown] {
+            frame.push(paint(style(colour_of(row.view.state)), &row_text(columns, row)));
+        }
+        if shown < board.rows.len() {
+            frame.push(paint(dim, &rest(&board.rows[shown..])));
+        }
+        if events > 0 {
+            frame.push(String::new());
+            frame.extend(self.events[self.events.len() - events..].iter().cloned());
+        }
+        frame.push(String::new());
+        frame.extend(self.footer.iter().map(|line| paint(dim, line)));
+        let cut = |line: &String| console::truncate_str(line, columns.saturating_sub(1), "…").into_owned();
+        frame.iter().map(cut).collect::<Vec<_>>().join("\n")
+    }
+
+    fn title(&self, board: &Board) -> String {
+        let there = board.rows.iter().filter(|row| !row.is_waiting());
+        let (types, objects) = (there.clone().count(), there.clone().map(|row| row.view.objects).sum::<u64>());
+        let rate: f64 = there.map(Row::rate).sum();
+        let synced = if let Some(after) = self.synced {
+            format!("all synced after {:.2} s", after.as_secs_f64())
+        } else {
+            let synced = board.rows.iter().filter(|row| row.view.synced).count();
+            format!("{synced} of {types} synced")
+        };
+        format!("deltabus demo: {types} types, {objects} objects, {rate:.0} events/s; {synced}")
+    }
+}
+
+fn row_text(columns: usize, row: &Row) -> String {
+    let [objects, kib, events] =
+        [row.view.objects, row.view.bytes / 1024, events(&row.view)].map(|number| number.to_string());
+    cells(columns, [&row.name(), row.view.state.as_str(), &objects, &kib, &events, &format!("{:.1}", row.rate())])
+}
+
+/// Sums what there is no room for.
+fn rest(rows: &[Row]) -> String {
+    let waiting = rows.iter().filter(|row| row.is_waiting()).count();
+    let objects: u64 = rows.iter().map(|row| row.view.objects).sum();
+    let rate: f64 = rows.iter().map(Row::rate).sum();
+    let wait = if waiting == 0 { String::new() } else { format!("; {waiting} wait for their type") };
+    format!("and {} more types, {objects} objects, {rate:.1} events/s{wait}", rows.len() - waiting)
+}
+
+/// Aligns a row; the first column takes what a wide terminal leaves.
+fn cells(columns: usize, [resource, state, objects, kib, events, rate]: [&str; 6]) -> String {
+    let first = columns.saturating_sub(50).clamp(18, 40);
+    format!("{resource:<first$.first$} {state:<12} {objects:>8} {kib:>7} {events:>8} {rate:>7}")
 }
 
 fn colour_of(state: UnitState) -> Style {
@@ -77,39 +308,89 @@ fn colour_of(state: UnitState) -> Style {
     }
 }
 
-/// Returns the events a second of the type in row `i`.
-fn rate(history: &VecDeque<Vec<u64>>, i: usize) -> f64 {
-    let count = |counts: &Vec<u64>| counts.get(i).copied();
-    let Some(newest) = history.front().and_then(count) else { return 0.0 };
-    let known = history.iter().enumerate().rev().find_map(|(draws, counts)| Some((draws, count(counts)?)));
-    let (draws, oldest) = known.unwrap_or((0, newest));
-    let events = u32::try_from(newest.saturating_sub(oldest)).unwrap_or(u32::MAX);
-    let seconds = REDRAW * u32::try_from(draws.max(1)).unwrap_or(1);
-    f64::from(events) / seconds.as_secs_f64()
-}
-
 #[cfg(test)]
 mod tests {
     use deltabus::status::UnitStatus;
 
     use super::*;
 
+    fn view(plural: &str, updated: u64, state: UnitState) -> UnitView {
+        let mut view = UnitStatus::waiting("e", plural).view();
+        view.api_version = "v1".to_owned();
+        (view.events.updated, view.objects, view.bytes, view.state) = (updated, 123_456, 1 << 30, state);
+        view.synced = true;
+        view
+    }
+
+    fn frame(footer: &[String], colours: bool) -> Frame<'_> {
+        let news = ["first", "second", "third", "fourth"].map(str::to_owned).to_vec();
+        let events = vec!["12:00:00 ~ shop-1/pod/web-0-abc  v4711".to_owned(); 9];
+        Frame { synced: Some(Duration::from_millis(210)), news, events, footer, colours }
+    }
+
+    fn board(types: usize) -> Board {
+        let mut board = Board::default();
+        board.update((0..types).map(|number| view(&format!("kind{number:02}s"), 0, UnitState::Watching)).collect());
+        board
+    }
+
     #[test]
-    fn the_table_is_aligned_within_80_columns() {
-        let view = |plural: &str| {
-            let mut view = UnitStatus::waiting("e", plural).view();
-            view.events.updated = 40;
-            (view.objects, view.bytes, view.state) = (123_456, 1 << 30, UnitState::BackingOff);
-            view
-        };
-        let views = [view("pods"), view("customresourcedefinitions.apiextensions.k8s.io")];
-        let history = VecDeque::from([vec![40, 40], vec![30, 40], vec![20, 40]]);
-        let text = table(&views, &history, &["footer".to_owned()], false);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 7, "{text}");
-        let widths: Vec<usize> = lines[1..5].iter().map(|line| line.chars().count()).collect();
-        assert!(widths.iter().all(|width| *width == widths[0] && *width <= 80), "{widths:?}\n{text}");
-        assert!(lines[2].ends_with(" 20.0") && lines[3].ends_with(" 0.0") && lines[4].contains("246912"), "{text}");
-        assert!(!text.contains('\x1b') && table(&views, &history, &[], true).contains('\x1b'));
+    fn a_frame_fits_every_terminal_and_wastes_none() {
+        let footer = ["reads: http://127.0.0.1:8080/v1/resources", "cluster", "ctrl-c stops"].map(str::to_owned);
+        for columns in [20, 40, 80, 200] {
+            for lines in [8, 12, 16, 24, 40, 100] {
+                for types in [1, 5, 31, 300] {
+                    let text = frame(&footer, true).text(&board(types), (columns, lines));
+                    let drawn: Vec<_> = text.lines().collect();
+                    let plain = console::strip_ansi_codes(&text).into_owned();
+                    let widest = plain.lines().map(|line| line.chars().count()).max().unwrap();
+                    assert!(widest < columns, "{widest} of {columns} columns\n{text}");
+                    assert!(drawn.len() < lines || lines < 12, "{} of {lines} lines\n{text}", drawn.len());
+                    let shown = plain.matches(" watching").count();
+                    assert!(columns < 80 || shown == types || drawn.len() + 1 == lines || lines < 12, "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_most_active_types_stand_first_and_the_rest_is_summed() {
+        let mut board = board(30);
+        for frame in 1..10 {
+            let updated = |number: u64| if number == 25 { frame * 10 } else { u64::from(number == 3) * frame };
+            let views = (0..30).map(|number| view(&format!("kind{number:02}s"), updated(number), UnitState::Watching));
+            board.update(views.collect());
+        }
+        let text = frame(&[], false).text(&board, (80, 24));
+        let rows: Vec<_> = text.lines().filter(|line| line.starts_with("kind")).collect();
+        assert!(rows[0].starts_with("kind25s") && rows[0].ends_with(" 40.0"), "{text}");
+        assert!(rows[1].starts_with("kind03s"), "{text}");
+        let rest = format!("and {} more types", 30 - rows.len());
+        assert!(text.contains(&rest) && rows.len() >= 12, "{text}");
+        assert!(text.contains("> fourth") && text.contains("synced after 0.21 s") && !text.contains('\x1b'), "{text}");
+    }
+
+    #[test]
+    fn a_type_that_goes_leaves_the_others_in_their_places() {
+        let mut board = board(4);
+        board.update([0, 2, 3].map(|number| view(&format!("kind{number:02}s"), 0, UnitState::Watching)).to_vec());
+        let mut coming = view("later", 0, UnitState::Waiting);
+        coming.api_version.clear();
+        let mut views: Vec<_> = board.rows.iter().map(|row| row.view.clone()).collect();
+        views.insert(0, coming);
+        board.update(views);
+        let names: Vec<_> = board.rows.iter().map(Row::name).collect();
+        assert_eq!(names, ["kind00s", "kind02s", "kind03s", "later"]);
+    }
+
+    #[test]
+    fn the_newest_events_are_kept() {
+        let mut recent = Recent::default();
+        for batch in 0..100 {
+            let lines: Vec<_> = (0..batch).map(|line| format!("{batch}.{line}\n")).collect();
+            recent.write_all(lines.concat().as_bytes()).unwrap();
+        }
+        assert_eq!(recent.newest(2), ["99.97", "99.98"]);
+        assert!(recent.newest(1000).len() <= 2 * EVENTS_MAX);
     }
 }

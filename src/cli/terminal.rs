@@ -3,7 +3,7 @@
 use std::{
     fmt,
     io::{self, IsTerminal as _, Write},
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, OnceLock},
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use tracing_subscriber::{
     EnvFilter,
     fmt::{MakeWriter, format::Writer, time::FormatTime},
     layer::SubscriberExt as _,
+    reload,
     util::SubscriberInitExt as _,
 };
 
@@ -27,6 +28,9 @@ const REDRAW: Duration = Duration::from_millis(120);
 
 /// What is drawn on stderr; hidden where that is no terminal. Log lines go above it.
 pub(crate) static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Replaces the filter of the log.
+static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
 
 /// Writes whole lines to stderr, above whatever is drawn there.
 #[derive(Clone, Copy, Debug)]
@@ -74,14 +78,9 @@ pub(crate) fn start(log: &Log) {
     if io::stdout().is_terminal() && io::stderr().is_terminal() {
         stdout::redirect(|| Box::new(StdoutAboveTheBars));
     }
-    let level = match log.level {
-        LogLevel::Error => "error",
-        LogLevel::Warn => "warn",
-        LogLevel::Info => "info",
-        LogLevel::Debug => "debug",
-        LogLevel::Trace => "trace",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let (filter, handle) = reload::Layer::new(filter(log));
+    let set_filter = move |filter| drop(handle.reload(filter)); // the subscriber lives as long as the process
+    SET_FILTER.get_or_init(|| Box::new(set_filter));
     let terminal = io::stderr().is_terminal();
     let json = log.format == LogFormat::Json || log.format == LogFormat::Auto && !terminal;
     let layer = tracing_subscriber::fmt::layer().with_writer(AboveTheBars).with_target(false);
@@ -95,6 +94,24 @@ pub(crate) fn start(log: &Log) {
         let place = panic.location().map(ToString::to_string);
         tracing::error!(place, panic = panic.payload_as_str(), "panicked");
     }));
+}
+
+/// Logs at another level from now on; `RUST_LOG` overrides it as at the start.
+pub(crate) fn change_level(log: &Log) {
+    if let Some(set) = SET_FILTER.get() {
+        set(filter(log));
+    }
+}
+
+fn filter(log: &Log) -> EnvFilter {
+    let level = match log.level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level))
 }
 
 /// The time of day, as events on a terminal have it.

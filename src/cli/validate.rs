@@ -1,20 +1,21 @@
 //! `deltabus validate`: every mistake of a configuration at once, with what the API server has to say about it.
 
-use std::{
-    collections::HashMap,
-    io::{self, Write as _},
-};
+use std::io::{self, Write as _};
 
-use anyhow::Context as _;
 use clap::Args;
 use deltabus::{
-    config::{ConfigErrors, Finding, Loaded, OnMissing},
-    discovery::{self, Access, Catalog, Resolution},
-    list_watch::kube::ClusterAccess,
+    config::{ConfigErrors, Finding, Loaded, OnMissing, Resource, TypePattern},
+    discovery::{self, Catalog, Conflict, Owned, Resolution, Selection, Unmatched},
     object::ResourceType,
 };
 
-use super::{ConfigArgs, report};
+use super::{
+    ConfigArgs, report,
+    server::{Rights, Server},
+};
+
+/// How many types are named where many are at fault.
+const NAMED_MAX: usize = 8;
 
 /// Checks a configuration: every mistake at once, with file, line, key and the nearest right name.
 ///
@@ -44,21 +45,14 @@ pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
 }
 
 fn ask_the_server(loaded: &Loaded) -> anyhow::Result<()> {
-    let cannot = "the API server cannot be asked, --offline checks without it";
-    let access = ClusterAccess::load(&loaded.config.kube.access()).context(cannot)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let verdict = runtime.block_on(async {
-        let client = access.client().context(cannot)?;
-        let catalog = discovery::discover(&client).await.with_context(|| {
-            format!("the API server {} cannot be asked, --offline checks without it", access.server_url())
-        })?;
-        let mut verdict = judge(loaded, &catalog);
-        for claim in &mut verdict.claims {
-            claim.access =
-                Some(discovery::allowed(&client, &claim.resource, None).await.map_err(|error| error.to_string()));
-        }
-        anyhow::Ok(verdict)
-    })?;
+    let server = Server::of(&loaded.config.kube, ", --offline checks without it")?;
+    let mut verdict = judge(loaded, &server.catalog()?);
+    let types: Vec<_> = verdict.claims.iter().map(|claim| (&claim.resource, entry(loaded, &claim.entry))).collect();
+    let rights = server.rights(&types)?;
+    for (claim, rights) in verdict.claims.iter_mut().zip(rights) {
+        claim.rights = rights;
+    }
+    verdict.refusals(loaded);
     verdict.tell(loaded)
 }
 
@@ -71,85 +65,177 @@ struct Verdict {
     claims: Vec<Claim>,
 }
 
-/// A pattern that means a type.
+/// A type that an entry watches.
 struct Claim {
     entry: String,
-    pattern: String,
-    /// Where the pattern stands: its position in `match`.
-    element: String,
+    /// Position in the entry's `match`.
+    pattern: usize,
     resource: ResourceType,
-    /// What this user may do with the type, or why that is not known.
-    access: Option<Result<Access, String>>,
+    rights: Rights,
 }
 
 /// Holds every pattern against what is served.
 fn judge(loaded: &Loaded, catalog: &Catalog) -> Verdict {
+    let resources = &loaded.config.resources;
+    let wanted: Vec<_> = resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+    let selection = discovery::select(catalog, &wanted);
     let mut verdict = Verdict::default();
-    for (entry, resource) in &loaded.config.resources {
-        for (i, pattern) in resource.patterns.iter().enumerate() {
-            let element = format!("[{i}]");
-            let finding = |message: String| loaded.finding(&["resources", entry, "match", &element], message);
-            let resolution = catalog.resolve(pattern.pattern());
-            match (&resolution, resource.options.on_missing) {
-                (Resolution::Found(resource), _) => verdict.claims.push(Claim {
-                    entry: entry.clone(),
-                    pattern: pattern.to_string(),
-                    element,
-                    resource: resource.clone(),
-                    access: None,
-                }),
-                (Resolution::Missing { .. }, OnMissing::Wait) => {
-                    verdict.notes.push(finding(format!("\"{pattern}\" will be waited for: {}", resolution.why_not())));
-                }
-                (Resolution::Missing { .. }, OnMissing::Warn) => {
-                    verdict.warnings.push(finding(format!("\"{pattern}\" is left out: {}", resolution.why_not())));
-                }
-                _ => verdict.errors.push(finding(format!("\"{pattern}\": {}", resolution.why_not()))),
-            }
-        }
+    for Owned { entry, pattern, resource } in &selection.owned {
+        verdict.claims.push(Claim {
+            entry: entry.clone(),
+            pattern: *pattern,
+            resource: resource.clone(),
+            rights: Rights::default(),
+        });
     }
-    verdict.find_conflicts(loaded);
+    for Unmatched { entry, pattern, resolution } in &selection.unmatched {
+        verdict.unmatched(loaded, entry, *pattern, resolution);
+    }
+    verdict.overlaps(loaded, &selection);
+    verdict.excludes(loaded, &selection);
+    verdict.namespaces_of_nothing(loaded);
+    verdict.left_to_others(loaded, &selection);
     verdict
 }
 
+fn entry<'a>(loaded: &'a Loaded, name: &str) -> Option<&'a Resource> {
+    loaded.config.resources.get(name)
+}
+
+/// Returns a pattern as it was written.
+fn spelt<'a>(loaded: &'a Loaded, name: &str, position: usize) -> &'a str {
+    entry(loaded, name).and_then(|entry| entry.patterns.get(position)).map_or("", TypePattern::as_str)
+}
+
+fn finding(loaded: &Loaded, entry: &str, pattern: usize, message: String) -> Finding {
+    loaded.finding(&["resources", entry, "match", &format!("[{pattern}]")], message)
+}
+
 impl Verdict {
-    /// Finds the types that several patterns name (D12): a mistake between entries, odd within one.
-    fn find_conflicts(&mut self, loaded: &Loaded) {
-        let name = |claim: &Claim| format!("resources.{}.match{}", claim.entry, claim.element);
-        let claims: HashMap<String, &Claim> = self.claims.iter().map(|claim| (name(claim), claim)).collect();
-        let named: Vec<_> = self.claims.iter().map(|claim| (name(claim), &claim.resource)).collect();
-        for conflict in discovery::conflicts(named.iter().map(|(name, resource)| (&**name, *resource))) {
-            let (Some(first), Some(second)) = (claims.get(&conflict.first), claims.get(&conflict.second)) else {
-                continue;
-            };
-            let keys = ["resources", &*second.entry, "match", &*second.element];
-            let (pattern, other, resource) = (&second.pattern, &first.pattern, &conflict.resource);
-            if first.entry == second.entry {
-                let message = format!("\"{pattern}\" is {resource}, as \"{other}\" is: one of them is enough");
-                self.warnings.push(loaded.finding(&keys, message));
-            } else {
-                let message = format!(
-                    "\"{pattern}\" is {resource}, as \"{other}\" in [resources.{}] is: a type belongs to one entry",
-                    first.entry
-                );
-                self.errors.push(loaded.finding(&keys, message));
+    fn unmatched(&mut self, loaded: &Loaded, name: &str, pattern: usize, resolution: &Resolution) {
+        let (text, why) = (spelt(loaded, name, pattern), resolution.why_not());
+        let finding = |message: String| finding(loaded, name, pattern, message);
+        let on_missing = entry(loaded, name).map(|entry| entry.options.on_missing);
+        match (resolution, on_missing) {
+            (Resolution::Missing { .. }, Some(OnMissing::Wait)) | (Resolution::Empty { .. }, _) => {
+                self.notes.push(finding(format!("\"{text}\" will be waited for: {why}")));
             }
+            (Resolution::Missing { .. }, Some(OnMissing::Warn)) => {
+                self.warnings.push(finding(format!("\"{text}\" is left out: {why}")));
+            }
+            (Resolution::Excluded { .. }, _) => self.warnings.push(finding(format!("\"{text}\": {why}"))),
+            _ => self.errors.push(finding(format!("\"{text}\": {why}"))),
+        }
+    }
+
+    /// Tells the types that several patterns name (D12), once for two patterns: a mistake between entries, odd within
+    /// one.
+    fn overlaps(&mut self, loaded: &Loaded, selection: &Selection) {
+        for Conflict { resource, first, second } in &selection.repeated {
+            let [other, pattern] = [first, second].map(|place| spelt(loaded, &place.entry, place.pattern));
+            let message = format!("\"{pattern}\" is {resource}, as \"{other}\" is: one of them is enough");
+            self.warnings.push(finding(loaded, &second.entry, second.pattern, message));
+        }
+        let mut told: Vec<&Conflict> = Vec::new();
+        for conflict in &selection.conflicts {
+            let Conflict { first, second, .. } = conflict;
+            let is_same = |other: &&Conflict| other.first == *first && other.second == *second;
+            if told.iter().any(is_same) {
+                continue;
+            }
+            told.push(conflict);
+            let types: Vec<_> = selection.conflicts.iter().filter(is_same).map(|other| &other.resource).collect();
+            let [other, pattern] = [first, second].map(|place| spelt(loaded, &place.entry, place.pattern));
+            let rule = "a type belongs to one entry, or to several whose `namespaces` have none in common";
+            let message = format!(
+                "\"{pattern}\" is {}, as \"{other}\" in [resources.{}] is: {rule}",
+                listed(&types),
+                first.entry
+            );
+            self.errors.push(finding(loaded, &second.entry, second.pattern, message));
+        }
+    }
+
+    fn excludes(&mut self, loaded: &Loaded, selection: &Selection) {
+        for place in &selection.unused_excludes {
+            let text = entry(loaded, &place.entry).and_then(|entry| entry.exclude.get(place.pattern));
+            let message = format!(
+                "\"{}\" keeps nothing out: `match` means no such type now",
+                text.map_or("", TypePattern::as_str)
+            );
+            let keys = ["resources", &place.entry, "exclude", &format!("[{}]", place.pattern)];
+            self.warnings.push(loaded.finding(&keys, message));
+        }
+    }
+
+    /// Namespaces say nothing where all types are without.
+    fn namespaces_of_nothing(&mut self, loaded: &Loaded) {
+        for (name, resource) in &loaded.config.resources {
+            let types = self.claims.iter().filter(|claim| claim.entry == *name).map(|claim| &claim.resource);
+            let (within, without): (Vec<_>, Vec<_>) = types.partition(|resource| resource.namespaced);
+            if without.is_empty() {
+                continue;
+            }
+            let said = [
+                ("namespaces", !resource.namespaces.is_all()),
+                ("namespace_selector", !resource.namespace_selector.is_empty()),
+            ];
+            for (key, _) in said.into_iter().filter(|(_, said)| *said) {
+                let keys = ["resources", name, key];
+                if within.is_empty() {
+                    let message = "no type of this entry has namespaces: all their objects are shown";
+                    self.warnings.push(loaded.finding(&keys, message));
+                } else {
+                    let message = format!("types without namespaces are shown in full: {}", listed(&without));
+                    self.notes.push(loaded.finding(&keys, message));
+                }
+            }
+        }
+    }
+
+    /// Names the wildcards all of whose types closer patterns have.
+    fn left_to_others(&mut self, loaded: &Loaded, selection: &Selection) {
+        for (name, entry) in &loaded.config.resources {
+            for (position, pattern) in entry.patterns.iter().enumerate() {
+                let is_here = |entry: &str, pattern: usize| (entry, pattern) == (name, position);
+                let has_types = self.claims.iter().any(|claim| is_here(&claim.entry, claim.pattern));
+                let told = selection.unmatched.iter().any(|unmatched| is_here(&unmatched.entry, unmatched.pattern))
+                    || selection.conflicts.iter().any(|c| is_here(&c.second.entry, c.second.pattern));
+                if pattern.pattern().is_wildcard() && !has_types && !told {
+                    let message = format!("\"{pattern}\" brings no type now: closer patterns have all that it means");
+                    self.notes.push(finding(loaded, name, position, message));
+                }
+            }
+        }
+    }
+
+    /// Tells what this user may not do, once for a pattern and what is refused.
+    fn refusals(&mut self, loaded: &Loaded) {
+        let mut told: Vec<(&str, usize, Vec<&str>, Vec<&str>)> = Vec::new();
+        for claim in &self.claims {
+            let same = |other: &Claim| {
+                (&*other.entry, other.pattern) == (&*claim.entry, claim.pattern)
+                    && other.rights.verbs() == claim.rights.verbs()
+                    && other.rights.namespaces() == claim.rights.namespaces()
+            };
+            let key = (&*claim.entry, claim.pattern, claim.rights.verbs(), claim.rights.namespaces());
+            if !claim.rights.refused.is_empty() && !told.contains(&key) {
+                told.push(key);
+                let types: Vec<_> =
+                    self.claims.iter().filter(|other| same(other)).map(|other| &other.resource).collect();
+                self.warnings.push(finding(loaded, &claim.entry, claim.pattern, refusal(&types, &claim.rights)));
+            }
+        }
+        let unknown = self.claims.iter().find_map(|claim| Some((claim, claim.rights.unknown.as_ref()?)));
+        if let Some((claim, why)) = unknown {
+            let message = format!("whether it may be listed and watched is not known: {why}");
+            self.notes.push(finding(loaded, &claim.entry, claim.pattern, message));
         }
     }
 
     /// Prints everything: types on stdout, findings on stderr.
-    fn tell(mut self, loaded: &Loaded) -> anyhow::Result<()> {
+    fn tell(self, loaded: &Loaded) -> anyhow::Result<()> {
         self.print_types(loaded)?;
-        for claim in &self.claims {
-            let say = |message: String| loaded.finding(&["resources", &claim.entry, "match", &claim.element], message);
-            match &claim.access {
-                Some(Ok(access)) => self.warnings.extend(refusal(&claim.resource, access).map(say)),
-                Some(Err(error)) => {
-                    self.notes.push(say(format!("whether it may be listed and watched is not known: {error}")));
-                }
-                None => {}
-            }
-        }
         report::notes(&self.notes);
         if self.errors.is_empty() {
             report::warnings(&self.warnings);
@@ -158,71 +244,114 @@ impl Verdict {
         Err(ConfigErrors { errors: self.errors, warnings: self.warnings }.into())
     }
 
-    /// Prints what each pattern means, a line each.
+    /// Prints what each pattern means, a line each; of a wildcard how many types.
     fn print_types(&self, loaded: &Loaded) -> io::Result<()> {
-        if self.claims.is_empty() {
-            return Ok(());
-        }
         let mut rows = vec![["ENTRY", "MATCH", "TYPE", "API VERSION", "KIND", "ACCESS", "AT"].map(str::to_owned)];
-        for claim in &self.claims {
-            let at = loaded.finding(&["resources", &claim.entry, "match", &claim.element], "");
-            let access = match &claim.access {
-                Some(Ok(access)) => {
-                    refused_verbs(access).map_or("list, watch".to_owned(), |verbs| format!("no {}", verbs.join(", ")))
-                }
-                Some(Err(_)) | None => "unknown".to_owned(),
-            };
-            let ResourceType { kind, .. } = &claim.resource;
-            let [entry, pattern] = [&claim.entry, &claim.pattern].map(Clone::clone);
-            let (resource, version) = (claim.resource.qualified_name(), claim.resource.api_version());
-            rows.push([entry, pattern, resource, version, kind.clone(), access, at.origin.to_string()]);
+        for (name, entry) in &loaded.config.resources {
+            for (position, pattern) in entry.patterns.iter().enumerate() {
+                let of_pattern = |claim: &&Claim| claim.entry == *name && claim.pattern == position;
+                let claims: Vec<&Claim> = self.claims.iter().filter(of_pattern).collect();
+                let [resource, version, kind, access] = match claims[..] {
+                    [] => continue,
+                    [Claim { resource, rights, .. }] if !pattern.pattern().is_wildcard() => {
+                        [resource.qualified_name(), resource.api_version(), resource.kind.clone(), rights.cell()]
+                    }
+                    _ => {
+                        let count = report::counted(claims.len(), "type");
+                        [count, String::new(), String::new(), access_of_many(&claims)]
+                    }
+                };
+                let at = finding(loaded, name, position, String::new()).origin.to_string();
+                rows.push([name.clone(), pattern.to_string(), resource, version, kind, access, at]);
+            }
+        }
+        if rows.len() == 1 {
+            return Ok(());
         }
         io::stdout().lock().write_all(report::table(&rows).as_bytes())
     }
 }
 
-/// Returns the verbs that a user lacks, if any.
-fn refused_verbs(access: &Access) -> Option<Vec<&'static str>> {
-    let verbs: Vec<_> =
-        [("list", access.list), ("watch", access.watch)].into_iter().filter(|(_, allowed)| !allowed).collect();
-    (!verbs.is_empty()).then(|| verbs.into_iter().map(|(verb, _)| verb).collect())
+/// Sums up what may be done with the types of a wildcard: `list, watch`, `no watch of 2 types`.
+fn access_of_many(types: &[&Claim]) -> String {
+    let mut cells: Vec<(String, usize)> = Vec::new();
+    for claim in types {
+        let cell = claim.rights.cell();
+        match cells.iter_mut().find(|(known, _)| *known == cell) {
+            Some((_, count)) => *count += 1,
+            None => cells.push((cell, 1)),
+        }
+    }
+    if let [(cell, _)] = &cells[..] {
+        return cell.clone();
+    }
+    let odd = cells.iter().filter(|(cell, _)| cell.starts_with("no ") || cell == "unknown");
+    odd.map(|(cell, count)| format!("{cell}: {}", report::counted(*count, "type"))).collect::<Vec<_>>().join(", ")
 }
 
-/// Says what is refused, and what to grant.
-fn refusal(resource: &ResourceType, access: &Access) -> Option<String> {
-    let verbs = refused_verbs(access)?;
-    let reason = if access.reason.is_empty() { String::new() } else { format!(" ({})", access.reason) };
-    let ResourceType { group, plural, .. } = resource;
-    Some(format!(
-        "this user may not {} {resource}{reason}: grant it by a ClusterRole with apiGroups [{group:?}], resources \
-         [{plural:?}], verbs {verbs:?}, and a ClusterRoleBinding",
+/// Names types: `pods`, or `pods, services and 7 more types`.
+fn listed(types: &[&ResourceType]) -> String {
+    let names: Vec<String> = types.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    match types.len().saturating_sub(NAMED_MAX) {
+        0 => names.join(", "),
+        more => format!("{} and {}", names.join(", "), report::counted(more, "more type")),
+    }
+}
+
+/// Says what is refused, and what to grant. All types are refused the same.
+fn refusal(types: &[&ResourceType], rights: &Rights) -> String {
+    let verbs = rights.verbs();
+    let reason = rights.refused.iter().map(|refused| &*refused.reason).find(|reason| !reason.is_empty());
+    let reason = reason.filter(|_| types.len() == 1).map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let namespaces = rights.namespaces();
+    let (place, role) = if namespaces.is_empty() {
+        (String::new(), "a ClusterRole")
+    } else {
+        (format!(" in {}", namespaces.join(", ")), "a Role there")
+    };
+    let grant = match types {
+        [ResourceType { group, plural, .. }] => {
+            format!(" with apiGroups [{group:?}], resources [{plural:?}], verbs {verbs:?}, and its binding")
+        }
+        _ => " and its binding".to_owned(),
+    };
+    format!(
+        "this user may not {} {}{place}{reason}: grant it by {role}{grant}; `deltabus rbac` prints all that is needed",
         verbs.join(" and "),
-    ))
+        listed(types),
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::server::Refused, *};
+
+    fn resource(group: &str, plural: &str) -> ResourceType {
+        let [group, plural] = [group, plural].map(str::to_owned);
+        ResourceType { group, version: "v1".to_owned(), kind: String::new(), plural, namespaced: true }
+    }
+
+    fn refused(verb: &'static str, namespace: Option<&str>) -> Refused {
+        Refused { verb, namespace: namespace.map(str::to_owned), reason: "no rule".to_owned() }
+    }
 
     #[test]
-    fn a_refusal_says_what_to_grant() {
-        let resource = |group: &str, plural: &str| ResourceType {
-            group: group.to_owned(),
-            version: "v1".to_owned(),
-            kind: "Kind".to_owned(),
-            plural: plural.to_owned(),
-            namespaced: true,
-        };
-        let access = |list, watch| Access { list, watch, reason: String::new() };
-        assert_eq!(refusal(&resource("", "pods"), &access(true, true)), None);
-        let said = refusal(&resource("apps", "deployments"), &access(true, false)).unwrap();
+    fn a_refusal_says_the_verb_the_type_the_place_and_what_to_grant() {
+        let (pods, deployments) = (resource("", "pods"), resource("apps", "deployments"));
+        let rights = |refused: Vec<Refused>| Rights { refused, unknown: None };
         assert_eq!(
-            said,
-            "this user may not watch deployments.apps: grant it by a ClusterRole with apiGroups [\"apps\"], resources \
-             [\"deployments\"], verbs [\"watch\"], and a ClusterRoleBinding"
+            refusal(&[&pods], &rights(vec![refused("list", None), refused("watch", None)])),
+            "this user may not list and watch pods (no rule): grant it by a ClusterRole with apiGroups [\"\"], resources \
+             [\"pods\"], verbs [\"list\", \"watch\"], and its binding; `deltabus rbac` prints all that is needed"
         );
-        let said = refusal(&resource("", "pods"), &access(false, false)).unwrap();
-        assert!(said.starts_with("this user may not list and watch pods: "), "{said}");
-        assert!(said.contains("apiGroups [\"\"], resources [\"pods\"], verbs [\"list\", \"watch\"]"), "{said}");
+        assert_eq!(
+            refusal(&[&deployments], &rights(vec![refused("watch", Some("a")), refused("watch", Some("b"))])),
+            "this user may not watch deployments.apps in a, b (no rule): grant it by a Role there with apiGroups \
+             [\"apps\"], resources [\"deployments\"], verbs [\"watch\"], and its binding; `deltabus rbac` prints all that \
+             is needed"
+        );
+        let many = vec![&pods; NAMED_MAX + 2];
+        let said = refusal(&many, &rights(vec![refused("list", None)]));
+        assert!(said.contains("pods, pods and 2 more types: grant it by a ClusterRole and its binding"), "{said}");
     }
 }

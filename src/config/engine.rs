@@ -1,4 +1,5 @@
-//! The sections that tell the engine itself how to work: `[cluster]`, `[kube]`, `[supervision]`, `[http]`, `[log]`.
+//! The sections that tell the engine itself how to work: `[cluster]`, `[kube]`, `[supervision]`, `[http]`, `[log]`,
+//! `[reload]`.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -58,6 +59,9 @@ pub struct Kube {
     pub stall_after: Duration,
     /// Pause after a failed list or watch.
     pub backoff: Backoff,
+    /// How types that come and go are noticed: `crd-watch`, by a watch on the CRDs, at once, with a look at the other APIs
+    /// every two minutes; or `never`, the types of the start are kept.
+    pub rediscover: Rediscover,
 }
 
 impl Kube {
@@ -83,8 +87,20 @@ impl Default for Kube {
             internal_error_retry: Duration::ZERO,
             stall_after: Duration::from_mins(3),
             backoff: Backoff::default(),
+            rediscover: Rediscover::CrdWatch,
         }
     }
+}
+
+/// How types that come and go are noticed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rediscover {
+    /// By a watch on the CRDs.
+    #[default]
+    CrdWatch,
+    /// Not at all.
+    Never,
 }
 
 /// Whether lists are streamed (`WatchList`).
@@ -170,6 +186,21 @@ pub struct Http {
 impl Default for Http {
     fn default() -> Self {
         Self { listen: Some(SocketAddr::from(([127, 0, 0, 1], 8080))), probe_listen: None }
+    }
+}
+
+/// How a changed configuration is applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Reload {
+    /// Whether changed files are applied while the engine runs: only what changed restarts, a bad file is refused and
+    /// reported.
+    pub watch: bool,
+}
+
+impl Default for Reload {
+    fn default() -> Self {
+        Self { watch: true }
     }
 }
 

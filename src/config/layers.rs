@@ -80,13 +80,17 @@ struct Place {
 
 /// Where each key and value was set: by the last layer that did so; a table by the first.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Positions(HashMap<KeyPath, Place>);
+pub(crate) struct Positions {
+    places: HashMap<KeyPath, Place>,
+    /// Where the elements of a list stood before some were cut.
+    shortened: HashMap<KeyPath, Vec<usize>>,
+}
 
 impl Positions {
     fn record(&mut self, path: KeyPath, place: Place) {
-        let keep = self.0.get(&path).is_some_and(|known| known.is_table && place.is_table);
+        let keep = self.places.get(&path).is_some_and(|known| known.is_table && place.is_table);
         if !keep {
-            self.0.insert(path, place);
+            self.places.insert(path, place);
         }
     }
 
@@ -103,20 +107,37 @@ impl Positions {
 
     /// Says something of a value, at the place that set it.
     pub(crate) fn finding(&self, keys: &[&str], message: String) -> Finding {
-        let (key, origin) = self.of_value(&KeyPath::new(keys));
+        let (key, origin) = self.of_value(&self.as_written(KeyPath::new(keys)));
         Finding { origin, key: key.to_string(), message, excerpt: None }
     }
 
+    /// Notes which elements of lists are left, so that [`Positions::finding`] finds them where they stood.
+    pub(crate) fn set_shortened(&mut self, lists: Vec<(KeyPath, Vec<usize>)>) {
+        self.shortened = lists.into_iter().collect();
+    }
+
+    fn as_written(&self, path: KeyPath) -> KeyPath {
+        let index = path.0.last().and_then(|last| last.strip_prefix('[')?.strip_suffix(']')?.parse::<usize>().ok());
+        let list = path.parent();
+        let original = index.zip(list.as_ref()).and_then(|(index, list)| self.shortened.get(list)?.get(index).copied());
+        match (list, original) {
+            (Some(list), Some(original)) => list.element(original),
+            _ => path,
+        }
+    }
+
     fn find(&self, path: &KeyPath, pick: impl Fn(&Place) -> &Origin) -> (KeyPath, Origin) {
-        if let Some(place) = self.0.get(path) {
+        if let Some(place) = self.places.get(path) {
             return (path.clone(), pick(place).clone());
         }
-        if let Some((inherited, place)) = path.inherited().and_then(|path| Some((path.clone(), self.0.get(&path)?))) {
+        if let Some((inherited, place)) =
+            path.inherited().and_then(|path| Some((path.clone(), self.places.get(&path)?)))
+        {
             return (inherited, pick(place).clone());
         }
         let mut parent = path.parent();
         while let Some(around) = parent {
-            if let Some(place) = self.0.get(&around) {
+            if let Some(place) = self.places.get(&around) {
                 return (path.clone(), place.key.clone());
             }
             parent = around.parent();
@@ -126,12 +147,12 @@ impl Positions {
 
     /// Returns whether a layer sets this value, by itself or for all that inherit it.
     pub(crate) fn is_set(&self, path: &KeyPath) -> bool {
-        self.0.contains_key(path) || path.inherited().is_some_and(|path| self.0.contains_key(&path))
+        self.places.contains_key(path) || path.inherited().is_some_and(|path| self.places.contains_key(&path))
     }
 
     /// Returns whether an environment variable set this value.
     pub(crate) fn is_environment(&self, path: &KeyPath) -> bool {
-        self.0.get(path).is_some_and(|place| matches!(place.value, Origin::Environment(_)))
+        self.places.get(path).is_some_and(|place| matches!(place.value, Origin::Environment(_)))
     }
 }
 

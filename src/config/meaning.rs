@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Map, Value};
 
 use super::{
-    CONFIG_VERSION, Config, Handler, Mode, Resource, Sink, TypePattern,
+    CONFIG_VERSION, Cache, Config, Handler, Mode, Resource, Sink, TypePattern,
     error::{Finding, suggestion},
     layers::{KeyPath, Positions},
     text::print_duration,
 };
-use crate::{indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
+use crate::{discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
 
 /// The names of all entries, those included that are too wrong to be looked at.
 #[derive(Debug, Default)]
@@ -130,22 +130,60 @@ impl Checker<'_> {
     }
 
     fn resources(&mut self) {
-        let mut owners: BTreeMap<String, &str> = BTreeMap::new();
+        for (name, resource) in &self.config.resources {
+            self.listed_twice(name, "match", &resource.patterns);
+            self.listed_twice(name, "exclude", &resource.exclude);
+            self.exclude(name, resource);
+            self.resource(name, resource);
+        }
+        self.shared_types();
+    }
+
+    fn listed_twice(&mut self, name: &str, key: &str, patterns: &[TypePattern]) {
+        for (i, pattern) in patterns.iter().enumerate() {
+            if patterns[..i].iter().any(|earlier| earlier.pattern() == pattern.pattern()) {
+                let keys = ["resources", name, key, &format!("[{i}]")];
+                self.error(&keys, format!("\"{pattern}\" is listed twice"));
+            }
+        }
+    }
+
+    fn exclude(&mut self, name: &str, resource: &Resource) {
+        for (i, pattern) in resource.exclude.iter().enumerate() {
+            let keys = ["resources", name, "exclude", &format!("[{i}]")];
+            if *pattern.pattern() == Pattern::All {
+                self.error(&keys, "excludes every type: nothing is left to watch");
+            } else if resource.patterns.iter().any(|wanted| wanted.pattern() == pattern.pattern()) {
+                self.error(&keys, format!("\"{pattern}\" is in `match` too: expected it in one of the two"));
+            }
+        }
+    }
+
+    /// What two entries name alike needs disjoint namespaces (D12). Wildcards that differ by what they exclude only the
+    /// server's types can tell apart.
+    fn shared_types(&mut self) {
+        let mut named: Vec<(&Pattern, &str, &Resource)> = Vec::new();
         for (name, resource) in &self.config.resources {
             for (i, pattern) in resource.patterns.iter().enumerate() {
-                let element = format!("[{i}]");
-                match owners.insert(pattern.pattern().to_string(), name) {
-                    Some(owner) if owner == name => {
-                        self.error(&["resources", name, "match", &element], format!("\"{pattern}\" is listed twice"));
-                    }
-                    Some(owner) => self.error(
-                        &["resources", name, "match", &element],
-                        format!("\"{pattern}\" is in [resources.{owner}] already: a type belongs to one entry"),
-                    ),
-                    None => {}
+                let pattern_meant = pattern.pattern();
+                let differ = |other: &Resource| {
+                    pattern_meant.is_wildcard() && !(resource.exclude.is_empty() && other.exclude.is_empty())
+                };
+                let shared = named.iter().find(|(other_pattern, other, entry)| {
+                    *other_pattern == pattern_meant
+                        && other != name
+                        && !differ(entry)
+                        && !entry.namespaces.is_disjoint_from(&resource.namespaces)
+                });
+                if let Some((_, other, _)) = shared {
+                    let message = format!(
+                        "\"{pattern}\" is in [resources.{other}] already: a type belongs to one entry, or to several \
+                         whose `namespaces` have none in common"
+                    );
+                    self.error(&["resources", name, "match", &format!("[{i}]")], message);
                 }
+                named.push((pattern_meant, name, resource));
             }
-            self.resource(name, resource);
         }
     }
 
@@ -155,6 +193,13 @@ impl Checker<'_> {
         {
             self.secrets(name, i);
         }
+        if resource.namespaces.is_nothing() {
+            let message = "excludes every namespace that it names: expected at least one that is left";
+            self.error(&["resources", name, "namespaces"], message);
+        }
+        if resource.cache == Cache::None {
+            self.without_bodies(name, resource);
+        }
         if resource.mode == Mode::Metadata {
             for (i, index) in resource.index.iter().enumerate() {
                 let in_metadata = FieldPath::parse(index).is_ok_and(|path| path.to_string().starts_with("metadata"));
@@ -163,6 +208,18 @@ impl Checker<'_> {
                     self.warn(&["resources", name, "index", &format!("[{i}]")], message);
                 }
             }
+        }
+    }
+
+    fn without_bodies(&mut self, name: &str, resource: &Resource) {
+        if !resource.index.is_empty() {
+            let message = "with cache = \"none\" no bodies are kept, so that there is nothing to look up: expected no \
+                           index, or cache = \"full\"";
+            self.error(&["resources", name, "index"], message);
+        }
+        if !resource.options.resync.is_zero() {
+            let message = "with cache = \"none\" no bodies are kept: there will be no resync events";
+            self.warn(&["resources", name, "resync"], message);
         }
     }
 

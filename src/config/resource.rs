@@ -6,16 +6,36 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{schema, text};
-use crate::discovery::{Pattern, PatternError};
+use crate::{
+    discovery::{Pattern, PatternError, WantedEntry},
+    scope::Namespaces,
+};
 
 /// One entry of what is watched: types, and how their objects are selected, kept and queued.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Resource {
     /// The types, as kubectl spells them: plural, short name or kind, alone ("pods", "po", "Pod"), with their group
-    /// ("deployments.apps"), or with version and group ("deployments.v1.apps"). Required.
+    /// ("deployments.apps"), or with version and group ("deployments.v1.apps"); all of a group, present and future
+    /// ("*.cert-manager.io"), or all ("*"). Required. A type belongs to one entry: a name goes before a group, a group
+    /// before "*"; entries that name it equally closely need disjoint `namespaces`.
     #[serde(rename = "match")]
     #[schemars(schema_with = "schema::type_patterns")]
     pub patterns: Vec<TypePattern>,
+    /// Types that `match` means and that this entry leaves out, in the same spelling. Default none.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::excluded_types")]
+    pub exclude: Vec<TypePattern>,
+    /// The namespaces whose objects are shown: names and globs of whole names, `!` before one excludes and wins; for
+    /// instance `["*", "!kube-system", "!*-sandbox"]`. Names alone need rights in those namespaces only. Types without
+    /// namespaces are shown whatever it says. Default all.
+    #[serde(default, with = "text::namespaces")]
+    #[schemars(schema_with = "schema::namespaces")]
+    pub namespaces: Namespaces,
+    /// Label selector on the Namespace objects, followed as their labels change: of `namespaces`, those that match it are
+    /// shown. For instance "team=payments". Default "": all.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::label_selector")]
+    pub namespace_selector: String,
     /// Label selector, applied by the server, for instance "app in (web,api),!legacy". Default "": all.
     #[serde(default)]
     #[schemars(schema_with = "schema::label_selector")]
@@ -33,6 +53,10 @@ pub struct Resource {
     /// watched as `metadata`.
     #[serde(default)]
     pub mode: Mode,
+    /// What is kept of objects: `full`, all that is fetched, or `none`, only what tells one version from the next. Without
+    /// bodies nothing can be read back, an update has no old state, and a deletion shows the object's name and uid.
+    #[serde(default)]
+    pub cache: Cache,
     /// What `[defaults.resources]` can set for all entries.
     #[serde(flatten)]
     pub options: ResourceOptions,
@@ -60,6 +84,22 @@ pub struct ResourceOptions {
     pub recreated: Recreated,
     /// What to do if a type does not exist: `wait` for it (its CRD may come), `warn` and go on without it, or `fail`.
     pub on_missing: OnMissing,
+    /// What to do with the objects of a type that goes away, because its CRD was deleted: `drain` (each of them is
+    /// `deleted`) or `keep` them as they were.
+    pub on_removed: OnRemoved,
+}
+
+impl Resource {
+    /// Returns what discovery needs to know of the entry of this name.
+    pub fn wanted(&self, name: &str) -> WantedEntry {
+        let patterns = |list: &[TypePattern]| list.iter().map(|pattern| pattern.pattern().clone()).collect();
+        WantedEntry {
+            entry: name.to_owned(),
+            patterns: patterns(&self.patterns),
+            exclude: patterns(&self.exclude),
+            namespaces: self.namespaces.clone(),
+        }
+    }
 }
 
 impl Default for ResourceOptions {
@@ -74,6 +114,7 @@ impl Default for ResourceOptions {
             fifo_max_bytes: 64 << 20,
             recreated: Recreated::DeleteAdd,
             on_missing: OnMissing::Wait,
+            on_removed: OnRemoved::Drain,
         }
     }
 }
@@ -87,6 +128,17 @@ pub enum Mode {
     Full,
     /// `PartialObjectMetadata`.
     Metadata,
+}
+
+/// What is kept of objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cache {
+    /// All that is fetched.
+    #[default]
+    Full,
+    /// What identifies an object and its version; no bodies.
+    None,
 }
 
 /// Order of the queue between reflector and indexer (D4).
@@ -124,7 +176,19 @@ pub enum OnMissing {
     Fail,
 }
 
-/// One type as kubectl spells it: a plural, short name or kind, and behind a dot its group, or version and group.
+/// What to do with the objects of a type that is not served any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnRemoved {
+    /// Each of them is deleted.
+    #[default]
+    Drain,
+    /// They stay as they were.
+    Keep,
+}
+
+/// One type as kubectl spells it: a plural, short name or kind, and behind a dot its group, or version and group; or all
+/// types of a group, `*.GROUP`, or all, `*`.
 ///
 /// Which of `deployments.v1.apps`' parts are version and group only discovery can say, as with kubectl.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -133,23 +197,9 @@ pub struct TypePattern {
     pattern: Pattern,
 }
 
-/// A type pattern that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TypePatternError {
-    /// It holds a `*`.
-    #[error("wildcards are not supported yet, found {0:?}: name each type, such as \"pods\" or \"deployments.apps\"")]
-    Wildcard(String),
-    /// It is not a name with an optional group.
-    #[error(transparent)]
-    Malformed(#[from] PatternError),
-}
-
 impl TypePattern {
     /// Reads a pattern; a trailing dot stands for the core group (`pods.v1.`).
-    pub fn parse(text: &str) -> Result<Self, TypePatternError> {
-        if text.contains('*') {
-            return Err(TypePatternError::Wildcard(text.to_owned()));
-        }
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
         Ok(Self { text: text.to_owned(), pattern: Pattern::parse(text)? })
     }
 
@@ -163,7 +213,7 @@ impl TypePattern {
         &self.pattern
     }
 
-    /// Returns whether this spells the core group's Secrets.
+    /// Returns whether this names the core group's Secrets; a wildcard names nothing.
     pub fn names_secrets(&self) -> bool {
         let Pattern::Type { name, rest } = &self.pattern else { return false };
         matches!(&**name, "secrets" | "secret") && matches!(rest.as_deref(), None | Some("" | "v1" | "v1."))
@@ -188,15 +238,18 @@ mod tests {
 
     #[test]
     fn a_pattern_is_kept_as_it_was_written() {
-        for (text, meant) in [("pods", "pods"), ("Pod", "pod"), ("Deployment.V1.apps", "deployment.v1.apps")] {
+        for (text, meant) in [
+            ("pods", "pods"),
+            ("Pod", "pod"),
+            ("Deployment.V1.apps", "deployment.v1.apps"),
+            ("*", "*"),
+            ("*.Apps", "*.apps"),
+        ] {
             let pattern = TypePattern::parse(text).unwrap();
             assert_eq!((pattern.as_str(), &*pattern.pattern().to_string()), (text, meant));
         }
-        for text in ["", ".", "pods..v1", ".apps", "pods/log", "a b", "-pods", "pods-", "pods.v1.."] {
-            assert!(matches!(TypePattern::parse(text), Err(TypePatternError::Malformed(_))), "{text}");
-        }
-        for text in ["*", "*.apps", "pods.*"] {
-            assert!(matches!(TypePattern::parse(text), Err(TypePatternError::Wildcard(_))), "{text}");
+        for text in ["", ".", "pods..v1", ".apps", "pods/log", "a b", "-pods", "pods-", "pods.v1..", "pods.*"] {
+            assert!(TypePattern::parse(text).is_err(), "{text}");
         }
     }
 
@@ -209,6 +262,7 @@ mod tests {
             ("secrets.v1", true),
             ("secrets.acme.io", false),
             ("secretstores", false),
+            ("*", false),
         ] {
             assert_eq!(TypePattern::parse(text).unwrap().names_secrets(), expected, "{text}");
         }

@@ -137,10 +137,21 @@ pub(crate) fn cluster_name(_: &mut SchemaGenerator) -> Schema {
     of_text(Format::ClusterName, Some(r"^\S*$"), &["prod-eu1"])
 }
 
-pub(crate) fn type_patterns(_: &mut SchemaGenerator) -> Schema {
-    let items = of_text(Format::TypePattern, Some("^[^*]+$"), &["pods", "deployments.apps"]);
-    let mut schema = list_of(&items);
+pub(crate) fn type_patterns(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = excluded_types(generator);
     schema.insert("minItems".to_owned(), 1.into());
+    schema
+}
+
+pub(crate) fn excluded_types(_: &mut SchemaGenerator) -> Schema {
+    list_of(&of_text(Format::TypePattern, Some(r"^(\*|[^*]+|\*\.[^*]+)$"), &["pods", "deployments.apps", "*.apps"]))
+}
+
+pub(crate) fn namespaces(_: &mut SchemaGenerator) -> Schema {
+    let examples = ["team-a", "team-*", "!kube-system"];
+    let mut schema = list_of(&of_text(Format::Namespace, Some(r"^!?[-a-z0-9*?\[\]{},!^]+$"), &examples));
+    schema.insert("minItems".to_owned(), 1.into());
+    schema.insert("default".to_owned(), json!(["*"]));
     schema
 }
 

@@ -16,13 +16,15 @@ pub(crate) struct Report {
     pub(crate) errors: Vec<Finding>,
     /// The paths that misspelt keys probably stand for: they need not be reported as missing.
     pub(crate) meant: Vec<KeyPath>,
+    /// Lists from which elements were cut, and where those that are left stood.
+    pub(crate) shortened: Vec<(KeyPath, Vec<usize>)>,
 }
 
 /// Checks the tree, and cuts out what is wrong.
 pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &Positions) -> Report {
-    let mut checker = Checker { root: schema, positions, errors: Vec::new(), meant: Vec::new() };
+    let mut checker = Checker { root: schema, positions, errors: Vec::new(), meant: Vec::new(), shortened: Vec::new() };
     checker.table(schema, tree, &KeyPath::default());
-    Report { errors: checker.errors, meant: checker.meant }
+    Report { errors: checker.errors, meant: checker.meant, shortened: checker.shortened }
 }
 
 struct Checker<'a> {
@@ -30,6 +32,7 @@ struct Checker<'a> {
     positions: &'a Positions,
     errors: Vec<Finding>,
     meant: Vec<KeyPath>,
+    shortened: Vec<(KeyPath, Vec<usize>)>,
 }
 
 /// Whether a value may stay in the tree.
@@ -117,11 +120,16 @@ impl<'a> Checker<'a> {
         if schema["minItems"].as_u64().is_some_and(|min| (elements.len() as u64) < min) {
             return self.at_value(path, format!("expected {}, found an empty list", expected(schema)));
         }
-        let mut index = 0;
+        let (mut left, mut index) = (Vec::new(), 0);
         elements.retain_mut(|element| {
             index += 1;
-            self.value(&schema["items"], element, &path.element(index - 1)) == Verdict::Keep
+            let verdict = self.value(&schema["items"], element, &path.element(index - 1));
+            left.extend((verdict == Verdict::Keep).then_some(index - 1));
+            verdict == Verdict::Keep
         });
+        if left.len() < index {
+            self.shortened.push((path.clone(), left));
+        }
         Verdict::Keep
     }
 

@@ -18,6 +18,7 @@ use crate::{
     indexer::index_func::NAMESPACE_INDEX,
     lister::selector::{FieldSelector, LabelSelector},
     object::{FieldPath, Step},
+    scope::Namespaces,
 };
 
 /// Parses a duration: `500ms`, `5m`, `1h30m`, `7d`. Not negative; a day has 24 hours, months and years are refused.
@@ -109,6 +110,19 @@ pub(crate) mod optional {
     }
 }
 
+/// `#[serde(with)]` for [`Namespaces`].
+pub(crate) mod namespaces {
+    use super::{Deserialize, Deserializer, Namespaces, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(value: &Namespaces, serializer: S) -> Result<S::Ok, S::Error> {
+        value.patterns().serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Namespaces, D::Error> {
+        Namespaces::parse(&Vec::<String>::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
 /// A value that [`optional`] can write.
 pub(crate) trait Optional: FromStr {
     fn print(&self) -> String;
@@ -176,6 +190,7 @@ pub(crate) enum Format {
     Address,
     LoopbackAddress,
     TypePattern,
+    Namespace,
     FieldPath,
     Index,
     LabelSelector,
@@ -186,13 +201,14 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    const ALL: [(Self, &'static str); 13] = [
+    const ALL: [(Self, &'static str); 14] = [
         (Self::Duration, "duration-text"),
         (Self::Size, "size"),
         (Self::Fsync, "fsync"),
         (Self::Address, "address"),
         (Self::LoopbackAddress, "loopback-address"),
         (Self::TypePattern, "type-pattern"),
+        (Self::Namespace, "namespace"),
         (Self::FieldPath, "field-path"),
         (Self::Index, "index"),
         (Self::LabelSelector, "label-selector"),
@@ -220,7 +236,8 @@ impl Format {
             Self::Address | Self::LoopbackAddress => {
                 "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off"
             }
-            Self::TypePattern => "a type as kubectl spells it, such as \"pods\" or \"deployments.apps\"",
+            Self::TypePattern => "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
+            Self::Namespace => "a namespace, a glob such as \"team-*\", or either behind \"!\"",
             Self::FieldPath => "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\"",
             Self::Index => "\"owner\" or a path such as \"spec.nodeName\" or \"labels['app']\"",
             Self::LabelSelector => "a label selector such as \"app in (web,api),!legacy\"",
@@ -241,6 +258,7 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
         Format::Address => return check_address(format, text).map(drop),
         Format::LoopbackAddress => return check_loopback(text),
         Format::TypePattern => return TypePattern::parse(text).map(drop).map_err(|error| error.to_string()),
+        Format::Namespace => return said(Namespaces::parse(&[text])),
         Format::FieldPath => return check_dropped(text),
         Format::Index if text == NAMESPACE_INDEX => true,
         Format::Index => return said(FieldPath::parse(text)),

@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 
 use super::Delta;
-use crate::object::{KeyRef, SharedObject};
+use crate::object::{Keep, KeyRef, SharedObject};
 
 /// The state after what was popped: one pointer an object, found by its key; no key is copied.
 #[derive(Default)]
@@ -28,11 +28,11 @@ impl Known {
         self.table.len()
     }
 
-    /// Applies a batch.
+    /// Applies a batch, of whose objects no more is kept than `keep` says.
     ///
     /// Every key is looked up before any is changed: reading alone, the processor fetches the entries of many keys from
     /// memory at once; with the counting of references in between it would wait for each.
-    pub(super) fn apply(&mut self, deltas: &[Delta]) {
+    pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep) {
         let hashes: Vec<u64> = deltas.iter().map(|delta| self.hasher.hash_one(delta.object.key())).collect();
         let is_known = |(hash, delta): &(&u64, &Delta)| {
             let key = delta.object.key();
@@ -48,10 +48,10 @@ impl Known {
                 Entry::Occupied(entry) if delta.kind.is_deletion() => {
                     entry.remove();
                 }
-                Entry::Occupied(mut entry) => *entry.get_mut() = delta.object.clone(),
+                Entry::Occupied(mut entry) => *entry.get_mut() = keep.of(&delta.object),
                 Entry::Vacant(_) if delta.kind.is_deletion() => {}
                 Entry::Vacant(entry) => {
-                    entry.insert(delta.object.clone());
+                    entry.insert(keep.of(&delta.object));
                 }
             }
         }
@@ -62,7 +62,7 @@ impl FromIterator<SharedObject> for Known {
     fn from_iter<I: IntoIterator<Item = SharedObject>>(objects: I) -> Self {
         let mut known = Self::default();
         let deltas = objects.into_iter().map(|object| Delta { kind: super::DeltaKind::Replaced, object });
-        known.apply(&deltas.collect::<Vec<_>>());
+        known.apply(&deltas.collect::<Vec<_>>(), &Keep::Whole);
         known
     }
 }

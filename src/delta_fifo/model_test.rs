@@ -14,7 +14,7 @@ use proptest::{
 
 use super::{DeltaFifo, DeltaKind, Order, is_same_state, tests::object};
 use crate::{
-    object::{ResourceVersion, SharedObject},
+    object::{Keep, ResourceVersion, SharedObject, scan::TypeMeta},
     reflector::Event,
 };
 
@@ -31,7 +31,8 @@ enum Pushed {
     Change(Row),
     Bookmark(u32),
     List(Vec<(u8, u32, u32)>, u32),
-    Resync,
+    /// Its round, and the known keys in the order in which they are delivered.
+    Resync(u32, Vec<u8>),
 }
 
 /// Rows, store version and resume version, initial, completes.
@@ -117,9 +118,11 @@ impl Model {
             }
             Pushed::Bookmark(version) if self.per_key => self.last = Some(*version),
             Pushed::Bookmark(version) => self.stream.push(Element::Bookmark(*version)),
-            Pushed::Resync => {
-                let rows: Vec<Row> = self.known.iter().map(|(&k, &(u, v))| (DeltaKind::Sync, k, u, v)).collect();
-                for row in rows.into_iter().filter(|row| newest(row.1).is_none()) {
+            Pushed::Resync(round, keys) => {
+                let kind = DeltaKind::Sync { round: *round };
+                assert_eq!(keys.len(), self.known.len());
+                let rows = keys.iter().map(|key| (kind, *key, self.known[key].0, self.known[key].1));
+                for row in rows.filter(|row| newest(row.1).is_none_or(|row| row.0.is_sync())).collect::<Vec<Row>>() {
                     if self.per_key { self.append_keyed(row) } else { self.stream.push(Element::Row(row)) }
                 }
             }
@@ -190,7 +193,7 @@ impl Model {
                 Element::List(..) => break,
                 Element::Row(row) if rows.len() == LEN_MAX || rows.iter().any(|r| r.1 == row.1) => break,
                 Element::Row(row) => {
-                    if row.0 == DeltaKind::Sync {
+                    if row.0.is_sync() {
                         store = resume;
                     } else {
                         (store, resume) = (None, Some(row.3));
@@ -237,6 +240,8 @@ struct Hits {
     shared: AtomicU64,
     restarts: AtomicU64,
     syncs: AtomicU64,
+    rounds_behind_rounds: AtomicU64,
+    seeds: AtomicU64,
 }
 
 struct World {
@@ -250,8 +255,11 @@ struct World {
     server: State,
     clock: u32,
     lists_queued: u32,
-    /// A resync is queued: it has no order, so across keys what follows it has none to compare either.
-    unordered: bool,
+    /// The last resync.
+    round: u32,
+    keep: Keep,
+    /// What another unit had cached, until the first list was popped.
+    seeds: Option<BTreeMap<u8, SharedObject>>,
     per_key: bool,
 }
 
@@ -265,21 +273,24 @@ fn row(kind: DeltaKind, object: &SharedObject) -> Row {
 }
 
 fn state(objects: &BTreeMap<u8, SharedObject>) -> State {
-    objects.iter().map(|(&key, o)| (key, (row(DeltaKind::Sync, o).2, row(DeltaKind::Sync, o).3))).collect()
+    let numbers = |object| row(DeltaKind::Replaced, object);
+    objects.iter().map(|(&key, object)| (key, (numbers(object).2, numbers(object).3))).collect()
 }
 
 impl World {
-    fn new(per_key: bool) -> Self {
+    fn new(per_key: bool, keep: Keep) -> Self {
         let order = if per_key { Order::PerKey } else { Order::Stream };
         Self {
-            fifo: DeltaFifo::new(order, std::iter::empty(), false),
+            fifo: DeltaFifo::new(order, std::iter::empty(), false).keeping(keep.clone()),
             model: Model { per_key, ..Model::default() },
             described: State::new(),
             replayed: BTreeMap::new(),
             server: State::new(),
             clock: 0,
             lists_queued: 0,
-            unordered: false,
+            round: 0,
+            keep,
+            seeds: None,
             per_key,
         }
     }
@@ -307,7 +318,11 @@ impl World {
     }
 
     fn push(&mut self, pushed: Pushed, hits: &Hits) {
+        let was_populated = self.model.populated;
         self.model.push(&pushed);
+        if !was_populated && self.model.populated && matches!(pushed, Pushed::Change(_)) {
+            self.seeds = None; // no unit begins with a change
+        }
         let event = match pushed {
             Pushed::Change((kind, key, uid, rv)) => {
                 if kind == DeltaKind::Deleted {
@@ -323,10 +338,7 @@ impl World {
                 }
             }
             Pushed::Bookmark(version) => Event::Bookmark(version.to_string().as_str().into()),
-            Pushed::Resync => {
-                self.unordered = true;
-                Event::Resync
-            }
+            Pushed::Resync(round, _) => Event::Resync { round },
             Pushed::List(items, version) => {
                 self.described = items.iter().map(|&(key, uid, rv)| (key, (uid, rv))).collect();
                 hits.relists_in_relists.fetch_add(u64::from(self.lists_queued > 0), Relaxed);
@@ -345,14 +357,8 @@ impl World {
             return false;
         };
         let (rows, store, resume, initial, completes) = expected.expect("the model has a batch too");
-        let mut popped: Vec<Row> = batch.deltas.iter().map(|d| row(d.kind, &d.object)).collect();
-        let mut rows = rows;
-        if self.unordered {
-            popped.sort_by_key(|row| row.1);
-            rows.sort_by_key(|row| row.1);
-        }
+        let popped: Vec<Row> = batch.deltas.iter().map(|d| row(d.kind, &d.object)).collect();
         assert_eq!(popped, rows);
-        self.unordered &= !self.fifo.is_empty();
         let version = |v: &Option<ResourceVersion>| v.as_ref().map(|v| v.as_str().parse().unwrap_or(0));
         assert_eq!((version(&batch.store_version), version(&batch.resume_version)), (store, resume));
         assert_eq!((batch.initial, batch.completes_initial), (initial, completes));
@@ -363,10 +369,15 @@ impl World {
             if let Some(before) = before {
                 hits.recreations.fetch_add(u64::from(!gone(kind) && row(kind, before).2 != uid), Relaxed);
                 let replaced_by_same = kind == DeltaKind::Replaced && is_same_state(before, &delta.object);
-                assert!(!replaced_by_same || Arc::ptr_eq(before, &delta.object), "the body is not shared");
+                let seeded = self.seeds.as_ref().and_then(|seeds| seeds.get(&key));
+                let is_seed = seeded.is_some_and(|seed| Arc::ptr_eq(seed, before));
+                let expected = self.keep.is_whole() && !is_seed;
+                let shared = Arc::ptr_eq(before, &delta.object);
+                assert!(!replaced_by_same || shared == expected, "whether the body is shared: {shared}");
+                hits.seeds.fetch_add(u64::from(replaced_by_same && is_seed), Relaxed);
             }
             hits.tombstones.fetch_add(u64::from(kind == DeltaKind::Tombstone), Relaxed);
-            hits.syncs.fetch_add(u64::from(kind == DeltaKind::Sync), Relaxed);
+            hits.syncs.fetch_add(u64::from(kind.is_sync()), Relaxed);
             if gone(kind) {
                 self.replayed.remove(&key);
             } else {
@@ -374,17 +385,31 @@ impl World {
             }
         }
         self.fifo.processed();
+        if self.fifo.has_synced() {
+            self.seeds = None;
+        }
         assert_eq!(self.fifo.has_synced(), self.model.synced);
         assert_eq!(self.fifo.known_len(), self.replayed.len());
+        for known in self.fifo.known.iter() {
+            let kept = self.keep.of(&self.replayed[&row(DeltaKind::Replaced, known).1]);
+            assert!(is_same_state(&kept, known) && kept.json() == known.json());
+        }
         true
     }
 
-    /// The unit is started anew: what was queued is lost, what was popped is known.
-    fn restart(&mut self, hits: &Hits) {
+    /// The unit is started anew: what was queued is lost, what was popped is known. Or another takes its place, to which
+    /// the same is known, but which is not synced.
+    fn restart(&mut self, replaced: bool, hits: &Hits) {
         hits.restarts.fetch_add(1, Relaxed);
         self.count(hits);
-        let (order, synced) = (if self.per_key { Order::PerKey } else { Order::Stream }, self.fifo.has_synced());
-        self.fifo = DeltaFifo::new(order, self.replayed.values().cloned(), synced);
+        let order = if self.per_key { Order::PerKey } else { Order::Stream };
+        let synced = self.fifo.has_synced() && !replaced;
+        let known = self.replayed.values_mut().map(|object| {
+            *object = self.keep.of(object);
+            Arc::clone(object)
+        });
+        self.fifo = DeltaFifo::new(order, known, synced).keeping(self.keep.clone());
+        self.seeds = (!synced).then(|| self.replayed.clone());
         self.described = state(&self.replayed);
         let known = self.described.clone();
         self.model = Model { per_key: self.per_key, known, populated: synced, synced, ..Model::default() };
@@ -408,8 +433,15 @@ impl World {
                 self.push(Pushed::List(items, self.clock), hits);
             }
             63..=66 => self.push(Pushed::Bookmark(self.clock), hits),
-            67..=69 => self.push(Pushed::Resync, hits),
-            70 => self.restart(hits),
+            67..=69 => {
+                // in the order of the cache, which is none
+                let keys = self.fifo.known.iter().map(|object| row(DeltaKind::Replaced, object).1).collect();
+                self.round += 1;
+                let behind = self.model.queued().iter().any(|row| row.0.is_sync());
+                hits.rounds_behind_rounds.fetch_add(u64::from(behind), Relaxed);
+                self.push(Pushed::Resync(self.round, keys), hits);
+            }
+            70 => self.restart(dice.is_multiple_of(2), hits),
             _ => drop(self.pop(hits)),
         }
         assert_eq!(self.fifo.len(), self.model.queued().len());
@@ -436,9 +468,10 @@ impl Model {
 fn run(per_key: bool) -> Hits {
     let hits = Hits::default();
     let config = Config { failure_persistence: None, ..Config::default() };
-    let steps = vec((0..100_u8, 0..KEYS, any::<u8>()), 200..240);
-    let outcome = TestRunner::new(config).run(&steps, |steps| {
-        let mut world = World::new(per_key);
+    let steps = (any::<bool>(), vec((0..100_u8, 0..KEYS, any::<u8>()), 200..240));
+    let outcome = TestRunner::new(config).run(&steps, |(stubs, steps)| {
+        let keep = if stubs { Keep::Stub(Arc::new(TypeMeta::new("v1", "Pod"))) } else { Keep::Whole };
+        let mut world = World::new(per_key, keep);
         for step in steps {
             world.step(step, &hits);
         }
@@ -473,6 +506,8 @@ fn stream_order_equals_its_model_and_replays_to_what_the_events_describe() {
         ("shared bodies", &hits.shared),
         ("restarts", &hits.restarts),
         ("syncs", &hits.syncs),
+        ("rounds behind rounds", &hits.rounds_behind_rounds),
+        ("bodies of seeds replaced", &hits.seeds),
     ]);
 }
 
@@ -489,5 +524,7 @@ fn per_key_order_equals_its_model_and_replays_to_what_the_events_describe() {
         ("shared bodies", &hits.shared),
         ("restarts", &hits.restarts),
         ("syncs", &hits.syncs),
+        ("rounds behind rounds", &hits.rounds_behind_rounds),
+        ("bodies of seeds replaced", &hits.seeds),
     ]);
 }

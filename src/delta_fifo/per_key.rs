@@ -131,7 +131,13 @@ impl PerKeyQueue {
     /// Appends a list: its items, then deletions of queued keys it lacks, then of known ones (F-13, F-14).
     ///
     /// Every queued key is either listed or deleted by it: from here on the whole queue leaves as one batch.
-    pub(super) fn push_replace(&mut self, items: Vec<SharedObject>, version: ResourceVersion, known: &Known) -> Pushed {
+    pub(super) fn push_replace(
+        &mut self,
+        items: Vec<SharedObject>,
+        version: ResourceVersion,
+        known: &Known,
+        share: bool,
+    ) -> Pushed {
         let mut pushed = Pushed::default();
         let listed: HashSet<KeyRef<'_>, RandomState> = items.iter().map(|item| item.key()).collect();
         let queued = self.keys.iter().map(|entry| &entry.newest().object);
@@ -147,7 +153,7 @@ impl PerKeyQueue {
                 Some(at) => Some(self.keys[at].newest()).filter(|delta| !delta.kind.is_deletion()).map(|d| &d.object),
                 None => known.get(item.key()),
             };
-            let same = held.filter(|held| is_same_state(held, &item)).cloned();
+            let same = held.filter(|held| share && is_same_state(held, &item)).cloned();
             let is_shared = same.is_some();
             pushed.shared += u64::from(is_shared);
             let delta = Delta { kind: DeltaKind::Replaced, object: same.unwrap_or(item) };
@@ -166,14 +172,16 @@ impl PerKeyQueue {
         pushed
     }
 
-    /// Appends every known object whose key is not queued (F-16); returns how many.
-    pub(super) fn push_resync(&mut self, known: &Known) -> u64 {
+    /// Appends every known object with no change queued (F-16); returns how many. What an earlier round redelivers is
+    /// none: each round is for handlers of its own (S-11).
+    pub(super) fn push_resync(&mut self, known: &Known, round: u32) -> u64 {
         let mut count = 0;
         for object in known.iter() {
-            if !self.contains(object.key()) {
-                let delta = Delta { kind: DeltaKind::Sync, object: object.clone() };
+            let place = self.place(object.key());
+            if place.is_none_or(|at| self.keys[at].newest().kind.is_sync()) {
+                let delta = Delta { kind: DeltaKind::Sync { round }, object: object.clone() };
                 let bytes = bytes_of(&delta, true);
-                self.append_key(delta, bytes);
+                self.append(delta, bytes);
                 count += 1;
             }
         }

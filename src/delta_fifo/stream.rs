@@ -75,7 +75,13 @@ impl StreamQueue {
     }
 
     /// Appends a list: deletions of queued keys by first appearance, then of known ones, then the items (F-22).
-    pub(super) fn push_replace(&mut self, items: Vec<SharedObject>, version: ResourceVersion, known: &Known) -> Pushed {
+    pub(super) fn push_replace(
+        &mut self,
+        items: Vec<SharedObject>,
+        version: ResourceVersion,
+        known: &Known,
+        share: bool,
+    ) -> Pushed {
         let newest = self.newest();
         let listed: HashSet<KeyRef<'_>, foldhash::fast::RandomState> = items.iter().map(|item| item.key()).collect();
         let queued = newest.deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object);
@@ -95,7 +101,7 @@ impl StreamQueue {
                 Some(delta) => Some(&delta.object).filter(|_| !delta.kind.is_deletion()),
                 None => known.get(item.key()),
             };
-            let same = held.filter(|held| is_same_state(held, &item)).cloned();
+            let same = held.filter(|held| share && is_same_state(held, &item)).cloned();
             let is_shared = same.is_some();
             let delta = Delta { kind: DeltaKind::Replaced, object: same.unwrap_or(item) };
             bytes += bytes_of(&delta, is_shared);
@@ -109,11 +115,14 @@ impl StreamQueue {
         pushed
     }
 
-    /// Appends every known object whose key is not queued (F-24); returns how many.
-    pub(super) fn push_resync(&mut self, known: &Known) -> u64 {
+    /// Appends every known object with no change queued (F-24); returns how many. What an earlier round redelivers is
+    /// none: each round is for handlers of its own (S-11).
+    pub(super) fn push_resync(&mut self, known: &Known, round: u32) -> u64 {
         let newest = self.newest();
-        let unqueued = known.iter().filter(|object| newest.get(object.key()).is_none());
-        let syncs: Vec<Delta> = unqueued.map(|o| Delta { kind: DeltaKind::Sync, object: o.clone() }).collect();
+        let unchanged = |key| newest.get(key).is_none_or(|delta| delta.kind.is_sync());
+        let unqueued = known.iter().filter(|object| unchanged(object.key()));
+        let kind = DeltaKind::Sync { round };
+        let syncs: Vec<Delta> = unqueued.map(|o| Delta { kind, object: o.clone() }).collect();
         let count = syncs.len() as u64;
         for delta in syncs {
             self.push(delta);
@@ -180,7 +189,7 @@ impl StreamQueue {
                 Item::Delta(delta) => {
                     self.len -= 1;
                     self.bytes -= bytes_of(&delta, false);
-                    if delta.kind != DeltaKind::Sync && !delta.object.resource_version().is_empty() {
+                    if !delta.kind.is_sync() && !delta.object.resource_version().is_empty() {
                         (bookmark, versioned) = (None, Some(batch.deltas.len()));
                     }
                     batch.deltas.push(delta);

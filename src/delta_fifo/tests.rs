@@ -29,6 +29,10 @@ fn list(items: &[SharedObject], version: &str) -> Event {
     Event::Replace { items: items.to_vec(), resource_version: version.into() }
 }
 
+fn resync(round: u32) -> Event {
+    Event::Resync { round }
+}
+
 fn fifo(order: Order, known: &[SharedObject]) -> DeltaFifo {
     DeltaFifo::new(order, known.iter().cloned(), true)
 }
@@ -41,7 +45,7 @@ fn show(deltas: &[Delta]) -> String {
         DeltaKind::Deleted => '-',
         DeltaKind::Tombstone => '!',
         DeltaKind::Replaced => '=',
-        DeltaKind::Sync => '@',
+        DeltaKind::Sync { .. } => '@',
     };
     let words = deltas.iter().map(|d| format!("{}{}{}", sign(d.kind), d.object.key(), d.object.resource_version()));
     words.collect::<Vec<_>>().join(" ")
@@ -72,7 +76,7 @@ fn check(order: Order, known: &[SharedObject], events: Vec<Event>, expected: &st
     assert_eq!(drain(&mut fifo), expected);
 }
 
-use Event::{Added, Bookmark, Deleted, Resync, Updated};
+use Event::{Added, Bookmark, Deleted, Updated};
 use Order::{PerKey, Stream};
 
 #[test]
@@ -117,8 +121,27 @@ fn f13_f14_a_list_appends_items_then_deletes_what_only_the_queue_has_then_what_o
 fn f16_f24_a_resync_repeats_known_objects_that_are_not_queued() {
     for order in [Stream, PerKey] {
         let known = [at("a", "1"), at("b", "1")];
-        check(order, &known, vec![Updated(at("a", "2")), Resync], "~a2 @b1");
-        check(order, &[], vec![Resync], "");
+        check(order, &known, vec![Updated(at("a", "2")), resync(1)], "~a2 @b1");
+        check(order, &[], vec![resync(1)], "");
+    }
+}
+
+#[test]
+fn s11_a_round_behind_another_that_is_still_queued_comes_to_the_same_objects() {
+    let rounds = |order| {
+        let mut fifo = fifo(order, &[at("a", "1")]);
+        for event in [resync(1), resync(3), Updated(at("a", "2")), resync(4)] {
+            fifo.push(event);
+        }
+        let mut kinds = Vec::new();
+        while let Some(deltas) = pop(&mut fifo) {
+            kinds.extend(deltas.deltas.iter().map(|delta| delta.kind));
+        }
+        kinds
+    };
+    for order in [Stream, PerKey] {
+        let sync = |round| DeltaKind::Sync { round };
+        assert_eq!(rounds(order), [sync(1), sync(3), DeltaKind::Updated], "F-24: the fourth finds a change queued");
     }
 }
 
@@ -284,8 +307,8 @@ fn i11_stream_order_reaches_the_version_of_the_last_element() {
     assert_eq!(versions(vec![Updated(at("a", "4")), Bookmark("9".into())]), both("9", "9"));
     assert_eq!(versions(vec![Bookmark("10".into()), Updated(at("a", "11"))]), both("-", "11"));
     assert_eq!(versions(vec![Bookmark("12".into()), Bookmark("13".into())]), both("13", "13"));
-    assert_eq!(versions(vec![Updated(at("a", "14")), Resync]), both("14", "14"));
-    assert_eq!(versions(vec![Resync]), both("-", "-"));
+    assert_eq!(versions(vec![Updated(at("a", "14")), resync(1)]), both("14", "14"));
+    assert_eq!(versions(vec![resync(1)]), both("-", "-"));
     assert_eq!(versions(vec![list(&[], "20")]), both("20", "20"));
 }
 

@@ -17,7 +17,7 @@ use crate::{client_error::describe, object::ResourceType};
 /// How long one answer may take. An aggregated API that is down costs the API server up to 30 s of its own.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// How many legacy documents are asked for at once.
+/// How many requests are under way at once.
 const REQUESTS_MAX: usize = 8;
 
 /// Why the server could not be asked.
@@ -126,6 +126,16 @@ pub async fn allowed(
     let (list, watch) = (list?, watch?);
     let reason = if list.0 { watch.1 } else { list.1 };
     Ok(Access { list: list.0, watch: watch.0, reason })
+}
+
+/// Asks of many types at once whether the caller may list and watch each, in one namespace or in all. Answers in the order
+/// asked, from a bounded number of requests at a time.
+pub async fn allowed_each(
+    client: &Client,
+    asked: &[(ResourceType, Option<String>)],
+) -> Vec<Result<Access, DiscoveryError>> {
+    let reviews = asked.iter().map(|(resource, namespace)| allowed(client, resource, namespace.as_deref()));
+    stream::iter(reviews).buffered(REQUESTS_MAX / 2).collect().await
 }
 
 /// Asks about one verb; returns the answer and its reason.

@@ -1,8 +1,11 @@
 //! Every type the server serves, and which of them a pattern means.
 
+use std::collections::HashSet;
+
 use super::{
     documents::{Group, Type},
     pattern::Pattern,
+    selection::identity,
 };
 use crate::object::ResourceType;
 
@@ -61,20 +64,22 @@ pub enum Resolution {
         /// What it offers.
         verbs: Vec<String>,
     },
-    /// `*` or `*.GROUP`: many types.
-    Many,
-}
-
-/// Two entries that name one type (D12).
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{first} and {second} both match {resource}, a type belongs to one entry")]
-pub struct Conflict {
-    /// The type, as the first entry has it.
-    pub resource: ResourceType,
-    /// The entry that named it first.
-    pub first: String,
-    /// The other one.
-    pub second: String,
+    /// `*` or `*.GROUP`: these types, each in one version, in order of preference. Never empty.
+    Many(Vec<ResourceType>),
+    /// `*` or `*.GROUP`, and nothing that can be watched.
+    Empty {
+        /// The group; `None` for `*`.
+        group: Option<String>,
+        /// Groups that may hold some and could not be asked.
+        unavailable: Vec<Unavailable>,
+    },
+    /// All that the pattern means is excluded by its own entry.
+    Excluded {
+        /// The first of the types.
+        first: ResourceType,
+        /// How many there are.
+        count: usize,
+    },
 }
 
 impl Resolution {
@@ -88,25 +93,52 @@ impl Resolution {
                     why.push_str(&suggestions.join(" or "));
                     why.push('?');
                 }
-                for Unavailable { group, version, error } in unavailable {
-                    let place = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
-                    why.extend(["; ", &place, " could not be asked: ", error]);
-                }
+                why.push_str(&not_asked(unavailable));
                 why
             }
             Self::Unwatchable { resource, verbs } => {
                 format!("{resource} cannot be listed and watched, it only offers {}", verbs.join(", "))
             }
             Self::Found(resource) => format!("{resource} is served"),
-            Self::Many => "wildcards are not supported yet".to_owned(),
+            Self::Many(types) => format!("{} types are served", types.len()),
+            Self::Empty { group, unavailable } => {
+                let place = group.as_ref().map(|group| format!(" in the group {group}")).unwrap_or_default();
+                format!("the server serves no type{place} that can be listed and watched{}", not_asked(unavailable))
+            }
+            Self::Excluded { first, count: 1 } => format!("{first} is excluded by the same entry"),
+            Self::Excluded { count, .. } => format!("all of its {count} types are excluded by the same entry"),
         }
     }
 }
 
+/// Names the groups that could not be asked, behind what else is said.
+fn not_asked(unavailable: &[Unavailable]) -> String {
+    let mut text = String::new();
+    for Unavailable { group, version, error } in unavailable {
+        let place = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
+        text.extend(["; ", &place, " could not be asked: ", error]);
+    }
+    text
+}
+
 impl ServedType {
+    /// Makes a type that nothing more is known of: the singular is its kind in lower case, as nearly always.
+    pub fn unnamed(resource: ResourceType) -> Self {
+        let singular = resource.kind.to_ascii_lowercase();
+        Self { resource, singular, short_names: Vec::new(), verbs: Vec::new(), preferred: true }
+    }
+
     /// Returns whether it can be listed and watched.
     pub fn is_watchable(&self) -> bool {
-        ["list", "watch"].iter().all(|verb| self.verbs.iter().any(|offered| offered == verb))
+        ["list", "watch"].iter().all(|verb| self.offers(verb))
+    }
+
+    fn is_readable(&self) -> bool {
+        ["get", "list"].iter().all(|verb| self.offers(verb))
+    }
+
+    fn offers(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|offered| offered == verb)
     }
 
     /// How well `name`, in lower case, names this type; smaller is better.
@@ -156,28 +188,73 @@ impl Catalog {
     /// A plural name goes before a short name, that before a singular name, that before a kind. Among types of one name,
     /// the first that can be watched is taken.
     pub fn resolve(&self, pattern: &Pattern) -> Resolution {
-        let Pattern::Type { name, rest } = pattern else { return Resolution::Many };
-        // as kubectl: version and group first, then all of it as a group
-        let versioned = rest.as_deref().and_then(|rest| rest.split_once('.'));
-        let found = versioned
-            .and_then(|(version, group)| self.find(name, Some(group), Some(version)))
-            .or_else(|| self.find(name, rest.as_deref(), None));
-        match found {
+        let group = match pattern {
+            Pattern::Type { rest, .. } => rest.as_deref(),
+            Pattern::Group(group) => Some(&**group),
+            Pattern::All => None,
+        };
+        if pattern.is_wildcard() {
+            let types: Vec<_> = self.matching(pattern).into_iter().map(|served| served.resource.clone()).collect();
+            let empty =
+                || Resolution::Empty { group: group.map(str::to_owned), unavailable: self.unavailable_for(group) };
+            return if types.is_empty() { empty() } else { Resolution::Many(types) };
+        }
+        match self.find_among(pattern, |_| true) {
             Some(served) if served.is_watchable() => Resolution::Found(served.resource.clone()),
             Some(served) => Resolution::Unwatchable { resource: served.resource.clone(), verbs: served.verbs.clone() },
             None => Resolution::Missing {
-                suggestions: self.suggest(pattern),
-                unavailable: self.unavailable_for(rest.as_deref()),
+                suggestions: self.suggest(pattern, ServedType::is_watchable),
+                unavailable: self.unavailable_for(group),
             },
         }
     }
 
-    fn find(&self, name: &str, group: Option<&str>, version: Option<&str>) -> Option<&ServedType> {
+    /// Finds the type that a pattern means to somebody who only reads; what could not be found comes with the nearest
+    /// names, best first.
+    pub fn find_readable(&self, pattern: &Pattern) -> Result<&ServedType, Vec<String>> {
+        let found = self.find_among(pattern, ServedType::is_readable);
+        found.ok_or_else(|| self.suggest(pattern, ServedType::is_readable))
+    }
+
+    /// Returns the types that a pattern means and that can be watched, in order of preference. A wildcard takes each
+    /// type in the first version that can be watched, and of the two kinds of events only one.
+    pub(super) fn matching(&self, pattern: &Pattern) -> Vec<&ServedType> {
+        let fits = |served: &&ServedType| match pattern {
+            Pattern::All => true,
+            Pattern::Group(group) => served.resource.group == *group,
+            Pattern::Type { .. } => false,
+        };
+        if !pattern.is_wildcard() {
+            return self.find_among(pattern, |_| true).filter(|served| served.is_watchable()).into_iter().collect();
+        }
+        let mut seen = HashSet::new();
+        let watchable = self.types.iter().filter(fits).filter(|served| served.is_watchable());
+        watchable.filter(|served| seen.insert(identity(&served.resource))).collect()
+    }
+
+    /// Finds the type that a name means among those that `is_meant` lets through.
+    pub(super) fn find_among(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Option<&ServedType> {
+        let Pattern::Type { name, rest } = pattern else { return None };
+        // as kubectl: version and group first, then all of it as a group
+        let versioned = rest.as_deref().and_then(|rest| rest.split_once('.'));
+        versioned
+            .and_then(|(version, group)| self.find(name, Some(group), Some(version), &is_meant))
+            .or_else(|| self.find(name, rest.as_deref(), None, &is_meant))
+    }
+
+    fn find(
+        &self,
+        name: &str,
+        group: Option<&str>,
+        version: Option<&str>,
+        is_meant: impl Fn(&ServedType) -> bool,
+    ) -> Option<&ServedType> {
         let fits = |asked: Option<&str>, served: &str| asked.is_none_or(|asked| asked == served);
         let candidates = self
             .types
             .iter()
-            .filter(|served| fits(group, &served.resource.group) && fits(version, &served.resource.version));
+            .filter(|served| fits(group, &served.resource.group) && fits(version, &served.resource.version))
+            .filter(|served| is_meant(served));
         // of equals the first is taken
         candidates
             .filter_map(|served| Some((served.rank(name)?, !served.is_watchable(), served)))
@@ -185,11 +262,11 @@ impl Catalog {
             .map(|(_, _, served)| served)
     }
 
-    /// Returns the nearest names of types that can be watched.
-    fn suggest(&self, pattern: &Pattern) -> Vec<String> {
+    /// Returns the nearest names of types that `is_meant` lets through.
+    fn suggest(&self, pattern: &Pattern, is_meant: impl Fn(&ServedType) -> bool) -> Vec<String> {
         let Pattern::Type { name, rest } = pattern else { return Vec::new() };
-        let mut near: Vec<(usize, String)> = Vec::new();
-        for served in self.types.iter().filter(|served| served.is_watchable() && served.preferred) {
+        let mut near: Vec<(usize, usize, String)> = Vec::new();
+        for served in self.types.iter().filter(|served| is_meant(served) && served.preferred) {
             let resource = &served.resource;
             // short names are too short to be near to anything
             let names = [&*resource.plural, &*served.singular].into_iter();
@@ -201,13 +278,15 @@ impl Catalog {
             });
             if let Some(distance) = distance
                 && distance <= 1 + name.len() / 4
-                && !near.iter().any(|(_, known)| *known == qualified)
+                && !near.iter().any(|(.., known)| *known == qualified)
             {
-                near.push((distance * 100 + group_distance, qualified));
+                near.push((distance, group_distance, qualified));
             }
         }
         near.sort();
-        near.into_iter().take(3).map(|(_, name)| name).collect()
+        // what is farther than the nearest name is not meant
+        let nearest = near.first().map(|(distance, ..)| *distance);
+        near.into_iter().filter(|(distance, ..)| Some(*distance) == nearest).take(3).map(|(.., name)| name).collect()
     }
 
     fn unavailable_for(&self, rest: Option<&str>) -> Vec<Unavailable> {
@@ -222,23 +301,4 @@ fn served_type(group: &str, version: &str, served: Type, preferred: bool) -> Ser
     let Type { plural, singular, kind, namespaced, short_names, verbs } = served;
     let resource = ResourceType { group: group.to_owned(), version: version.to_owned(), kind, plural, namespaced };
     ServedType { resource, singular, short_names, verbs, preferred }
-}
-
-/// Finds the types that more than one entry names, whatever the version (D12). Each claim is an entry, as it is to be
-/// named in the error, and one of its types.
-pub fn conflicts<'a>(claims: impl IntoIterator<Item = (&'a str, &'a ResourceType)>) -> Vec<Conflict> {
-    let mut owners: Vec<(&str, &ResourceType)> = Vec::new();
-    let mut found = Vec::new();
-    for (entry, resource) in claims {
-        let is_same = |other: &ResourceType| other.group == resource.group && other.plural == resource.plural;
-        match owners.iter().find(|(_, owned)| is_same(owned)) {
-            Some((first, owned)) => found.push(Conflict {
-                resource: (*owned).clone(),
-                first: (*first).to_owned(),
-                second: entry.to_owned(),
-            }),
-            None => owners.push((entry, resource)),
-        }
-    }
-    found
 }

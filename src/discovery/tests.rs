@@ -148,28 +148,35 @@ fn a_type_without_list_or_watch_is_unwatchable() {
 }
 
 #[test]
-fn wildcards_name_many_types() {
-    assert_eq!(resolve("*"), Resolution::Many);
-    assert_eq!(resolve("*.apps"), Resolution::Many);
+fn wildcards_name_what_can_be_watched_in_one_version_each() {
+    let many = |text: &str| match resolve(text) {
+        Resolution::Many(types) => {
+            types.iter().map(|found| format!("{}.{}.{}", found.plural, found.version, found.group)).collect::<Vec<_>>()
+        }
+        other => panic!("{text}: {other:?}"),
+    };
+    assert_eq!(many("*.apps"), ["deployments.v1.apps", "daemonsets.v1.apps"]);
+    assert_eq!(many("*.autoscaling"), ["horizontalpodautoscalers.v2.autoscaling", "olds.v1.autoscaling"]);
+    assert_eq!(many("*.events.k8s.io"), ["events.v1.events.k8s.io"]);
+    let all = many("*");
+    assert_eq!(all.iter().filter(|name| name.starts_with("events.")).collect::<Vec<_>>(), ["events.v1."]);
+    assert!(all.iter().any(|name| name == "pods.v1.cert-manager.io") && all.len() == 10, "{all:?}");
 }
 
 #[test]
-fn d12_one_type_named_by_two_entries_is_a_conflict_whatever_the_version() {
-    let found = |text: &str| match resolve(text) {
-        Resolution::Found(found) => found,
-        other => panic!("{other:?}"),
-    };
-    let (v1, v2, pods) = (found("hpa.v1.autoscaling"), found("hpa"), found("pods"));
-    let other_pods = found("pods.cert-manager.io");
-    let claims = [("a", &v1), ("a", &pods), ("b", &v2), ("b", &other_pods), ("c", &pods)];
-    let said: Vec<String> = conflicts(claims).iter().map(ToString::to_string).collect();
-    assert_eq!(
-        said,
-        [
-            "a and b both match horizontalpodautoscalers.autoscaling, a type belongs to one entry",
-            "a and c both match pods, a type belongs to one entry",
-        ]
-    );
+fn a_wildcard_without_types_waits_and_says_which_group_could_not_be_asked() {
+    for (text, why) in [
+        ("*.acme.io", "the server serves no type in the group acme.io that can be listed and watched"),
+        (
+            "*.metrics.k8s.io",
+            "the server serves no type in the group metrics.k8s.io that can be listed and watched; \
+             metrics.k8s.io/v1beta1 could not be asked: ",
+        ),
+        // one without watch is there
+        ("*.up.metrics.k8s.io", "the server serves no type in the group up.metrics.k8s.io"),
+    ] {
+        assert!(resolve(text).why_not().starts_with(why), "{text}: {}", resolve(text).why_not());
+    }
 }
 
 #[test]

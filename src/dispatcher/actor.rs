@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use actix::{Actor, AsyncContext as _, Context, Handler};
+use actix::{Actor, AsyncContext as _, Context, Handler, Message};
 
-pub use super::lanes::{Close, LaneAddress, LaneOptions, LaneSlot, Lanes, Leftover, Stopped};
+pub use super::lanes::{Close, LaneAddress, LaneOptions, LaneSlot, LaneTypes, Lanes, Leftover, Remove, Stopped};
 use crate::supervisor::child::{Heartbeat, Inject};
 
 /// How often losses at the bound of a buffer, and lanes that do not move, are looked for.
@@ -24,6 +24,19 @@ impl DispatcherActor {
     }
 }
 
+/// Starts the lanes that were added since it last looked.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Look;
+
+impl Handler<Look> for DispatcherActor {
+    type Result = ();
+
+    fn handle(&mut self, Look: Look, _ctx: &mut Self::Context) {
+        self.lanes.start();
+    }
+}
+
 impl Actor for DispatcherActor {
     type Context = Context<Self>;
 
@@ -31,6 +44,7 @@ impl Actor for DispatcherActor {
         self.lanes.start();
         ctx.run_interval(LOOK_EVERY, |actor, _| {
             actor.lanes.report_losses();
+            actor.lanes.forget_units();
             actor.lanes.start();
         });
     }

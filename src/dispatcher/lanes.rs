@@ -5,6 +5,8 @@
 //! the journal up to its bounds. Lanes outlive the actors at both their ends.
 
 use std::{
+    future::pending,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -17,13 +19,13 @@ use futures_util::future::join_all;
 use tokio::{
     sync::watch,
     task::JoinHandle,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 use tracing::{error, info, warn};
 
-use super::{Dispatcher, LaneId, Notification, Route, UnitId, UnitInfo};
+use super::{Dispatcher, LaneId, Notification, Rerouted, Route, UnitId, UnitInfo, UnitOptions};
 use crate::{
-    journal::{Bounds, EventName, Gap, Journal, ReaderId, ReaderOptions, Start},
+    journal::{Bounds, EventName, Gap, Journal, ReaderId, ReaderOptions, Sequence, Start},
     supervisor::{
         Restart, RestartPolicy, SupervisorConfig,
         child::{Heartbeat, Inject},
@@ -110,6 +112,15 @@ pub struct Leftover {
     pub named: Vec<EventName>,
 }
 
+/// How a lane is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remove {
+    /// What waits is delivered, until the deadline; the rest is named.
+    Drain(Instant),
+    /// The call in flight ends, what waits is forgotten (S-7).
+    Discard,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Running,
@@ -117,13 +128,58 @@ enum Phase {
     DrainingDeadLetters,
 }
 
+/// What a lane is told from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Orders {
+    /// Raised whenever it leads to another handler.
+    generation: u64,
+    remove: Option<Remove>,
+}
+
+/// What becomes of a removal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Removal {
+    #[default]
+    UnderWay,
+    /// It is over; what was not delivered.
+    Over(Option<Leftover>),
+}
+
 struct Lane {
     id: LaneId,
     reader: ReaderId,
-    options: LaneOptions,
+    name: String,
+    options: Mutex<Arc<LaneOptions>>,
+    orders: watch::Sender<Orders>,
     task: Mutex<Option<JoinHandle<()>>>,
     /// The handler has ended, or was closed; its task shall not be started again.
     ended: AtomicBool,
+    /// Set when there is nothing more to wait for: what a removal left.
+    left: watch::Sender<Removal>,
+}
+
+impl Lane {
+    fn options(&self) -> Arc<LaneOptions> {
+        Arc::clone(&lock(&self.options))
+    }
+
+    fn is_removed(&self) -> bool {
+        self.orders.borrow().remove.is_some()
+    }
+}
+
+/// Tells which types a lane takes, now and later.
+#[derive(Clone, Debug)]
+pub struct LaneTypes {
+    table: Arc<Mutex<Dispatcher>>,
+    lane: Option<LaneId>,
+}
+
+impl LaneTypes {
+    /// Returns the types at work that the lane takes, as `plural.group`, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.lane.map(|lane| lock(&self.table).types(lane)).unwrap_or_default()
+    }
 }
 
 /// All lanes of an engine: outlives the actor, and is where units and handlers are made known.
@@ -148,56 +204,161 @@ impl Lanes {
         for lane in self.all() {
             let mut task = lock(&lane.task);
             let moves = task.as_ref().is_some_and(|task| !task.is_finished());
-            if !moves && !lane.ended.load(Ordering::Acquire) && *self.phase.borrow() == Phase::Running {
+            if !moves && !lane.ended.load(Ordering::Acquire) && !self.is_stopping() {
                 self.journal.rewind(lane.reader);
                 *task = Some(actix_rt::spawn(self.clone().run(Arc::clone(&lane))));
             }
         }
     }
 
-    /// Adds a lane and returns its reader; it moves once a [`DispatcherActor`](super::actor::DispatcherActor) has started. It sees what is released
-    /// from now on.
+    /// Returns whether [`Lanes::shut_down`] was called.
+    pub fn is_stopping(&self) -> bool {
+        *self.phase.borrow() != Phase::Running
+    }
+
+    /// Adds a lane and returns its reader; it moves once a [`DispatcherActor`](super::actor::DispatcherActor) has
+    /// started, or looks after its lanes. It sees what is released from now on.
     pub fn add_lane(&self, options: LaneOptions) -> Result<ReaderId, Gap> {
         let mut table = lock(&self.table);
         let id = table.add_lane(options.route.clone());
+        self.open(&mut table, id, options)
+    }
+
+    /// As [`Lanes::add_lane`], to units that are at work: returns those that have to introduce the reader, which sees
+    /// nothing of them before (S-5).
+    pub fn add_late_lane(&self, options: LaneOptions) -> Result<(ReaderId, Vec<UnitId>), Gap> {
+        let mut table = lock(&self.table);
+        let (id, joins) = table.add_late_lane(options.route.clone());
+        Ok((self.open(&mut table, id, options)?, joins))
+    }
+
+    fn open(&self, table: &mut Dispatcher, id: LaneId, options: LaneOptions) -> Result<ReaderId, Gap> {
         let reader_options = ReaderOptions { bounds: options.bounds, interest: table.interest(id) };
-        let reader = self.journal.open_reader(Start::Next, reader_options)?;
+        let reader = self.journal.open_reader(Start::Next, reader_options).inspect_err(|_| table.remove_lane(id))?;
         lock(&self.members).push(Arc::new(Lane {
             id,
             reader,
-            options,
+            name: options.name.clone(),
+            options: Mutex::new(Arc::new(options)),
+            orders: watch::Sender::default(),
             task: Mutex::default(),
             ended: AtomicBool::new(false),
+            left: watch::Sender::default(),
         }));
         Ok(reader)
     }
 
-    /// Makes a unit known; to be called before it appends anything.
-    pub fn add_unit(&self, unit: UnitId, info: UnitInfo) {
-        let mut table = lock(&self.table);
-        let changed = table.add_unit(unit, info);
-        for lane in lock(&self.members).iter().filter(|lane| changed.contains(&lane.id)) {
-            self.journal.set_interest(lane.reader, table.interest(lane.id));
+    /// Gives the lane of that name another route, other bounds and another handler; its reader stays, with all that
+    /// waits. Returns the reader and which units have to introduce or dismiss it; `None` where there is no such lane,
+    /// or its handler had ended by itself: then it is removed. The call in flight ends, the old handler is closed, and what it did not deliver goes to the new one.
+    pub fn replace_lane(&self, options: LaneOptions) -> Option<(ReaderId, Rerouted)> {
+        let lane = self.find(&options.name)?;
+        if lane.ended.load(Ordering::Acquire) {
+            self.forget(&lane, Remove::Discard);
+            return None;
         }
+        let moved = self.reroute_lane(&options.name, options.route.clone(), options.bounds)?;
+        *lock(&lane.options) = Arc::new(options);
+        lane.orders.send_modify(|orders| orders.generation += 1);
+        Some(moved)
+    }
+
+    /// As [`Lanes::replace_lane`], but the handler stays.
+    pub fn reroute_lane(&self, name: &str, route: Route, bounds: Bounds) -> Option<(ReaderId, Rerouted)> {
+        let lane = self.find(name)?;
+        let mut table = lock(&self.table);
+        let rerouted = table.reroute(lane.id, route);
+        self.journal.set_bounds(lane.reader, bounds);
+        self.journal.set_interest(lane.reader, &table.interest(lane.id));
+        Some((lane.reader, rerouted))
+    }
+
+    /// Removes a lane, and closes its handler; a name that is not there has no effect (S-7). The name is free at once.
+    /// The answer, which nobody has to wait for, is what was not delivered by the deadline.
+    pub fn remove_lane(&self, name: &str, how: Remove) -> impl Future<Output = Option<Leftover>> + use<> {
+        let mut left = None;
+        if let Some(lane) = self.find(name) {
+            left = Some(lane.left.subscribe());
+            lane.orders.send_modify(|orders| orders.remove = Some(how));
+            if lane.ended.load(Ordering::Acquire) {
+                self.forget(&lane, how);
+            }
+        }
+        async move {
+            let mut left = left?;
+            match &*left.wait_for(|left| *left != Removal::UnderWay).await.ok()? {
+                Removal::Over(left) => left.clone(),
+                Removal::UnderWay => None,
+            }
+        }
+    }
+
+    /// Returns what tells which types the lane of that name takes; none where there is no such lane.
+    pub fn types(&self, name: &str) -> LaneTypes {
+        LaneTypes { table: Arc::clone(&self.table), lane: self.find(name).map(|lane| lane.id) }
+    }
+
+    /// Makes a unit known; to be called before it appends anything.
+    pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions) {
+        let mut table = lock(&self.table);
+        let (terms, changed) = table.add_unit(unit, info, options);
+        self.journal.add_unit(unit, terms);
+        for lane in lock(&self.members).iter().filter(|lane| changed.contains(&lane.id)) {
+            self.journal.set_interest(lane.reader, &table.interest(lane.id));
+        }
+    }
+
+    /// Forgets a unit that appends nothing more, once nothing of it waits anywhere.
+    pub fn remove_unit(&self, unit: UnitId) {
+        lock(&self.table).retire_unit(unit, self.journal.retire_unit(unit));
+    }
+
+    /// Forgets the units that were removed and that every reader has passed.
+    pub fn forget_units(&self) {
+        let mut table = lock(&self.table);
+        for unit in table.forget_units(self.journal.passed()) {
+            self.journal.forget_unit(unit);
+        }
+    }
+
+    /// Returns whether some handler shall see the `round`-th resync of `unit` (S-11).
+    pub fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
+        self.journal.is_resync_due(unit, round)
+    }
+
+    /// Says that all units are known that the first discovery found: before, no handler has synced (S-8).
+    pub fn set_discovered(&self) {
+        self.journal.set_discovered();
     }
 
     fn all(&self) -> Vec<Arc<Lane>> {
         lock(&self.members).clone()
     }
 
+    fn find(&self, name: &str) -> Option<Arc<Lane>> {
+        lock(&self.members).iter().find(|lane| lane.name == name && !lane.is_removed()).cloned()
+    }
+
     /// Moves the batches of one lane until it has ended.
     async fn run(self, lane: Arc<Lane>) {
         let mut policy = RestartPolicy::new(&self.supervision);
         let clock = Instant::now();
-        let handler = &lane.options.name;
+        let handler = &lane.name;
         loop {
-            let address = (lane.options.start)();
-            lane.options.slot.set(Some(address.clone()));
+            let mut orders = lane.orders.subscribe();
+            let life = Life { options: lane.options(), generation: orders.borrow_and_update().generation };
+            let address = (life.options.start)();
+            life.options.slot.set(Some(address.clone()));
             policy.healthy(clock.elapsed());
-            match self.serve(&lane, &address).await {
+            match self.serve(&lane, &life, &address).await {
                 Ok(()) => {
                     close(handler, &address).await;
                     break;
+                }
+                Err(Ended::Ordered) if lane.is_removed() => break,
+                Err(Ended::Ordered) => {
+                    self.journal.rewind(lane.reader);
+                    info!(handler, "the handler was replaced");
                 }
                 Err(Ended::Stopped(Stopped(reason))) => {
                     let left = self.journal.stats(lane.reader);
@@ -213,38 +374,89 @@ impl Lanes {
                     tokio::select! {
                         () = sleep(delay) => {}
                         _ = phase.changed() => {} // a stop does not wait for it
+                        () = life.over(&mut orders) => {}
                     }
                 }
             }
+            life.options.slot.set(None);
         }
         lane.ended.store(true, Ordering::Release);
-        lane.options.slot.set(None);
+        lane.options().slot.set(None);
+        let remove = lane.orders.borrow().remove;
+        if let Some(how) = remove {
+            self.forget(&lane, how);
+        }
+    }
+
+    /// Takes a lane that was removed and has ended out of everything, and says what it leaves.
+    fn forget(&self, lane: &Arc<Lane>, how: Remove) {
+        let left = self.leftover(lane).filter(|_| how != Remove::Discard);
+        for event in left.iter().flat_map(|left| &left.named) {
+            warn!(handler = %lane.name, %event, "not delivered when the handler was removed");
+        }
+        if let Some(left) = &left {
+            warn!(handler = %lane.name, events = left.events, "removed the handler before everything was delivered");
+        }
+        self.report_losses_of(lane);
+        lock(&self.members).retain(|member| !Arc::ptr_eq(member, lane));
+        lock(&self.table).remove_lane(lane.id);
+        self.journal.close_reader(lane.reader);
+        lane.left.send_replace(Removal::Over(left));
     }
 
     /// Reads, sends and acknowledges until everything is delivered and a stop was asked for.
-    async fn serve(&self, lane: &Lane, address: &LaneAddress) -> Result<(), Ended> {
+    async fn serve(&self, lane: &Lane, life: &Life, address: &LaneAddress) -> Result<(), Ended> {
         let mut phase = self.phase.subscribe();
-        let last_phase = if lane.options.dead_letter { Phase::DrainingDeadLetters } else { Phase::Draining };
+        let mut orders = lane.orders.subscribe();
+        let last_phase = if life.options.dead_letter { Phase::DrainingDeadLetters } else { Phase::Draining };
         loop {
-            let drain = *phase.borrow_and_update() >= last_phase;
-            let records = self.journal.read(lane.reader, lane.options.batch_events, lane.options.batch_bytes);
+            let drains = matches!(orders.borrow_and_update().remove, Some(Remove::Drain(_)));
+            let drains = drains || *phase.borrow_and_update() >= last_phase;
+            if life.is_over(*orders.borrow()) {
+                self.end(lane, address, None).await;
+                return Err(Ended::Ordered);
+            }
+            let records = self.journal.read(lane.reader, life.options.batch_events, life.options.batch_bytes);
             let Some(last) = records.last().map(|record| record.sequence) else {
-                if drain {
+                if drains {
                     return Ok(());
                 }
                 tokio::select! {
                     () = self.journal.readable(lane.reader) => {}
                     _ = phase.changed() => {}
+                    _ = orders.changed() => {}
                     () = sleep(self.supervision.ping_period) => self.ping(address).await?,
                 }
                 continue;
             };
             let notification = lock(&self.table).notification(records);
-            match address.events.send(notification).await {
+            let mut sent = pin!(address.events.send(notification));
+            let answer = tokio::select! {
+                answer = &mut sent => answer,
+                () = life.over(&mut orders) => {
+                    self.end(lane, address, Some((sent, last))).await;
+                    return Err(Ended::Ordered);
+                }
+            };
+            match answer {
                 Ok(Ok(())) => self.journal.ack(lane.reader, last),
                 Ok(Err(stopped)) => return Err(Ended::Stopped(stopped)),
                 Err(MailboxError::Closed | MailboxError::Timeout) => return Err(Ended::Died),
             }
+        }
+    }
+
+    /// Closes a handler that was replaced or removed; the call in flight ends before, if it ever does.
+    async fn end(&self, lane: &Lane, address: &LaneAddress, sent: Option<(Call<'_>, Sequence)>) {
+        let call = async {
+            let (sent, last) = sent?;
+            sent.await.ok()?.ok().map(|()| last)
+        };
+        let ending = async { tokio::join!(call, close(&lane.name, address)) };
+        match timeout(self.supervision.hung_after + CLOSE_GRACE, ending).await {
+            Ok((Some(last), ())) => self.journal.ack(lane.reader, last),
+            Ok((None, ())) => {}
+            Err(_) => error!(handler = %lane.name, "the handler does not answer, it was not closed"),
         }
     }
 
@@ -259,14 +471,25 @@ impl Lanes {
     /// Logs what was dropped at the bounds of buffers since the last call.
     pub fn report_losses(&self) {
         for lane in self.all() {
-            let losses = self.journal.take_losses(lane.reader);
-            for event in &losses.named {
-                warn!(handler = %lane.options.name, %event, "dropped an event, the buffer is full");
-            }
-            if losses.unnamed > 0 {
-                warn!(handler = %lane.options.name, events = losses.unnamed, "dropped more events, the buffer is full");
-            }
+            self.report_losses_of(&lane);
         }
+    }
+
+    fn report_losses_of(&self, lane: &Lane) {
+        let losses = self.journal.take_losses(lane.reader);
+        for event in &losses.named {
+            warn!(handler = %lane.name, %event, "dropped an event, the buffer is full");
+        }
+        if losses.unnamed > 0 {
+            warn!(handler = %lane.name, events = losses.unnamed, "dropped more events, the buffer is full");
+        }
+    }
+
+    fn leftover(&self, lane: &Lane) -> Option<Leftover> {
+        let stats = self.journal.stats(lane.reader);
+        let events = stats.queued + stats.in_flight;
+        let named = || self.journal.undelivered(lane.reader, LEFT_NAMED_MAX);
+        (events > 0).then(|| Leftover { handler: lane.name.clone(), events, named: named() })
     }
 
     /// Delivers what is released, in lanes that feed dead letters first, and reports what is left at the deadline.
@@ -275,7 +498,7 @@ impl Lanes {
         self.start();
         for (phase, dead_letter) in [(Phase::Draining, false), (Phase::DrainingDeadLetters, true)] {
             self.phase.send_replace(phase);
-            for lane in self.all().iter().filter(|lane| lane.options.dead_letter == dead_letter) {
+            for lane in self.all().iter().filter(|lane| lane.options().dead_letter == dead_letter) {
                 let task = lock(&lane.task).take();
                 if let Some(mut task) = task
                     && timeout_at(deadline, &mut task).await.is_err()
@@ -287,26 +510,73 @@ impl Lanes {
         let all = self.all();
         let late = all.iter().filter(|lane| !lane.ended.swap(true, Ordering::AcqRel));
         join_all(late.filter_map(|lane| {
-            let address = lane.options.slot.get()?;
+            let address = lane.options().slot.get()?;
             Some(async move {
-                if timeout(CLOSE_GRACE, close(&lane.options.name, &address)).await.is_err() {
-                    error!(handler = %lane.options.name, "the handler does not answer, it was not closed");
+                if timeout(CLOSE_GRACE, close(&lane.name, &address)).await.is_err() {
+                    error!(handler = %lane.name, "the handler does not answer, it was not closed");
                 }
             })
         }))
         .await;
         self.report_losses();
-        let left = |lane: &Arc<Lane>| {
-            let stats = self.journal.stats(lane.reader);
-            let events = stats.queued + stats.in_flight;
-            let handler = lane.options.name.clone();
-            (events > 0).then(|| Leftover {
-                handler,
-                events,
-                named: self.journal.undelivered(lane.reader, LEFT_NAMED_MAX),
-            })
-        };
-        self.all().iter().filter_map(left).collect()
+        // A removal may have been under way, and somebody may wait for it.
+        let discards = |lane: &Lane| lane.orders.borrow().remove == Some(Remove::Discard);
+        let left: Vec<_> = all.iter().filter(|lane| !discards(lane)).filter_map(|lane| self.leftover(lane)).collect();
+        for lane in all.iter().filter(|lane| lane.is_removed()) {
+            lane.left.send_if_modified(|left| {
+                let is_under_way = *left == Removal::UnderWay;
+                if is_under_way {
+                    *left = Removal::Over(None);
+                }
+                is_under_way
+            });
+        }
+        left
+    }
+}
+
+/// A batch on its way.
+type Call<'a> = Pin<&'a mut dyn Future<Output = Result<Result<(), Stopped>, MailboxError>>>;
+
+/// What a lane leads to, until it is replaced.
+struct Life {
+    options: Arc<LaneOptions>,
+    generation: u64,
+}
+
+impl Life {
+    /// Returns whether it ends without delivering what waits.
+    fn is_over(&self, orders: Orders) -> bool {
+        orders.generation != self.generation
+            || match orders.remove {
+                None => false,
+                Some(Remove::Discard) => true,
+                Some(Remove::Drain(deadline)) => deadline <= Instant::now(),
+            }
+    }
+
+    /// Waits until it is over.
+    async fn over(&self, orders: &mut watch::Receiver<Orders>) {
+        loop {
+            let now = *orders.borrow_and_update();
+            if self.is_over(now) {
+                return;
+            }
+            let deadline = match now.remove {
+                Some(Remove::Drain(deadline)) => Some(deadline),
+                _ => None,
+            };
+            let due = async {
+                match deadline {
+                    Some(deadline) => sleep_until(deadline).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                changed = orders.changed() => if changed.is_err() { pending::<()>().await },
+                () = due => {}
+            }
+        }
     }
 }
 
@@ -321,6 +591,8 @@ async fn close(handler: &str, address: &LaneAddress) {
 
 /// Why a lane ended that was not asked to.
 enum Ended {
+    /// It was replaced or removed, and is closed.
+    Ordered,
     Stopped(Stopped),
     Died,
 }

@@ -1,9 +1,9 @@
 //! Makes handlers and their lanes of the configuration.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, BTreeSet},
     io,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
     time::Duration,
 };
 
@@ -15,8 +15,8 @@ use crate::{
     cloud_event::Encoder,
     config::{self, Config, EventType, HandlerOptions},
     dispatcher::{
-        Notification, Route, RouteOptions,
-        actor::{DispatcherActor, LaneOptions, LaneSlot, Lanes},
+        Notification, Rerouted, Route, RouteOptions,
+        actor::{DispatcherActor, LaneOptions, LaneSlot, Lanes, Look, Remove},
     },
     handler::{
         Handler, HandlerError, RetryPolicy,
@@ -27,7 +27,8 @@ use crate::{
         status::{HandlerStatus, HandlerView},
         stdout::Stdout,
     },
-    journal::{Bounds, ChangeSet, EventName, Journal, WhenFull},
+    indexer::Cause,
+    journal::{Bounds, ChangeSet, EventName, Gap, Journal, Move, MoveKind, ReaderId, UnitId, WhenFull},
     registry::Registry,
     supervisor::{
         child::{Harm, Inject, Moment},
@@ -40,7 +41,7 @@ const BATCH_EVENTS: usize = 1_000;
 /// Largest batch a handler is given: bytes of bodies.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// A handler of the library's user: an actor that takes [`Notification`]s.
+/// A handler of the library's user.
 pub struct OwnHandler {
     /// Its name, as `/v1/handlers` shows it.
     pub name: String,
@@ -48,20 +49,48 @@ pub struct OwnHandler {
     pub resources: Vec<String>,
     /// What it gets, and what may wait for it.
     pub options: HandlerOptions,
-    /// The actor.
-    pub actor: Recipient<Notification>,
+    /// Where its events end.
+    pub sink: OwnSink,
 }
+
+/// What a handler of the library's user is.
+pub enum OwnSink {
+    /// An actor, asked for the next batch when it has answered the last one.
+    Actor(Recipient<Notification>),
+    /// Code that may block: it has a thread of its own.
+    Closure(OwnClosure),
+}
+
+/// A handler as a closure; an error is a failed attempt.
+pub type OwnClosure = Box<dyn FnMut(&Notification) -> Result<(), HandlerError> + Send>;
 
 /// What all handlers show.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StatusBoard {
-    handlers: Vec<Arc<HandlerStatus>>,
+    handlers: Arc<Mutex<Vec<Arc<HandlerStatus>>>>,
 }
 
 impl StatusBoard {
     pub(super) fn views(&self) -> Vec<HandlerView> {
         let now = jiff::Timestamp::now();
-        self.handlers.iter().map(|status| status.view(now)).collect()
+        self.lock().iter().map(|status| status.view(now)).collect()
+    }
+
+    /// Shows a handler, in the place of the one of its name if there is one.
+    fn show(&self, status: Arc<HandlerStatus>) {
+        let mut handlers = self.lock();
+        match handlers.iter_mut().find(|shown| shown.name() == status.name()) {
+            Some(shown) => *shown = status,
+            None => handlers.push(status),
+        }
+    }
+
+    fn remove(&self, name: &str) {
+        self.lock().retain(|status| status.name() != name);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<HandlerStatus>>> {
+        self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -70,7 +99,73 @@ pub(super) struct Delivery {
     pub(super) lanes: Lanes,
     pub(super) board: StatusBoard,
     dispatcher: Keeper<DispatcherActor>,
-    hooks: HashMap<String, (LaneSlot, Sink)>,
+    maker: Maker,
+    running: BTreeMap<String, Running>,
+    /// What a handler that is removed has to deliver what waits for it.
+    drain_within: Duration,
+}
+
+/// One handler.
+struct Running {
+    status: Arc<HandlerStatus>,
+    slot: LaneSlot,
+    sink: Sink,
+    /// What was configured; a handler of the library's user has none.
+    plan: Option<Plan>,
+}
+
+/// What makes a handler what it is: one that has the same is left alone.
+#[derive(Clone, Debug, PartialEq)]
+struct Plan {
+    sink: config::Sink,
+    /// Names of `[resources.*]`.
+    resources: Vec<String>,
+    options: HandlerOptions,
+    dead_letter: Option<String>,
+    takes_dead_letters: bool,
+}
+
+impl Plan {
+    /// Returns what is to run for each handler that is enabled.
+    fn all(config: &Config) -> BTreeMap<String, Self> {
+        let enabled = || config.handlers.iter().filter(|(_, handler)| handler.enabled);
+        let is_enabled = |name: &String| enabled().any(|(other, _)| other == name);
+        let feeds = |name: &str| enabled().any(|(_, handler)| handler.dead_letter.as_deref() == Some(name));
+        let plan = |(name, handler): (&String, &config::Handler)| {
+            let resources = config.resources.keys().filter(|entry| handler.takes(entry)).cloned().collect();
+            let plan = Self {
+                sink: handler.sink.clone(),
+                resources,
+                options: handler.options.clone(),
+                dead_letter: handler.dead_letter.clone().filter(is_enabled),
+                takes_dead_letters: feeds(name),
+            };
+            (name.clone(), plan)
+        };
+        enabled().map(plan).collect()
+    }
+
+    /// Returns whether the handler can go on as it is: only what it is given differs.
+    fn keeps_its_sink(&self, before: &Self) -> bool {
+        self.sink == before.sink
+            && self.options.retry == before.options.retry
+            && self.dead_letter == before.dead_letter
+            && self.takes_dead_letters == before.takes_dead_letters
+    }
+}
+
+/// A change that was prepared, and cannot fail any more.
+struct Step {
+    name: String,
+    kind: StepKind,
+    route: Route,
+    plan: Plan,
+}
+
+enum StepKind {
+    Add(Sink),
+    Replace(Sink),
+    Reroute,
 }
 
 /// Test hook: where harm is done to a handler.
@@ -84,6 +179,140 @@ pub enum Spot {
 }
 
 impl Delivery {
+    /// Adds, removes and changes handlers until they are as `config` says; handlers of the library's user stay. Returns
+    /// which units have to introduce or dismiss which reader, in this order; ask again where a unit was not running.
+    /// To be called before the units of a new entry are added. What waits for a handler that is removed is delivered
+    /// within `shutdown_timeout`.
+    ///
+    /// # Errors
+    /// When a new sink cannot be made, or the engine is stopping. Then nothing was changed.
+    pub(super) fn apply(&mut self, config: &Config) -> Result<Vec<(UnitId, Move)>, EngineError> {
+        if self.lanes.is_stopping() {
+            return Err(EngineError::Stopping);
+        }
+        let plans = Plan::all(config);
+        let steps = self.maker.prepare(&self.running, plans.clone())?;
+        self.drain_within = config.shutdown_timeout;
+        let is_gone = |(name, running): &(&String, &Running)| running.plan.is_some() && !plans.contains_key(*name);
+        let gone: Vec<_> = self.running.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
+        let moves = self.carry_out(steps)?;
+        for name in gone {
+            self.running.remove(&name);
+            self.board.remove(&name);
+            tracing::info!(handler = name, "removing the handler");
+            drop(self.lanes.remove_lane(&name, Remove::Drain(Instant::now() + self.drain_within)));
+        }
+        self.look();
+        Ok(moves)
+    }
+
+    /// Adds a handler of the library's user to the running engine (S-5).
+    ///
+    /// # Errors
+    /// When the name is taken, a glob cannot be read, there is no thread to be had, or the engine is stopping (S-6).
+    pub(super) fn add_own(&mut self, handler: OwnHandler) -> Result<Vec<(UnitId, Move)>, EngineError> {
+        if self.lanes.is_stopping() {
+            return Err(EngineError::Stopping);
+        }
+        let taken = self.running.keys().cloned().collect();
+        let moves = self.start_lane(self.maker.own(handler, &taken)?)?;
+        self.look();
+        Ok(moves)
+    }
+
+    /// Removes a handler of the library's user: its call in flight ends, what waits is forgotten. A name that is not
+    /// there has no effect (S-7).
+    pub(super) fn remove_own(&mut self, name: &str) {
+        if self.running.get(name).is_some_and(|running| running.plan.is_none()) {
+            self.running.remove(name);
+            self.board.remove(name);
+            drop(self.lanes.remove_lane(name, Remove::Discard));
+        }
+    }
+
+    /// Returns whether a handler is done with the initial state of all that it takes (S-8); `None` for a name that is
+    /// not there.
+    pub(super) fn has_synced(&self, name: &str) -> Option<bool> {
+        self.running.get(name).map(|running| running.status.has_synced())
+    }
+
+    fn carry_out(&mut self, steps: Vec<Step>) -> Result<Vec<(UnitId, Move)>, EngineError> {
+        // Dead letters are reached through the slots of all handlers, the new ones included.
+        let names = steps.iter().map(|step| &step.name);
+        let slots: BTreeMap<_, _> = names
+            .map(|name| (name.clone(), self.running.get(name).map(|running| running.slot.clone()).unwrap_or_default()))
+            .chain(self.running.iter().map(|(name, running)| (name.clone(), running.slot.clone())))
+            .collect();
+        let mut moves = Vec::new();
+        for Step { name, kind, route, plan } in steps {
+            let sink = match kind {
+                StepKind::Reroute => {
+                    let Some((reader, rerouted)) = self.lanes.reroute_lane(&name, route, bounds(&plan.options)) else {
+                        continue; // it has ended by itself
+                    };
+                    moves.extend(moves_of(reader, &rerouted));
+                    self.running.get_mut(&name).expect("it is rerouted because it runs").plan = Some(plan);
+                    continue;
+                }
+                StepKind::Add(sink) | StepKind::Replace(sink) => sink,
+            };
+            let made = Made {
+                kind: plan.sink.type_name(),
+                route,
+                options: plan.options.clone(),
+                sink,
+                slot: slots[&name].clone(),
+                dead_letter: plan.dead_letter.as_ref().and_then(|name| slots.get(name)).cloned(),
+                takes_dead_letters: plan.takes_dead_letters,
+                plan: Some(plan),
+                name,
+            };
+            moves.extend(self.start_lane(made)?);
+        }
+        Ok(moves)
+    }
+
+    /// Puts a handler at the end of the lane of its name, which is made where there is none.
+    fn start_lane(&mut self, made: Made) -> Result<Vec<(UnitId, Move)>, EngineError> {
+        let Made { name, kind, route, options, sink, slot, dead_letter, takes_dead_letters, plan } = made;
+        let status = Arc::new(HandlerStatus::new(&name, kind));
+        let retry = retry(&options.retry);
+        let actor = LaneActorOptions { sink: sink.clone(), retry, dead_letter, status: Arc::clone(&status) };
+        let lane = || {
+            let actor = actor.clone();
+            LaneOptions {
+                name: name.clone(),
+                route: route.clone(),
+                bounds: bounds(&options),
+                batch_events: BATCH_EVENTS,
+                batch_bytes: BATCH_BYTES,
+                dead_letter: takes_dead_letters,
+                slot: slot.clone(),
+                start: Box::new(move || actor.start()),
+            }
+        };
+        let replaced = self.running.get(&name).and_then(|_| self.lanes.replace_lane(lane()));
+        let (reader, moves) = if let Some((reader, rerouted)) = replaced {
+            (reader, moves_of(reader, &rerouted))
+        } else {
+            let added = self.lanes.add_late_lane(lane());
+            let refused = |error: Gap| EngineError::Handler { name: name.clone(), error: error.to_string() };
+            let (reader, joins) = added.map_err(refused)?;
+            let cause = (options.initial == config::Initial::Send).then_some(Cause::Replay);
+            let join = Move { reader, kind: MoveKind::Join(cause) };
+            (reader, joins.into_iter().map(|unit| (unit, join)).collect())
+        };
+        status.attach(self.maker.journal.clone(), reader, self.lanes.types(&name));
+        self.board.show(Arc::clone(&status));
+        self.running.insert(name, Running { status, slot, sink, plan });
+        Ok(moves)
+    }
+
+    /// Has the new lanes started on the dispatcher's arbiter, at once.
+    fn look(&self) {
+        drop(self.dispatcher.address().try_send(Look));
+    }
+
     /// Delivers what is left until the deadline, and closes the handlers. It needs no dispatcher that lives.
     pub(super) async fn stop(&self, within: Duration, registry: &Registry) -> StopReport {
         self.dispatcher.release();
@@ -107,10 +336,10 @@ impl Delivery {
 
     /// Test hook: does harm to a handler.
     pub(super) fn sabotage_handler(&self, name: &str, spot: Spot, harm: Harm) {
-        match self.hooks.get(name) {
-            Some((_, Sink::Thread(worker))) if spot == Spot::Thread => worker.sabotage(harm),
-            Some((lane, _)) => {
-                if let Some(hook) = lane.get().and_then(|address| address.hook) {
+        match self.running.get(name) {
+            Some(Running { sink: Sink::Thread(worker), .. }) if spot == Spot::Thread => worker.sabotage(harm),
+            Some(running) => {
+                if let Some(hook) = running.slot.get().and_then(|address| address.hook) {
                     drop(hook.try_send(Inject(harm, Moment::Now)));
                 }
             }
@@ -124,111 +353,155 @@ pub(super) fn start(
     config: &Config,
     cluster: &str,
     journal: &Journal,
-    own_handlers: &[OwnHandler],
+    own_handlers: Vec<OwnHandler>,
 ) -> Result<Delivery, EngineError> {
-    let enabled = || config.handlers.iter().filter(|(_, handler)| handler.enabled);
-    let slots: HashMap<&str, LaneSlot> = enabled().map(|(name, _)| (name.as_str(), LaneSlot::default())).collect();
-    let takes_dead_letters = |name: &str| enabled().any(|(_, handler)| handler.dead_letter.as_deref() == Some(name));
     let supervision = options::supervisor(&config.supervision);
-    let mut lanes = Builder {
-        lanes: Lanes::new(journal.clone(), supervision),
-        journal,
-        board: StatusBoard::default(),
-        hooks: HashMap::new(),
-    };
-    for (name, handler) in enabled() {
-        let sink = sink(name, &handler.sink, supervision.hung_after, &Encoder::new(cluster, journal.id()))
-            .map_err(|error| EngineError::Handler { name: name.clone(), error: error.to_string() })?;
-        lanes.add(NewLane {
-            name,
-            kind: handler.sink.type_name(),
-            resources: &entries_of(config, handler),
-            options: &handler.options,
-            sink,
-            slot: slots[name.as_str()].clone(),
-            dead_letter: handler.dead_letter.as_deref().and_then(|name| slots.get(name)).cloned(),
-            takes_dead_letters: takes_dead_letters(name),
-        })?;
+    let encoder = Encoder::new(cluster, journal.id());
+    let maker = Maker { journal: journal.clone(), encoder, hung_after: supervision.hung_after };
+    // Whatever can fail comes before the first actor.
+    let steps = maker.prepare(&BTreeMap::new(), Plan::all(config))?;
+    let mut taken: BTreeSet<_> = steps.iter().map(|step| step.name.clone()).collect();
+    let mut own = Vec::new();
+    for handler in own_handlers {
+        let made = maker.own(handler, &taken)?;
+        taken.insert(made.name.clone());
+        own.push(made);
     }
-    for OwnHandler { name, resources, options, actor } in own_handlers {
-        lanes.add(NewLane {
-            name,
-            kind: "actor",
-            resources,
-            options,
-            sink: Sink::Actor(actor.clone(), supervision.hung_after),
-            slot: LaneSlot::default(),
-            dead_letter: None,
-            takes_dead_letters: false,
-        })?;
-    }
-    let Builder { lanes, board, hooks, .. } = lanes;
+    let lanes = Lanes::new(journal.clone(), supervision);
     let kept = lanes.clone();
     let dispatcher = Keeper::start("dispatcher", &supervision, move || DispatcherActor::new(kept.clone()));
-    Ok(Delivery { lanes, board, dispatcher, hooks })
+    let (board, running, drain_within) = (StatusBoard::default(), BTreeMap::new(), config.shutdown_timeout);
+    let mut delivery = Delivery { lanes, board, dispatcher, maker, running, drain_within };
+    delivery.carry_out(steps)?;
+    for made in own {
+        delivery.start_lane(made)?;
+    }
+    delivery.look();
+    Ok(delivery)
 }
 
-struct NewLane<'a> {
-    name: &'a str,
-    kind: &'a str,
-    resources: &'a [String],
-    options: &'a HandlerOptions,
+/// Makes what handlers are made of.
+struct Maker {
+    journal: Journal,
+    encoder: Encoder,
+    hung_after: Duration,
+}
+
+/// A handler that was made, and has no lane yet.
+struct Made {
+    name: String,
+    kind: &'static str,
+    route: Route,
+    options: HandlerOptions,
     sink: Sink,
     slot: LaneSlot,
     dead_letter: Option<LaneSlot>,
     takes_dead_letters: bool,
+    plan: Option<Plan>,
 }
 
-struct Builder<'a> {
-    lanes: Lanes,
-    journal: &'a Journal,
-    board: StatusBoard,
-    hooks: HashMap<String, (LaneSlot, Sink)>,
-}
+impl Maker {
+    /// Makes everything that is needed for the handlers to be as planned, and changes nothing.
+    fn prepare(
+        &self,
+        running: &BTreeMap<String, Running>,
+        plans: BTreeMap<String, Plan>,
+    ) -> Result<Vec<Step>, EngineError> {
+        let mut steps = Vec::new();
+        for (name, plan) in plans {
+            let refused = |error: String| EngineError::Handler { name: name.clone(), error };
+            let make = |is_first| self.sink(&name, &plan.sink, is_first).map_err(|error| refused(error.to_string()));
+            let kind = match running.get(&name).map(|running| &running.plan) {
+                None => StepKind::Add(make(true)?),
+                Some(None) => return Err(refused("a handler that was added in code has this name".to_owned())),
+                Some(Some(before)) if *before == plan => continue,
+                Some(Some(before)) if plan.keeps_its_sink(before) => StepKind::Reroute,
+                Some(Some(_)) => StepKind::Replace(make(false)?),
+            };
+            let route =
+                Route::new(&route(&plan.resources, &plan.options)).map_err(|error| refused(error.to_string()))?;
+            steps.push(Step { name, kind, route, plan });
+        }
+        Ok(steps)
+    }
 
-impl Builder<'_> {
-    fn add(&mut self, lane: NewLane<'_>) -> Result<(), EngineError> {
-        let refused = |error: String| EngineError::Handler { name: lane.name.to_owned(), error };
-        let route = Route::new(&route(lane.resources, lane.options)).map_err(|error| refused(error.to_string()))?;
-        let status = Arc::new(HandlerStatus::new(lane.name, lane.kind));
-        self.hooks.insert(lane.name.to_owned(), (lane.slot.clone(), lane.sink.clone()));
-        let actor = LaneActorOptions {
-            sink: lane.sink,
-            retry: retry(&lane.options.retry),
-            dead_letter: lane.dead_letter,
-            status: Arc::clone(&status),
+    /// Makes a handler of the library's user.
+    fn own(&self, handler: OwnHandler, taken: &BTreeSet<String>) -> Result<Made, EngineError> {
+        let OwnHandler { name, resources, options, sink } = handler;
+        let refused = |error: String| EngineError::Handler { name: name.clone(), error };
+        if taken.contains(&name) {
+            return Err(refused("there is a handler of this name; take another one".to_owned()));
+        }
+        let route = Route::new(&route(&resources, &options)).map_err(|error| refused(error.to_string()))?;
+        let (kind, sink) = match sink {
+            OwnSink::Actor(actor) => ("actor", Sink::Actor(actor, self.hung_after)),
+            OwnSink::Closure(closure) => {
+                let closure = Arc::new(Mutex::new(closure));
+                let open: OpenHandler = Box::new(move || Ok(boxed(Closure(Arc::clone(&closure)))));
+                let worker = Worker::spawn(&name, self.hung_after, open);
+                ("closure", Sink::Thread(worker.map_err(|error| refused(error.to_string()))?))
+            }
         };
-        let buffer = &lane.options.buffer;
-        let reader = self
-            .lanes
-            .add_lane(LaneOptions {
-                name: lane.name.to_owned(),
-                route,
-                bounds: Bounds {
-                    max_events: usize::try_from(buffer.max_events).unwrap_or(usize::MAX),
-                    max_bytes: usize::try_from(buffer.max_bytes).unwrap_or(usize::MAX),
-                    when_full: match buffer.when_full {
-                        config::WhenFull::Coalesce => WhenFull::Coalesce,
-                        config::WhenFull::DropOldest => WhenFull::DropOldest,
-                        config::WhenFull::DropNewest => WhenFull::DropNewest,
-                    },
-                },
-                batch_events: BATCH_EVENTS,
-                batch_bytes: BATCH_BYTES,
-                dead_letter: lane.takes_dead_letters,
-                slot: lane.slot,
-                start: Box::new(move || actor.start()),
-            })
-            .map_err(|error| refused(error.to_string()))?;
-        status.attach(self.journal.clone(), reader);
-        self.board.handlers.push(status);
-        Ok(())
+        let (slot, dead_letter, takes_dead_letters, plan) = (LaneSlot::default(), None, false, None);
+        Ok(Made { name, kind, route, options, sink, slot, dead_letter, takes_dead_letters, plan })
+    }
+
+    /// Makes a sink. One that is not the first of its handler is opened once that one is closed.
+    fn sink(&self, name: &str, sink: &config::Sink, is_first: bool) -> io::Result<Sink> {
+        let encoder = self.encoder.clone();
+        let open: OpenHandler = match sink {
+            config::Sink::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
+            config::Sink::Stdout => Box::new(move || Ok(boxed(Stdout::new(encoder.clone())))),
+            config::Sink::File(options) => {
+                let options = file_options(options);
+                FileHandler::check(&options).map_err(|error| {
+                    io::Error::other(format!("{error}; set [handlers.{name}] path to a file that this user can write"))
+                })?;
+                Box::new(move || Ok::<_, HandlerError>(boxed(FileHandler::new(options.clone(), encoder.clone())?)))
+            }
+        };
+        let worker = if is_first {
+            Worker::spawn(name, self.hung_after, open)?
+        } else {
+            Worker::reserve(name, self.hung_after, open)
+        };
+        Ok(Sink::Thread(worker))
     }
 }
 
-/// Returns the names of the `[resources.*]` that a handler takes.
-fn entries_of(config: &Config, handler: &config::Handler) -> Vec<String> {
-    config.resources.keys().filter(|entry| handler.takes(entry)).cloned().collect()
+/// Code of the library's user. It is one for all threads that its handler ever has.
+struct Closure(Arc<Mutex<OwnClosure>>);
+
+impl Handler for Closure {
+    fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
+        match self.0.try_lock() {
+            Ok(mut closure) => closure(notification),
+            // It panicked, which was counted; the next call is its own affair.
+            Err(TryLockError::Poisoned(closure)) => closure.into_inner()(notification),
+            Err(TryLockError::WouldBlock) => Err(HandlerError::Failed("a call before has not returned yet".to_owned())),
+        }
+    }
+}
+
+/// What another route means for the units at work.
+fn moves_of(reader: ReaderId, rerouted: &Rerouted) -> Vec<(UnitId, Move)> {
+    let leave = Move { reader, kind: MoveKind::Leave };
+    let join = Move { reader, kind: MoveKind::Join(Some(Cause::Reload)) };
+    let leaves = rerouted.leaves.iter().map(|unit| (*unit, leave));
+    leaves.chain(rerouted.joins.iter().map(|unit| (*unit, join))).collect()
+}
+
+fn bounds(options: &HandlerOptions) -> Bounds {
+    let buffer = &options.buffer;
+    Bounds {
+        max_events: usize::try_from(buffer.max_events).unwrap_or(usize::MAX),
+        max_bytes: usize::try_from(buffer.max_bytes).unwrap_or(usize::MAX),
+        when_full: match buffer.when_full {
+            config::WhenFull::Coalesce => WhenFull::Coalesce,
+            config::WhenFull::DropOldest => WhenFull::DropOldest,
+            config::WhenFull::DropNewest => WhenFull::DropNewest,
+        },
+    }
 }
 
 fn route(resources: &[String], options: &HandlerOptions) -> RouteOptions {
@@ -244,28 +517,12 @@ fn route(resources: &[String], options: &HandlerOptions) -> RouteOptions {
         on: changes.fold(ChangeSet::default(), ChangeSet::with),
         initial: options.initial == config::Initial::Send,
         deliver_unchanged: options.deliver_unchanged,
-        resync: !options.resync.is_zero(),
+        resync: options.resync,
     }
 }
 
 fn retry(retry: &config::Retry) -> RetryPolicy {
     RetryPolicy { initial: retry.initial, max: retry.max, jitter: retry.jitter, give_up_after: retry.give_up_after }
-}
-
-fn sink(name: &str, sink: &config::Sink, hung_after: Duration, encoder: &Encoder) -> std::io::Result<Sink> {
-    let encoder = encoder.clone();
-    let open: OpenHandler = match sink {
-        config::Sink::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
-        config::Sink::Stdout => Box::new(move || Ok(boxed(Stdout::new(encoder.clone())))),
-        config::Sink::File(options) => {
-            let options = file_options(options);
-            FileHandler::check(&options).map_err(|error| {
-                io::Error::other(format!("{error}; set [handlers.{name}] path to a file that this user can write"))
-            })?;
-            Box::new(move || Ok::<_, HandlerError>(boxed(FileHandler::new(options.clone(), encoder.clone())?)))
-        }
-    };
-    Ok(Sink::Thread(Worker::spawn(name, hung_after, open)?))
 }
 
 fn boxed(handler: impl Handler) -> Box<dyn Handler> {

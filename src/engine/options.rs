@@ -1,13 +1,23 @@
 //! What the configuration means for each stage.
 
+use std::sync::Arc;
+
+use super::plan::UnitSpec;
 use crate::{
     backoff::BackoffConfig,
     config::{self, Config, Mode, Resource},
     delta_fifo::Order,
     indexer::{IndexerOptions, Recreated, index_func::IndexFunc},
     informer::InformerOptions,
-    list_watch::kube::{ClusterAccess, Limits, Scope},
-    object::{FieldPath, ResourceType, scan::ScanPlan},
+    list_watch::{
+        kube::{ClusterAccess, Limits, Scope},
+        scoped::Gate,
+        transform::Transform,
+    },
+    object::{
+        FieldPath, Keep,
+        scan::{ScanPlan, TypeMeta},
+    },
     reflector::{ReflectorConfig, StreamingLists},
     supervisor::SupervisorConfig,
 };
@@ -16,6 +26,9 @@ use crate::{
 const PAGE_SIZE_DEFAULT: u32 = 500;
 /// What `kubectl apply` leaves behind: a whole copy of what was applied.
 const LAST_APPLIED: &str = "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']";
+
+/// Names and labels of namespaces or CRDs: they are small.
+const AUXILIARY_FIFO_BYTES: usize = 16 << 20;
 
 pub(super) fn limits(kube: &config::Kube) -> Limits {
     Limits { max_frame: bytes(kube.max_frame), ..Limits::default() }
@@ -47,13 +60,22 @@ pub(super) fn backoff(backoff: &config::Backoff) -> BackoffConfig {
     }
 }
 
-/// Reads the options of one type of one entry.
+/// What the library's user adds to an entry, beside its options.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Extras {
+    pub(super) indexes: Vec<IndexFunc>,
+    pub(super) transform: Option<Transform>,
+}
+
+/// Reads the options of one unit.
 ///
 /// # Errors
 /// A path that cannot be read; loading the configuration has refused those before.
-pub(super) fn informer(config: &Config, entry: &Resource, resource: &ResourceType) -> Result<InformerOptions, String> {
+pub(super) fn informer(spec: &UnitSpec, extras: Extras) -> Result<InformerOptions, String> {
+    let UnitSpec { resource, options: entry, .. } = spec;
     let indexers = entry.index.iter().map(|index| IndexFunc::parse(index)).collect::<Result<Vec<_>, _>>();
-    let indexers = indexers.map_err(|error| error.to_string())?;
+    let mut indexers = indexers.map_err(|error| error.to_string())?;
+    indexers.extend(extras.indexes);
     // D11: until values are redacted, Secrets are watched as metadata only.
     let hides_values = resource.group.is_empty() && resource.plural == "secrets";
     let mut drop = entry.options.drop.clone();
@@ -63,10 +85,16 @@ pub(super) fn informer(config: &Config, entry: &Resource, resource: &ResourceTyp
     let paths = drop.iter().map(|path| FieldPath::parse(path)).collect::<Result<Vec<_>, _>>();
     let paths = paths.map_err(|error| error.to_string())?;
     let metadata_only = hides_values || entry.mode == Mode::Metadata;
-    let selective = !entry.labels.is_empty() || !entry.fields.is_empty();
     Ok(InformerOptions {
-        reflector: reflector(config, entry),
-        scope: Scope { namespace: None, labels: entry.labels.clone(), fields: entry.fields.clone(), metadata_only },
+        reflector: spec.reflector,
+        scope: Scope {
+            namespace: spec.namespace.clone(),
+            labels: entry.labels.clone(),
+            fields: entry.fields.clone(),
+            namespace_fields: spec.namespace_fields.clone(),
+            metadata_only,
+        },
+        gate: Gate { namespaces: spec.filter.clone().unwrap_or_default(), transform: extras.transform },
         plan: ScanPlan::new(&paths, None),
         order: match entry.options.order {
             config::QueueOrder::Stream => Order::Stream,
@@ -78,15 +106,43 @@ pub(super) fn informer(config: &Config, entry: &Resource, resource: &ResourceTyp
                 config::Recreated::DeleteAdd => Recreated::DeleteAdd,
                 config::Recreated::Update => Recreated::Update,
             },
-            selective,
+            selective: !entry.labels.is_empty() || !entry.fields.is_empty(),
+            keep: match entry.cache {
+                config::Cache::Full => Keep::Whole,
+                config::Cache::None => {
+                    Keep::Stub(Arc::new(TypeMeta::new(resource.api_version(), resource.kind.clone())))
+                }
+            },
         },
         indexers,
-        warnings: warnings(entry, &drop, metadata_only),
+        warnings: warnings(spec, &drop, metadata_only),
         hides_values,
     })
 }
 
-fn reflector(config: &Config, entry: &Resource) -> ReflectorConfig {
+/// The options of an informer that the engine keeps for itself.
+pub(super) fn auxiliary(reflector: ReflectorConfig) -> InformerOptions {
+    InformerOptions {
+        reflector,
+        scope: Scope { metadata_only: true, ..Scope::default() },
+        gate: Gate::default(),
+        plan: ScanPlan::new(&[], None),
+        order: Order::Stream,
+        fifo_max_bytes: AUXILIARY_FIFO_BYTES,
+        indexer: IndexerOptions::default(),
+        indexers: Vec::new(),
+        warnings: Vec::new(),
+        hides_values: false,
+    }
+}
+
+/// How the units of an entry list and watch.
+pub(super) fn reflector(config: &Config, entry: &Resource) -> ReflectorConfig {
+    ReflectorConfig { resync_period: entry.options.resync, ..auxiliary_reflector(config) }
+}
+
+/// How an informer lists and watches that the engine keeps for itself.
+pub(super) fn auxiliary_reflector(config: &Config) -> ReflectorConfig {
     let kube = &config.kube;
     ReflectorConfig {
         streaming_lists: match kube.streaming_lists {
@@ -98,26 +154,35 @@ fn reflector(config: &Config, entry: &Resource) -> ReflectorConfig {
         watch_timeout: kube.watch_timeout,
         stall_after: kube.stall_after,
         internal_error_retry: kube.internal_error_retry,
-        resync_period: entry.options.resync,
         backoff: backoff(&kube.backoff),
         ..ReflectorConfig::default()
     }
 }
 
 /// What a reader of the whole type should know.
-fn warnings(entry: &Resource, drop: &[String], metadata_only: bool) -> Vec<String> {
+fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String> {
+    let entry = &spec.options;
     let mut warnings = Vec::new();
     if !drop.is_empty() {
-        warnings.push(format!("objects are kept without {}", drop.join(", ")).replace('"', "'"));
+        warnings.push(format!("objects are kept without {}", drop.join(", ")));
     }
     if metadata_only {
         warnings.push("only metadata is kept of this type".to_owned());
     }
     for (name, selector) in [("label", &entry.labels), ("field", &entry.fields)] {
         if !selector.is_empty() {
-            warnings
-                .push(format!("only objects that match the {name} selector {selector} are watched").replace('"', "'"));
+            warnings.push(format!("only objects that match the {name} selector {selector} are watched"));
         }
+    }
+    if spec.resource.namespaced && !entry.namespaces.is_all() {
+        warnings.push(format!("only objects in the namespaces {} are watched", entry.namespaces));
+    }
+    if spec.resource.namespaced && !entry.namespace_selector.is_empty() {
+        let selector = &entry.namespace_selector;
+        warnings.push(format!("only objects in namespaces that match the label selector {selector} are watched"));
+    }
+    for warning in &mut warnings {
+        *warning = warning.replace('"', "'");
     }
     warnings
 }

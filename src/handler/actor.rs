@@ -152,10 +152,11 @@ impl Lane {
         let mut delivery = Delivery::new(self.options.retry, batch.events().len());
         let mut closing = self.closing.subscribe();
         loop {
-            if *closing.borrow() {
+            let step = delivery.step();
+            if *closing.borrow() && step != Step::Done {
                 return Err(Stopped("closed in the middle of a batch".to_owned()));
             }
-            match delivery.step() {
+            match step {
                 Step::Attempt(range) => {
                     let events = range.len() as u64;
                     status.lock().in_flight_since_micros = Some(wall_clock().as_microsecond());

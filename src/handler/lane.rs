@@ -53,11 +53,17 @@ struct Shared {
     sabotage: Arc<Mutex<Option<Harm>>>,
 }
 
-/// The thread that works, and those that were left behind.
+/// The thread that works, if there is one yet, and those that were left behind.
 struct Seats {
+    taken: Option<Seat>,
+    left_behind: Vec<Weak<Desk>>,
+}
+
+/// The way to a thread.
+#[derive(Clone)]
+struct Seat {
     jobs: Sender<Job>,
     desk: Arc<Desk>,
-    left_behind: Vec<Weak<Desk>>,
 }
 
 /// What a thread and those who watch it share; it lives as long as the thread.
@@ -82,10 +88,22 @@ impl Worker {
     /// Starts the thread, which opens its handler at once; fails if the system has no thread to give. One that is at
     /// the same work for `hung_after` hangs.
     pub fn spawn(name: &str, hung_after: Duration, open: OpenHandler) -> std::io::Result<Self> {
-        let (open, sabotage) = (Arc::new(open), Arc::default());
-        let (jobs, desk) = seat(name, &open, &sabotage)?;
-        let seats = Mutex::new(Seats { jobs, desk, left_behind: Vec::new() });
-        Ok(Self(Arc::new(Shared { name: name.to_owned(), open, hung_after, seats, sabotage })))
+        let worker = Self::reserve(name, hung_after, open);
+        worker.0.seat()?;
+        Ok(worker)
+    }
+
+    /// As [`Worker::spawn`], but the thread starts with the first batch: for a handler that must not be opened before
+    /// the one in whose place it comes is closed.
+    pub fn reserve(name: &str, hung_after: Duration, open: OpenHandler) -> Self {
+        let seats = Mutex::new(Seats { taken: None, left_behind: Vec::new() });
+        Self(Arc::new(Shared {
+            name: name.to_owned(),
+            open: Arc::new(open),
+            hung_after,
+            seats,
+            sabotage: Arc::default(),
+        }))
     }
 
     /// Begins to deliver a batch on the thread. Hear what becomes of it from [`Attempt::hear`].
@@ -95,6 +113,9 @@ impl Worker {
 
     /// Closes the handler and waits for the end of it, however long that takes; the thread ends.
     pub async fn close(&self) -> Outcome {
+        if lock(&self.0.seats).taken.is_none() {
+            return Outcome::Delivered;
+        }
         let attempt = self.submit(Job::Close);
         attempt.answer.await.unwrap_or_else(|_| ended())
     }
@@ -107,11 +128,17 @@ impl Worker {
 
     fn submit(&self, job: impl FnOnce(oneshot::Sender<Outcome>) -> Job) -> Attempt<'_> {
         let (answer, answered) = oneshot::channel();
-        let jobs = lock(&self.0.seats).jobs.clone();
-        if let Err(refused) = jobs.try_send(job(answer)) {
-            let (Job::Deliver(_, answer) | Job::Close(answer)) = refused.into_inner();
-            let error = "the handler's thread is busy or has ended".to_owned();
+        let refused = |job: Job, error: String| {
+            let (Job::Deliver(_, answer) | Job::Close(answer)) = job;
             drop(answer.send(Outcome::Failed(HandlerError::Failed(error))));
+        };
+        match self.0.seat() {
+            Err(error) => refused(job(answer), format!("failed to start the handler's thread: {error}")),
+            Ok(seat) => {
+                if let Err(job) = seat.jobs.try_send(job(answer)) {
+                    refused(job.into_inner(), "the handler's thread is busy or has ended".to_owned());
+                }
+            }
         }
         Attempt { shared: &self.0, answer: answered }
     }
@@ -141,10 +168,20 @@ impl Attempt<'_> {
 }
 
 impl Shared {
+    /// Returns the way to the thread, which is started where there is none.
+    fn seat(&self) -> std::io::Result<Seat> {
+        let mut seats = lock(&self.seats);
+        if let Some(seat) = &seats.taken {
+            return Ok(seat.clone());
+        }
+        let seat = seat(&self.name, &self.open, &self.sabotage)?;
+        Ok(seats.taken.insert(seat).clone())
+    }
+
     /// Returns how long the thread has been at what it does; `None` when it does nothing.
     fn silent_for(&self) -> Option<Duration> {
-        let seats = lock(&self.seats);
-        let since = *lock(&seats.desk.busy_since);
+        let desk = lock(&self.seats).taken.as_ref().map(|seat| Arc::clone(&seat.desk))?;
+        let since = *lock(&desk.busy_since);
         since.map(|since| since.elapsed())
     }
 
@@ -155,11 +192,11 @@ impl Shared {
         if seats.left_behind.len() >= LEFT_BEHIND_MAX {
             return false;
         }
-        let Ok((jobs, desk)) = seat(&self.name, &self.open, &self.sabotage) else { return false };
-        let hung = std::mem::replace(&mut seats.desk, desk);
-        hung.left_behind.store(true, Ordering::Release);
-        seats.left_behind.push(Arc::downgrade(&hung));
-        seats.jobs = jobs;
+        let Ok(seat) = seat(&self.name, &self.open, &self.sabotage) else { return false };
+        if let Some(hung) = seats.taken.replace(seat) {
+            hung.desk.left_behind.store(true, Ordering::Release);
+            seats.left_behind.push(Arc::downgrade(&hung.desk));
+        }
         true
     }
 }
@@ -169,11 +206,7 @@ fn ended() -> Outcome {
 }
 
 /// Starts a thread.
-fn seat(
-    name: &str,
-    open: &Arc<OpenHandler>,
-    sabotage: &Arc<Mutex<Option<Harm>>>,
-) -> std::io::Result<(Sender<Job>, Arc<Desk>)> {
+fn seat(name: &str, open: &Arc<OpenHandler>, sabotage: &Arc<Mutex<Option<Harm>>>) -> std::io::Result<Seat> {
     let (jobs, queue) = bounded(JOBS_MAX);
     let desk = Arc::new(Desk::default());
     let bench =
@@ -182,7 +215,7 @@ fn seat(
         DESK.set(Some(Arc::clone(&bench.desk)));
         bench.work(&queue);
     })?;
-    Ok((jobs, desk))
+    Ok(Seat { jobs, desk })
 }
 
 thread_local! {

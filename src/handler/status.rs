@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
+    dispatcher::actor::LaneTypes,
     journal::{Journal, ReaderId, ReaderStats},
     supervisor::Exit,
 };
@@ -79,6 +80,8 @@ pub struct HandlerView {
     pub kind: String,
     /// What it is doing.
     pub state: HandlerState,
+    /// The types at work whose changes it gets, as `plural.group`.
+    pub types: Vec<String>,
     /// Events waiting, those in flight included.
     pub queued: u64,
     /// Events delivered.
@@ -97,6 +100,8 @@ pub struct HandlerView {
     pub coalesced: u64,
     /// Updates that lost their `old` at the bound of its buffer.
     pub olds_given_up: u64,
+    /// It is done with the initial state of everything it takes, given-up events included (S-8, S-9).
+    pub synced: bool,
     /// Everything up to here is done with.
     pub position: u64,
     /// Seconds since the oldest event waiting was journaled; `null` when none waits.
@@ -115,7 +120,7 @@ pub struct HandlerStatus {
     name: String,
     kind: String,
     counts: Mutex<LaneCounts>,
-    reader: Mutex<Option<(Journal, ReaderId)>>,
+    reader: Mutex<Option<(Journal, ReaderId, LaneTypes)>>,
 }
 
 impl HandlerStatus {
@@ -130,9 +135,9 @@ impl HandlerStatus {
         &self.name
     }
 
-    /// Says which reader's numbers belong to this handler.
-    pub fn attach(&self, journal: Journal, reader: ReaderId) {
-        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some((journal, reader));
+    /// Says which reader's numbers and which lane's types belong to this handler.
+    pub fn attach(&self, journal: Journal, reader: ReaderId, types: LaneTypes) {
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some((journal, reader, types));
     }
 
     /// Locks the counts for a change; hold it for no longer than a few assignments.
@@ -164,12 +169,21 @@ impl HandlerStatus {
     /// Returns the numbers of its reader.
     pub fn reader_stats(&self) -> ReaderStats {
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        reader.as_ref().map(|(journal, reader)| journal.stats(*reader)).unwrap_or_default()
+        reader.as_ref().map(|(journal, reader, _)| journal.stats(*reader)).unwrap_or_default()
+    }
+
+    /// Returns whether everything that its reader begins with is done with (S-8).
+    pub fn has_synced(&self) -> bool {
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        reader.as_ref().is_some_and(|(journal, reader, _)| journal.has_synced(*reader))
     }
 
     /// Copies everything out.
     pub fn view(&self, now: Timestamp) -> HandlerView {
         let stats = self.reader_stats();
+        let types =
+            self.reader.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(.., types)| types.clone());
+        let types = types.map(|types| types.names()).unwrap_or_default();
         let counts = self.lock().clone();
         let seconds_since = |micros: i64| {
             std::time::Duration::from_micros(now.as_microsecond().saturating_sub(micros).max(0).cast_unsigned())
@@ -179,6 +193,7 @@ impl HandlerStatus {
             name: self.name.clone(),
             kind: self.kind.clone(),
             state: counts.state,
+            types,
             queued: stats.queued + stats.in_flight,
             delivered: counts.delivered,
             retried: counts.retried,
@@ -188,6 +203,7 @@ impl HandlerStatus {
             dead_lettered: counts.dead_lettered,
             coalesced: stats.coalesced,
             olds_given_up: stats.olds_given_up,
+            synced: self.has_synced(),
             position: stats.position.0,
             oldest_undelivered_age_seconds: stats.oldest_micros.map(seconds_since),
             in_flight_seconds: counts.in_flight_since_micros.map(seconds_since),

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     dispatcher::{
-        Route, RouteOptions, UnitInfo,
+        Route, RouteOptions, UnitInfo, UnitOptions,
         actor::{DispatcherActor, LaneOptions, LaneSlot, Lanes, Leftover},
     },
     indexer::Change,
@@ -164,10 +164,10 @@ fn info() -> UnitInfo {
     UnitInfo { entry: "pods".into(), resource, namespace: None }
 }
 
-type Seen = Arc<Mutex<Vec<String>>>;
+pub(super) type Seen = Arc<Mutex<Vec<String>>>;
 
 /// Takes down what it gets; panics over an object named `poison`, and fails as often as told.
-fn recording(seen: &Seen, failures: usize) -> lane::OpenHandler {
+pub(super) fn recording(seen: &Seen, failures: usize) -> lane::OpenHandler {
     let seen = Arc::clone(seen);
     let failures = Arc::new(Mutex::new(failures));
     Box::new(move || {
@@ -189,20 +189,28 @@ fn recording(seen: &Seen, failures: usize) -> lane::OpenHandler {
     })
 }
 
-struct Engine {
-    journal: Journal,
-    lanes: Lanes,
+pub(super) struct Engine {
+    pub(super) journal: Journal,
+    pub(super) lanes: Lanes,
 }
 
 impl Engine {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let journal = Journal::in_memory();
         let lanes = Lanes::new(journal.clone(), SupervisorConfig::default());
-        lanes.add_unit(UnitId(0), info());
+        lanes.add_unit(UnitId(0), info(), UnitOptions::default());
         Self { journal, lanes }
     }
 
-    fn lane(&self, name: &str, sink: Sink, dead_letter: Option<LaneSlot>) -> (Arc<HandlerStatus>, LaneSlot) {
+    pub(super) fn lane(&self, name: &str, sink: Sink, dead_letter: Option<LaneSlot>) -> (Arc<HandlerStatus>, LaneSlot) {
+        let (options, status) = Self::options(name, sink, dead_letter);
+        let slot = options.slot.clone();
+        let reader = self.lanes.add_lane(options).unwrap();
+        status.attach(self.journal.clone(), reader, self.lanes.types(name));
+        (status, slot)
+    }
+
+    pub(super) fn options(name: &str, sink: Sink, dead_letter: Option<LaneSlot>) -> (LaneOptions, Arc<HandlerStatus>) {
         let status = Arc::new(HandlerStatus::new(name, "test"));
         let retry = RetryPolicy { initial: Duration::from_millis(1), ..policy() };
         let actor = LaneActorOptions { sink, retry, dead_letter, status: Arc::clone(&status) };
@@ -218,22 +226,20 @@ impl Engine {
             slot: slot.clone(),
             start: Box::new(move || actor.start()),
         };
-        let reader = self.lanes.add_lane(options).unwrap();
-        status.attach(self.journal.clone(), reader);
-        (status, slot)
+        (options, status)
     }
 
-    fn commit(&self, changes: &[Change]) {
+    pub(super) fn commit(&self, changes: &[Change]) {
         let ticket = self.journal.append(UnitId(0), 1, changes, jiff::Timestamp::UNIX_EPOCH).unwrap();
         self.journal.release(ticket);
     }
 
-    async fn stop(&self, within: Duration) -> Vec<Leftover> {
+    pub(super) async fn stop(&self, within: Duration) -> Vec<Leftover> {
         self.lanes.clone().shut_down(tokio::time::Instant::now() + within).await
     }
 }
 
-fn thread(open: lane::OpenHandler) -> Sink {
+pub(super) fn thread(open: lane::OpenHandler) -> Sink {
     Sink::Thread(Worker::spawn("test", Duration::from_secs(30), open).unwrap())
 }
 

@@ -14,15 +14,15 @@ use jiff::Timestamp;
 use tracing::{error, info};
 
 use super::{
-    Indexer, Transaction,
+    Cause, Change, Indexer, Retirement, Transaction,
     index_func::IndexFunc,
-    store::{EvmapStore, IndexExists, IndexStore as _},
+    retirement,
+    store::{EvmapStore, IndexExists, IndexStore as _, Meta},
 };
 use crate::{
     delta_fifo::actor::Apply,
-    indexer::Change,
-    journal::{Journal, Ticket, UnitId},
-    status::UnitStatus,
+    journal::{Fenced, Journal, Move, MoveKind, Ticket, UnitId},
+    status::{Siblings, UnitStatus},
     supervisor::child::{Harm, Heartbeat, Inject, Moment},
 };
 
@@ -60,10 +60,16 @@ pub struct IndexerLease {
     indexer: Option<Indexer<EvmapStore>>,
 }
 
+const LEASED: &str = "a lease holds its indexer until it is dropped";
+
 impl IndexerLease {
+    fn get(&self) -> &Indexer<EvmapStore> {
+        self.indexer.as_ref().expect(LEASED)
+    }
+
     /// Borrows what was leased.
     pub fn indexer(&mut self) -> &mut Indexer<EvmapStore> {
-        self.indexer.as_mut().expect("a lease holds its indexer until it is dropped")
+        self.indexer.as_mut().expect(LEASED)
     }
 
     /// Brings the cache to where the journal is, after an actor that ended between append and release.
@@ -118,7 +124,13 @@ fn observe(indexer: &Indexer<EvmapStore>, changes: &[Change], status: &UnitStatu
             Change::Synced { .. } | Change::Unchanged { .. } => {}
         }
     }
-    let meta = indexer.store().meta();
+    drop(view);
+    show_cache(indexer.store().meta(), status);
+}
+
+/// Shows what the cache holds.
+pub fn show_cache(meta: &Meta, status: &UnitStatus) {
+    let mut view = status.lock();
     view.synced = meta.synced;
     view.objects = meta.objects;
     view.bytes = meta.bytes;
@@ -145,6 +157,23 @@ pub enum AddIndexersError {
     NotRunning,
 }
 
+/// Lets a reader of the journal in or out, between two batches (S-5, S-7). The answer means: what it sees because of
+/// that is released. To a late reader a cache without bodies has nothing to show, and it joins silently.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<(), MoveError>")]
+pub struct MoveReader(pub Move);
+
+/// Why a reader was not moved; nothing was appended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MoveError {
+    /// Another actor has taken the unit over: try again.
+    #[error(transparent)]
+    Fenced(#[from] Fenced),
+    /// The unit is being started or restarted: try again. Or it was stopped: do not.
+    #[error("the indexer is not running now")]
+    NotRunning,
+}
+
 /// Ends the indexer.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
@@ -160,6 +189,7 @@ pub struct IndexerActor {
     journal: Journal,
     unit: UnitId,
     epoch: u64,
+    siblings: Arc<Siblings>,
     status: Arc<UnitStatus>,
     idle: Option<SpawnHandle>,
     /// Test hook: what goes wrong with the next batch.
@@ -167,9 +197,54 @@ pub struct IndexerActor {
 }
 
 impl IndexerActor {
-    /// Makes the actor; `epoch` is the unit's, a later one fences this actor off the journal.
-    pub fn new(lease: IndexerLease, journal: Journal, unit: UnitId, epoch: u64, status: Arc<UnitStatus>) -> Self {
-        Self { lease, journal, unit, epoch, status, idle: None, sabotage: None }
+    /// Makes the actor of a unit in one epoch; a later one fences this actor off the journal.
+    pub fn new(
+        lease: IndexerLease,
+        journal: Journal,
+        (unit, epoch): (UnitId, u64),
+        siblings: Arc<Siblings>,
+        status: Arc<UnitStatus>,
+    ) -> Self {
+        Self { lease, journal, unit, epoch, siblings, status, idle: None, sabotage: None }
+    }
+
+    /// Appends a transaction. The one that completes the unit says whether it completes its type.
+    fn append(&self, transaction: Arc<Transaction>) -> Result<(Arc<Transaction>, Ticket), Fenced> {
+        let append = |transaction: Arc<Transaction>| {
+            self.lease.set_in_flight(Some(Arc::clone(&transaction)));
+            let ticket = self.journal.append(self.unit, self.epoch, &transaction.changes, Timestamp::now())?;
+            Ok((transaction, ticket))
+        };
+        let objects = transaction.objects;
+        if !transaction.completes_initial() {
+            self.siblings.note(self.unit, objects);
+            return append(transaction);
+        }
+        self.siblings.sync(self.unit, objects, |total| {
+            let mut transaction = Arc::unwrap_or_clone(transaction);
+            transaction.set_total(total);
+            append(Arc::new(transaction))
+        })
+    }
+
+    /// Shows a reader that comes what there is, or one that goes that it is gone, each object once and by its key.
+    fn move_reader(&self, Move { reader, kind }: Move) -> Result<(), Fenced> {
+        let indexer = self.lease.get();
+        let now = Timestamp::now();
+        match kind {
+            MoveKind::Join(cause) => {
+                let shown = cause.filter(|_| indexer.keeps_bodies());
+                let changes: Vec<_> = shown.map_or_else(Vec::new, |cause| {
+                    let objects = indexer.objects().into_iter();
+                    objects.map(|object| Change::Added { object, cause }).collect()
+                });
+                self.journal.join(reader, self.unit, self.epoch, &changes, now)
+            }
+            MoveKind::Leave => {
+                let changes = retirement(indexer.objects(), Retirement::Removed(Cause::Reload));
+                self.journal.leave(reader, self.unit, self.epoch, &changes, now)
+            }
+        }
     }
 
     /// Test hook.
@@ -201,8 +276,8 @@ impl Handler<Apply> for IndexerActor {
         let transaction = Arc::new(self.lease.indexer().plan(deltas));
         self.lease.set_in_flight(Some(Arc::clone(&transaction)));
         self.strike(Moment::BeforeAppend);
-        let ticket = match self.journal.append(self.unit, self.epoch, &transaction.changes, Timestamp::now()) {
-            Ok(ticket) => ticket,
+        let (transaction, ticket) = match self.append(transaction) {
+            Ok(appended) => appended,
             Err(fenced) => {
                 error!(error = %fenced, "stopped writing: another actor has taken this unit over");
                 ctx.stop();
@@ -234,6 +309,14 @@ impl Handler<AddIndexers> for IndexerActor {
 
     fn handle(&mut self, AddIndexers(indexes): AddIndexers, _ctx: &mut Self::Context) -> Self::Result {
         Ok(self.lease.indexer().add_indexers(indexes, now_micros())?)
+    }
+}
+
+impl Handler<MoveReader> for IndexerActor {
+    type Result = Result<(), MoveError>;
+
+    fn handle(&mut self, MoveReader(asked): MoveReader, _ctx: &mut Self::Context) -> Self::Result {
+        Ok(self.move_reader(asked)?)
     }
 }
 

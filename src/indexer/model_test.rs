@@ -3,6 +3,7 @@
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
 
 use proptest::{
@@ -12,14 +13,14 @@ use proptest::{
 };
 
 use super::{
-    Indexer, IndexerOptions, Recreated,
+    Cause, FirstList, Indexer, IndexerOptions, Recreated, Transaction,
     index_func::IndexFunc,
-    store::{EvmapStore, IndexStore, KeyHasher, ReadStore},
+    store::{EvmapStore, IndexStore, KeyHasher, Reached, ReadStore},
     tests::{BadHasher, show},
 };
 use crate::{
-    delta_fifo::{Delta, DeltaKind, Deltas, is_same_state, tests::object},
-    object::{Object, SharedObject},
+    delta_fifo::{Delta, DeltaKind, Deltas, is_same_state, tests::object_with},
+    object::{Keep, Object, SharedObject, scan::TypeMeta},
 };
 
 /// What must have happened at least once over all cases.
@@ -32,6 +33,10 @@ struct Hits {
     collisions: Cell<u64>,
     suppressed: Cell<u64>,
     late_indexes: Cell<u64>,
+    seeds: Cell<u64>,
+    replaced_bodies: Cell<u64>,
+    lost_olds: Cell<u64>,
+    take_overs: Cell<u64>,
 }
 
 fn hit(counter: &Cell<u64>, times: usize) {
@@ -49,6 +54,10 @@ fn node(object: &Object) -> Vec<String> {
     (0..version % 3).map(|n| format!("node-{}", (version + n) % 4)).collect()
 }
 
+fn keep(stubs: bool) -> Keep {
+    if stubs { Keep::Stub(Arc::new(TypeMeta::new("v1", "Pod"))) } else { Keep::Whole }
+}
+
 fn zone(object: &Object) -> Vec<String> {
     vec![format!("zone-{}", object.uid().len() % 2), object.name().to_owned()]
 }
@@ -56,6 +65,7 @@ fn zone(object: &Object) -> Vec<String> {
 struct World<H: KeyHasher> {
     indexer: Indexer<EvmapStore<H>>,
     options: IndexerOptions,
+    first_list: FirstList,
     cache: BTreeMap<String, SharedObject>,
     indexes: Vec<(&'static str, Func)>,
     synced: bool,
@@ -68,8 +78,9 @@ impl<H: KeyHasher> World<H> {
         let store = EvmapStore::with_hasher(hasher, [IndexFunc::custom("node", node)]);
         let indexes = vec![("namespace", namespace), ("node", node as _)];
         Self {
-            indexer: Indexer::new(store, options),
+            indexer: Indexer::new(store, options.clone()),
             options,
+            first_list: FirstList::default(),
             cache: BTreeMap::new(),
             indexes,
             synced: false,
@@ -85,17 +96,20 @@ impl<H: KeyHasher> World<H> {
             key @ 6..10 => format!("m/{key}"),
             key => format!("{key}"),
         };
+        // the body is another one each time, as if cut in another way
+        let (version, body) = (self.clock.to_string(), format!(r#","spec":{}"#, self.clock));
         match self.cache.get(&key) {
-            Some(cached) if dice < 40 => object(&key, cached.uid(), cached.resource_version()),
-            Some(cached) if dice < 200 => object(&key, cached.uid(), &self.clock.to_string()),
-            _ => object(&key, &format!("u{}", self.clock), &self.clock.to_string()),
+            Some(cached) if dice < 40 => object_with(&key, cached.uid(), cached.resource_version(), &body),
+            Some(cached) if dice < 200 => object_with(&key, cached.uid(), &version, &body),
+            _ => object_with(&key, &format!("u{version}"), &version, &body),
         }
     }
 
     fn watch_batch(&mut self, (_, key, dice, len): Step) -> Deltas {
         let mut deltas = Vec::new();
         for n in 0..=len % 6 {
-            let kind = [DeltaKind::Added, DeltaKind::Updated, DeltaKind::Deleted, DeltaKind::Sync];
+            let sync = DeltaKind::Sync { round: u32::from(len) };
+            let kind = [DeltaKind::Added, DeltaKind::Updated, DeltaKind::Deleted, sync];
             let object = self.object(key.wrapping_add(n.wrapping_mul(dice)), dice.wrapping_mul(n + 1));
             deltas.push(Delta { kind: kind[usize::from(dice.wrapping_add(n) % 4)], object });
         }
@@ -133,14 +147,16 @@ impl<H: KeyHasher> World<H> {
     /// What the batch must become, one delta after the other; brings `cache` up to it.
     fn expect(&mut self, deltas: &Deltas, hits: &Hits) -> (String, u64) {
         let (mut words, mut suppressed) = (Vec::new(), 0);
+        let hidden = !self.options.keep.is_whole() || deltas.initial && !self.first_list.bodies;
+        let listed = if deltas.initial { self.first_list.cause } else { Cause::Relist };
+        let replaces_bodies = deltas.initial && listed != Cause::Initial;
         for Delta { kind, object } in &deltas.deltas {
             let key = object.key().to_string();
             let word = |o: &SharedObject| format!("{}{}", o.name(), o.resource_version());
             let cause = match kind {
-                DeltaKind::Replaced | DeltaKind::Tombstone if deltas.initial => "Initial",
-                DeltaKind::Replaced | DeltaKind::Tombstone => "Relist",
-                DeltaKind::Sync => "Resync",
-                _ => "Watch",
+                DeltaKind::Replaced | DeltaKind::Tombstone => format!("{listed:?}"),
+                DeltaKind::Sync { round } => format!("Resync {{ round: {round} }}"),
+                _ => "Watch".to_owned(),
             };
             let old = self.cache.get(&key).cloned();
             let another = old.as_ref().is_some_and(|old| old.uid() != object.uid());
@@ -151,6 +167,7 @@ impl<H: KeyHasher> World<H> {
                 (true, Some(old)) => {
                     self.cache.remove(&key);
                     words.push(match (self.options.selective, recreated) {
+                        (true, false) if hidden => format!("x{} {cause}", word(object)),
                         (true, _) => format!("x{} {cause}", word(&old)),
                         (false, true) => format!("!{} {cause}", word(&old)),
                         (false, false) if *kind == DeltaKind::Tombstone => format!("!{} {cause}", word(object)),
@@ -162,15 +179,22 @@ impl<H: KeyHasher> World<H> {
                         None => words.push(format!("+{} {cause}", word(object))),
                         Some(old) if is_same_state(&old, object) => {
                             words.push(format!("={} {cause}", word(&old)));
-                            continue;
+                            if !replaces_bodies {
+                                continue;
+                            }
+                            hit(&hits.replaced_bodies, 1);
                         }
                         Some(old) if recreated => {
                             words.push(format!("!{} {cause}", word(&old)));
                             words.push(format!("+{} {cause}", word(object)));
                         }
+                        Some(_) if hidden => {
+                            hit(&hits.lost_olds, 1);
+                            words.push(format!("?>{} {cause}", word(object)));
+                        }
                         Some(old) => words.push(format!("{}>{} {cause}", word(&old), word(object))),
                     }
-                    self.cache.insert(key, object.clone());
+                    self.cache.insert(key, self.options.keep.of(object));
                 }
             }
         }
@@ -185,14 +209,17 @@ impl<H: KeyHasher> World<H> {
     fn step(&mut self, step: Step, hits: &Hits) {
         let deltas = match step.0 {
             0..=2 => return self.add_index(hits),
-            3..=20 => self.list_batch(step, hits),
+            3..=5 => return self.reseed(step, hits),
+            6..=20 => self.list_batch(step, hits),
             _ => self.watch_batch(step),
         };
         let expected = self.expect(&deltas, hits);
         let transaction = self.indexer.plan(deltas);
         assert_eq!((show(&transaction.changes), transaction.suppressed), expected);
+        assert_eq!(transaction.objects, self.cache.len() as u64);
+        assert_eq!(transaction.completes_initial(), expected.0.contains("synced"));
         // a crash may come at each of these places; the journal has the transaction, and it is committed again
-        match step.3 % 8 {
+        match step.3 % 9 {
             0 => self.indexer.discard(),
             1 => self.indexer.commit(&transaction),
             2 => {
@@ -205,13 +232,14 @@ impl<H: KeyHasher> World<H> {
             }
             4 => {
                 // the actor is gone, the store is kept
-                let nothing = self.indexer_over_nothing();
+                let nothing = self.make(self.empty_store());
                 let store = std::mem::replace(&mut self.indexer, nothing).into_store();
-                self.indexer = Indexer::new(store, self.options);
+                self.indexer = self.make(store);
             }
+            5 => self.take_over(&transaction, hits),
             _ => {}
         }
-        hit(&hits.restarts, usize::from(step.3 % 8 < 5));
+        hit(&hits.restarts, usize::from(step.3 % 9 < 6));
         self.indexer.commit(&transaction);
         self.indexer.publish(2);
         if step.3.is_multiple_of(5) {
@@ -222,8 +250,50 @@ impl<H: KeyHasher> World<H> {
         }
     }
 
-    fn indexer_over_nothing(&self) -> Indexer<EvmapStore<H>> {
-        Indexer::new(EvmapStore::with_hasher(self.hasher(), []), self.options)
+    fn make(&self, store: EvmapStore<H>) -> Indexer<EvmapStore<H>> {
+        Indexer::new(store, self.options.clone()).with_first_list(self.first_list)
+    }
+
+    fn empty_store(&self) -> EvmapStore<H> {
+        let funcs: Vec<_> = self.indexes.iter().skip(1).map(|(name, func)| IndexFunc::custom(name, *func)).collect();
+        EvmapStore::with_hasher(self.hasher(), funcs)
+    }
+
+    /// A hung actor has the indexer: another is made of what readers see.
+    fn take_over(&mut self, transaction: &Transaction, hits: &Hits) {
+        let mut store = self.empty_store();
+        self.indexer.objects().into_iter().for_each(|object| store.put(object));
+        let meta = self.indexer.store().reader().read(|snapshot| snapshot.meta().clone());
+        let (store_version, resume_version) = (meta.store_version, meta.resume_version);
+        store.reach(Reached { generation: meta.generation + 1, store_version, resume_version, synced: meta.synced });
+        store.publish(1);
+        self.indexer = self.make(store);
+        self.indexer.commit(transaction);
+        hit(&hits.take_overs, 1);
+    }
+
+    /// Another unit takes the place of this one, with other options: it goes on, or it lists what is in its scope.
+    fn reseed(&mut self, (_, key, dice, len): Step, hits: &Hits) {
+        let had_bodies = self.options.keep.is_whole() && (self.synced || self.first_list.bodies);
+        let resumes = self.synced && len.is_multiple_of(2);
+        if !resumes {
+            self.options.selective = dice.is_multiple_of(2);
+            self.options.keep = keep(dice.is_multiple_of(3));
+            self.first_list = FirstList { cause: Cause::Reload, bodies: had_bodies, complete: false };
+            self.synced = false;
+            let left = format!("n/{}", key % 6);
+            self.cache.retain(|key, _| *key != left);
+        }
+        let mut store = self.empty_store();
+        for object in self.cache.values_mut() {
+            *object = self.options.keep.of(object);
+            store.put(Arc::clone(object));
+        }
+        store.reach(Reached { synced: resumes, ..Reached::default() });
+        store.publish(1);
+        self.indexer = self.make(store);
+        hit(&hits.seeds, 1);
+        self.check(hits);
     }
 
     fn hasher(&self) -> H {
@@ -249,7 +319,7 @@ impl<H: KeyHasher> World<H> {
             assert_eq!(found.len(), self.cache.len());
             let mut bytes = 0;
             for (key, object) in &self.cache {
-                assert!(is_same_state(&found[key], object));
+                assert!(is_same_state(&found[key], object) && found[key].json() == object.json());
                 assert!(is_same_state(snapshot.get(object.key()).expect("it is listed"), object));
                 bytes += object.size_bytes() as u64;
             }
@@ -279,10 +349,15 @@ impl<H: KeyHasher> World<H> {
 fn run<H: KeyHasher>(hasher: impl Fn() -> H) -> Hits {
     let hits = Hits::default();
     let config = Config { failure_persistence: None, ..Config::default() };
-    let steps = (any::<bool>(), any::<bool>(), vec((0..100_u8, any::<u8>(), any::<u8>(), any::<u8>()), 200..220));
-    let outcome = TestRunner::new(config).run(&steps, |(selective, update, steps)| {
+    let steps = (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        vec((0..100_u8, any::<u8>(), any::<u8>(), any::<u8>()), 200..220),
+    );
+    let outcome = TestRunner::new(config).run(&steps, |(selective, update, stubs, steps)| {
         let recreated = if update { Recreated::Update } else { Recreated::DeleteAdd };
-        let mut world = World::new(hasher(), IndexerOptions { selective, recreated });
+        let mut world = World::new(hasher(), IndexerOptions { selective, recreated, keep: keep(stubs) });
         for step in steps {
             world.step(step, &hits);
         }
@@ -299,6 +374,10 @@ fn run<H: KeyHasher>(hasher: impl Fn() -> H) -> Hits {
         ("restarts between append and publish", &hits.restarts),
         ("suppressed deletions", &hits.suppressed),
         ("indexes added late", &hits.late_indexes),
+        ("seeds", &hits.seeds),
+        ("bodies replaced by a first list", &hits.replaced_bodies),
+        ("updates without the state before", &hits.lost_olds),
+        ("take-overs", &hits.take_overs),
     ];
     for (name, count) in counts {
         println!("{name}: {}", count.get());

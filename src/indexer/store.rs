@@ -528,6 +528,18 @@ impl<H: KeyHasher> ReaderFactory<H> {
 }
 
 impl<H: KeyHasher> StoreReader<H> {
+    /// Holds the version published last, or that of the successor; `None` once both are dropped.
+    pub(super) fn enter(&self) -> Option<Published<'_, H>> {
+        match self.moved() {
+            Some(moved) => moved.enter(),
+            None => match self.handle.enter() {
+                Some(map) => Some(Published { map, hasher: &self.hasher }),
+                // replaced and dropped since the look above
+                None => self.moved()?.enter(),
+            },
+        }
+    }
+
     fn moved(&self) -> Option<&Self> {
         let successor = self.successor.get()?;
         Some(self.moved.get_or_init(|| Box::new(successor.reader())))
@@ -536,22 +548,15 @@ impl<H: KeyHasher> StoreReader<H> {
 
 impl<H: KeyHasher> ReadStore for StoreReader<H> {
     fn read<T>(&self, query: impl FnOnce(&dyn Snapshot) -> T) -> T {
-        if let Some(moved) = self.moved() {
-            return moved.read(query);
-        }
-        match self.handle.enter() {
-            Some(map) => query(&Published { map, hasher: &self.hasher }),
-            // replaced and dropped since the look above
-            None => match self.moved() {
-                Some(moved) => moved.read(query),
-                None => query(&Dropped(Meta::default())),
-            },
+        match self.enter() {
+            Some(published) => query(&published),
+            None => query(&Dropped(Meta::default())),
         }
     }
 }
 
 /// The map, held open.
-struct Published<'a, H> {
+pub(super) struct Published<'a, H = FixedState> {
     map: MapRef<'a>,
     hasher: &'a H,
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Change, Indexer, IndexerOptions, Recreated, Transaction,
+    Cause, Change, FirstList, Indexer, IndexerOptions, Recreated, Transaction,
     index_func::IndexFunc,
     store::{EvmapStore, IndexExists, IndexStore, KeyHasher, Meta, ReadStore, Snapshot},
 };
@@ -16,7 +16,7 @@ use crate::{
         Delta, DeltaKind, Deltas,
         tests::{object, object_with},
     },
-    object::{ObjectKey, SharedObject},
+    object::{Keep, ObjectKey, SharedObject, scan::TypeMeta},
 };
 
 /// Eight hashes for everything: objects and postings share slots all the time.
@@ -65,7 +65,10 @@ pub(crate) fn show(changes: &[Change]) -> String {
     let name = |o: &SharedObject| format!("{}{}", o.name(), o.resource_version());
     let words = changes.iter().map(|change| match change {
         Change::Added { object, cause } => format!("+{} {cause:?}", name(object)),
-        Change::Updated { old, object, cause } => format!("{}>{} {cause:?}", name(old), name(object)),
+        Change::Updated { object, cause, .. } => {
+            let old = change.old().map_or("?".to_owned(), name);
+            format!("{old}>{} {cause:?}", name(object))
+        }
         Change::Deleted { object, tombstone: false, cause } => format!("-{} {cause:?}", name(object)),
         Change::Deleted { object, tombstone: true, cause } => format!("!{} {cause:?}", name(object)),
         Change::Removed { object, cause } => format!("x{} {cause:?}", name(object)),
@@ -111,8 +114,96 @@ fn c3_a_deletion_carries_the_final_state_or_says_that_it_is_a_tombstone() {
 #[test]
 fn s4_an_equal_version_is_unchanged_and_keeps_the_cached_body() {
     plain(vec![(Replaced, a("1"))], "=a1 Relist");
-    plain(vec![(Sync, a("1"))], "=a1 Resync");
+    plain(vec![(Sync { round: 7 }, a("1"))], "=a1 Resync { round: 7 }");
     plain(vec![(Updated, a("1"))], "=a1 Watch");
+}
+
+/// A cache that holds `n/a` and `n/b` of another unit, before its first list.
+fn seeded(options: IndexerOptions, first_list: FirstList) -> Indexer {
+    let mut store = EvmapStore::new(1, []);
+    for object in [a("1"), b("1")] {
+        store.put(options.keep.of(&object));
+    }
+    store.publish(1);
+    Indexer::new(store, options).with_first_list(first_list)
+}
+
+fn first(deltas: Vec<(DeltaKind, SharedObject)>) -> Deltas {
+    let store_version = Some("9".into());
+    Deltas { initial: true, completes_initial: true, store_version, ..batch(deltas) }
+}
+
+fn relisted() -> Vec<(DeltaKind, SharedObject)> {
+    let body = |key: &str, version: &str| object_with(key, &key[2..], version, r#","spec":"new""#);
+    vec![(Tombstone, a("1")), (Replaced, body("n/b", "1")), (Replaced, body("n/c", "5"))]
+}
+
+fn stub() -> Keep {
+    Keep::Stub(Arc::new(TypeMeta::new("v1", "Pod")))
+}
+
+#[test]
+fn a_first_list_over_a_seed_has_its_cause_and_replaces_bodies_and_no_later_list_does() {
+    let reload = FirstList { cause: Cause::Reload, ..FirstList::default() };
+    for (selective, gone) in [(false, "!a1"), (true, "xa1")] {
+        let mut indexer = seeded(IndexerOptions { selective, ..<_>::default() }, reload);
+        let transaction = apply(&mut indexer, first(relisted()));
+        assert_eq!(show(&transaction.changes), format!("{gone} Reload, =b1 Reload, +c5 Reload, synced 2 9"));
+        let body = |indexer: &Indexer| indexer.store().get(b("1").key()).unwrap().value().unwrap()["spec"].clone();
+        assert_eq!(body(&indexer), "new");
+        assert_eq!(transaction.changes[1].object().unwrap().value().unwrap()["spec"], "new", "it is what is shown");
+        let again = apply(&mut indexer, batch(vec![(Replaced, b("1")), (Replaced, b("2"))]));
+        assert_eq!(show(&again.changes), "=b1 Relist, b1>b2 Relist");
+    }
+}
+
+#[test]
+fn d3_what_a_watch_says_in_the_batch_of_a_first_list_was_said_by_the_watch() {
+    let reload = FirstList { cause: Cause::Reload, ..FirstList::default() };
+    let deltas = vec![(Replaced, a("1")), (Updated, a("2")), (Deleted, b("3"))];
+    let transaction = apply(&mut seeded(IndexerOptions::default(), reload), first(deltas));
+    assert_eq!(show(&transaction.changes), "=a1 Reload, a1>a2 Watch, -b3 Watch, synced 1 9");
+}
+
+#[test]
+fn where_the_seed_was_stubs_they_are_not_shown_as_the_state_before() {
+    let reload = FirstList { cause: Cause::Reload, bodies: false, complete: true };
+    let mut indexer = seeded(IndexerOptions::default(), reload);
+    let transaction = apply(&mut indexer, first(vec![(Replaced, a("2")), (Replaced, b("1"))]));
+    assert_eq!(show(&transaction.changes), "?>a2 Reload, =b1 Reload, synced 2 9");
+    assert!(transaction.changes[0].lacks_old() && !transaction.changes[1].lacks_old());
+    assert_eq!(show(&apply(&mut indexer, batch(vec![(Updated, a("3"))])).changes), "a2>a3 Watch");
+}
+
+#[test]
+fn a_cache_of_stubs_shows_events_whole_and_keeps_what_tells_them_apart() {
+    let options = IndexerOptions { keep: stub(), ..<_>::default() };
+    let mut indexer = seeded(options.clone(), FirstList::default());
+    let whole = object_with("n/a", "a", "2", r#","spec":"big""#);
+    let transaction = apply(&mut indexer, batch(vec![(Updated, whole.clone()), (Tombstone, b("1"))]));
+    assert_eq!(show(&transaction.changes), "?>a2 Watch, !b1 Relist");
+    assert!(Arc::ptr_eq(transaction.changes[0].object().unwrap(), &whole));
+    let kept = indexer.objects();
+    assert_eq!((kept.len(), kept[0].json().into_owned()), (1, options.keep.of(&whole).json().into_owned()));
+    assert_eq!(show(&apply(&mut indexer, batch(vec![(Replaced, whole.clone())])).changes), "=a2 Relist");
+    let selective = IndexerOptions { selective: true, ..options };
+    let gone = apply(&mut seeded(selective.clone(), FirstList::default()), batch(vec![(Deleted, whole.clone())]));
+    assert!(Arc::ptr_eq(gone.changes[0].object().unwrap(), &whole), "a stub would say less");
+    let other = object_with("n/a", "other", "2", "");
+    let gone = apply(&mut seeded(selective, FirstList::default()), batch(vec![(Deleted, other)]));
+    assert_eq!(gone.changes[0].object().unwrap().uid(), "a", "D-7: of the other one nothing was shown");
+}
+
+#[test]
+fn d13_the_change_that_completes_a_unit_says_what_all_units_have_or_nothing() {
+    let mut transaction = apply(&mut indexer(<_>::default(), &[]), first(vec![(Replaced, a("1"))]));
+    assert!(transaction.completes_initial());
+    transaction.set_total(Some(7));
+    assert_eq!(show(&transaction.changes), "+a1 Initial, synced 7 9");
+    transaction.set_total(None);
+    assert_eq!(show(&transaction.changes), "+a1 Initial");
+    transaction.set_total(None);
+    assert_eq!(transaction.changes.len(), 1, "nothing else is left out");
 }
 
 #[test]
@@ -121,7 +212,7 @@ fn d7_another_uid_is_a_deletion_found_late_and_an_addition() {
     plain(vec![(Updated, again())], "!a1 Watch, +a5 Watch");
     plain(vec![(Deleted, again())], "!a1 Watch");
     let update = IndexerOptions { recreated: Recreated::Update, ..<_>::default() };
-    check(update, vec![(Updated, again())], "a1>a5 Watch");
+    check(update.clone(), vec![(Updated, again())], "a1>a5 Watch");
     check(update, vec![(Deleted, again())], "-a5 Watch");
     plain(vec![(Updated, object("n/a", "", "5"))], "a1>a5 Watch");
 }
@@ -136,8 +227,8 @@ fn d10_a_deletion_of_what_was_never_cached_is_left_out_and_counted() {
 #[test]
 fn a_unit_with_a_selector_shows_what_left_it_as_removed_with_the_last_state_shown() {
     let selective = IndexerOptions { selective: true, ..<_>::default() };
-    check(selective, vec![(Deleted, a("9"))], "xa1 Watch");
-    check(selective, vec![(Tombstone, a("1"))], "xa1 Relist");
+    check(selective.clone(), vec![(Deleted, a("9"))], "xa1 Watch");
+    check(selective.clone(), vec![(Tombstone, a("1"))], "xa1 Relist");
     check(selective, vec![(Updated, object("n/a", "other", "5"))], "!a1 Watch, +a5 Watch");
 }
 
@@ -173,7 +264,7 @@ fn i11_the_store_version_is_that_of_the_last_write() {
     };
     assert_eq!(version(batch(vec![(Added, a("3")), (Added, b("4"))])), "4");
     assert_eq!(version(batch(vec![(Deleted, b("9"))])), "9");
-    assert_eq!(version(batch(vec![(Sync, a("3"))])), "9");
+    assert_eq!(version(batch(vec![(Sync { round: 1 }, a("3"))])), "9");
     assert_eq!(version(batch(vec![(Updated, object("n/a", "a", ""))])), "9");
     assert_eq!(version(Deltas { store_version: Some("12".into()), ..batch(vec![]) }), "12");
     assert_eq!(version(Deltas { store_version: Some("".into()), ..batch(vec![(Added, b("1"))]) }), "12");

@@ -1,6 +1,7 @@
 //! What waits for a reader that has fallen behind (D7, D-11).
 //!
-//! [`Backlog::Merging`] keeps a lane per (unit, namespace, name), and in it a chain of records, oldest first:
+//! [`Backlog::Merging`] keeps a lane per (resource type, namespace, name), whichever unit of the type the records are
+//! from, and in it a chain of records, oldest first:
 //!
 //! | waiting, not read | comes | stays |
 //! |---|---|---|
@@ -10,23 +11,29 @@
 //! | Updated to another uid | Deleted, Removed | both, as for Added |
 //! | Added | Deleted, Removed | both: a deletion is never cancelled, and nobody is told of the end of what he never saw (I2) |
 //! | gone, Added | gone, of the same uid | the last one: an object that goes in and out costs one record |
-//! | anything | Unchanged | what waited |
+//! | anything | Unchanged | what waited, with the body that the cache has now |
 //!
 //! A merged record stands where its last part stood, so sequence order stays the order of the cache (I3); only an
-//! initial object stays before the `Synced` that waits behind it.
+//! Added that the reader begins with keeps its place, before the `Synced` that waits behind it and below the place up
+//! to which the reader must be done to have synced (S-8).
 //!
 //! **Memory (I5).** An object that is alive has one or two records, and its body is the cache's own. What the cache
-//! does not hold, that is `old`s and objects that are gone, is counted against `max_bytes`: beyond it the oldest
-//! `old`s are given up, then the oldest deletions. Beyond `max_events` records the oldest deletions are dropped, each
-//! with the never-read Added of its object. To see which objects are gone, this takes records that are not wanted too.
+//! does not hold, that is `old`s, objects that are gone, and all objects of units without a cache, is *loose*: it is
+//! counted against `max_bytes`, and beyond it the oldest `old`s are given up, then the oldest loose objects. Beyond
+//! `max_events` records the oldest loose ones are dropped, each deletion with the never-read Added of its object. To
+//! see which objects are gone, and which body the cache has, this takes records that are not wanted too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::{Equivalent, HashMap};
 
-use super::{Bounds, Losses, Record, Sequence, UnitId, WhenFull};
+use super::{
+    Bounds, Losses, Record, Sequence, WhenFull,
+    memory::{Lane, Origin},
+    reader::Waiting,
+};
 use crate::{
-    indexer::{Cause, Change},
+    indexer::Change,
     object::{KeyRef, ObjectKey, SharedObject},
 };
 
@@ -54,11 +61,21 @@ impl Tally {
     }
 }
 
+/// A record that comes to wait. One that is not `wanted` only changes what is known of its object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) record: &'a Record,
+    pub(super) origin: Origin,
+    pub(super) wanted: bool,
+    /// Up to where objects of its lane belong to what the reader begins with.
+    pub(super) mark: Option<Sequence>,
+}
+
 /// What waits for one reader, in order.
 #[derive(Debug)]
 pub(super) enum Backlog {
     Merging(Merging),
-    Dropping { records: VecDeque<Record>, bytes: usize, oldest: bool },
+    Dropping { records: VecDeque<Waiting>, bytes: usize, oldest: bool },
 }
 
 impl Backlog {
@@ -71,24 +88,46 @@ impl Backlog {
         }
     }
 
-    /// Takes a record; one that is not `wanted` only changes what is known of its object.
-    pub(super) fn push(&mut self, record: &Record, wanted: bool, bounds: &Bounds, tally: &mut Tally) {
+    pub(super) fn push(&mut self, arrival: Arrival<'_>, bounds: &Bounds, tally: &mut Tally) {
         match self {
-            Self::Merging(merging) => {
-                merging.push(record, wanted, tally);
-                merging.enforce(bounds, tally);
-            }
-            Self::Dropping { records, bytes, oldest } if wanted => {
-                records.push_back(record.clone());
+            Self::Merging(merging) => merging.push(arrival, tally),
+            Self::Dropping { records, bytes, .. } if arrival.wanted => {
+                let Arrival { record, origin, wanted, .. } = arrival;
+                records.push_back(Waiting { record: record.clone(), origin, wanted });
                 *bytes += record.body_bytes();
+            }
+            Self::Dropping { .. } => {}
+        }
+        self.enforce(bounds, tally);
+    }
+
+    /// Goes on with other bounds.
+    pub(super) fn adopt(&mut self, bounds: &Bounds, tally: &mut Tally) {
+        let drops = bounds.when_full != WhenFull::Coalesce;
+        match self {
+            Self::Dropping { oldest, .. } if drops => *oldest = bounds.when_full == WhenFull::DropOldest,
+            Self::Merging(_) if !drops => {}
+            _ => {
+                let mut before = std::mem::replace(self, Self::new(bounds.when_full));
+                while let Some(Waiting { record, origin, wanted }) = before.pop_front() {
+                    self.push(Arrival { record: &record, origin, wanted, mark: None }, bounds, tally);
+                }
+            }
+        }
+        self.enforce(bounds, tally);
+    }
+
+    fn enforce(&mut self, bounds: &Bounds, tally: &mut Tally) {
+        match self {
+            Self::Merging(merging) => merging.enforce(bounds, tally),
+            Self::Dropping { records, bytes, oldest } => {
                 while records.len() > 1 && (records.len() > bounds.max_events || *bytes > bounds.max_bytes) {
                     let dropped = if *oldest { records.pop_front() } else { records.pop_back() };
-                    let dropped = dropped.expect("there is more than one");
+                    let dropped = dropped.expect("there is more than one").record;
                     *bytes -= dropped.body_bytes();
                     tally.lose(&dropped);
                 }
             }
-            Self::Dropping { .. } => {}
         }
     }
 
@@ -99,23 +138,26 @@ impl Backlog {
         }
     }
 
-    pub(super) fn front(&self) -> Option<&Record> {
+    pub(super) fn front(&self) -> Option<(&Record, Lane)> {
         match self {
-            Self::Merging(merging) => merging.entries.first_key_value().map(|(_, entry)| &entry.record),
-            Self::Dropping { records, .. } => records.front(),
+            Self::Merging(merging) => {
+                merging.entries.first_key_value().map(|(_, entry)| (&entry.record, entry.origin.lane))
+            }
+            Self::Dropping { records, .. } => records.front().map(|first| (&first.record, first.origin.lane)),
         }
     }
 
-    pub(super) fn pop_front(&mut self) -> Option<Record> {
+    pub(super) fn pop_front(&mut self) -> Option<Waiting> {
         match self {
             Self::Merging(merging) => {
-                let first = *merging.entries.first_key_value()?.0;
-                Some(merging.take(first))
+                let (first, entry) = merging.entries.first_key_value()?;
+                let (first, origin) = (*first, entry.origin);
+                Some(Waiting { record: merging.take(first), origin, wanted: true })
             }
             Self::Dropping { records, bytes, .. } => {
-                let record = records.pop_front()?;
-                *bytes -= record.body_bytes();
-                Some(record)
+                let waiting = records.pop_front()?;
+                *bytes -= waiting.record.body_bytes();
+                Some(waiting)
             }
         }
     }
@@ -123,7 +165,7 @@ impl Backlog {
     pub(super) fn iter(&self) -> Box<dyn Iterator<Item = &Record> + '_> {
         match self {
             Self::Merging(merging) => Box::new(merging.entries.values().map(|entry| &entry.record)),
-            Self::Dropping { records, .. } => Box::new(records.iter()),
+            Self::Dropping { records, .. } => Box::new(records.iter().map(|waiting| &waiting.record)),
         }
     }
 }
@@ -131,30 +173,31 @@ impl Backlog {
 /// Names a lane.
 #[derive(Debug, Hash, PartialEq, Eq)]
 struct LaneKey {
-    unit: UnitId,
+    lane: Lane,
     key: ObjectKey,
 }
 
 /// A borrowed [`LaneKey`]; hashes as it does.
 #[derive(Clone, Copy, Debug, Hash)]
 struct LaneRef<'a> {
-    unit: UnitId,
+    lane: Lane,
     key: KeyRef<'a>,
 }
 
 impl Equivalent<LaneKey> for LaneRef<'_> {
     fn equivalent(&self, other: &LaneKey) -> bool {
-        self.unit == other.unit && self.key == other.key.as_ref()
+        self.lane == other.lane && self.key == other.key.as_ref()
     }
 }
 
-fn lane_of(record: &Record) -> Option<LaneRef<'_>> {
-    record.object().map(|object| LaneRef { unit: record.unit, key: object.key() })
+fn lane_of(record: &Record, origin: Origin) -> Option<LaneRef<'_>> {
+    record.object().map(|object| LaneRef { lane: origin.lane, key: object.key() })
 }
 
 #[derive(Debug)]
 struct Entry {
     record: Record,
+    origin: Origin,
     /// The entry before it in its lane, if that still waits.
     previous: Option<Sequence>,
     /// The object is gone; the cache no longer holds its body.
@@ -167,8 +210,17 @@ impl Entry {
     /// Returns the bytes that it alone keeps in memory.
     fn extra_bytes(&self) -> usize {
         let old = self.record.old().map_or(0, |old| old.size_bytes());
-        let object = self.record.object().filter(|_| self.dead).map_or(0, |object| object.size_bytes());
+        let object = self.record.object().filter(|_| self.is_loose()).map_or(0, |object| object.size_bytes());
         old + object
+    }
+
+    /// Returns whether no cache holds its object.
+    fn is_loose(&self) -> bool {
+        self.dead || (!self.origin.cached && self.record.object().is_some())
+    }
+
+    fn lane(&self) -> Option<LaneRef<'_>> {
+        lane_of(&self.record, self.origin)
     }
 
     fn uid(&self) -> &str {
@@ -194,46 +246,34 @@ pub(super) struct Merging {
     entries: BTreeMap<Sequence, Entry>,
     /// The last entry of each lane.
     tails: HashMap<LaneKey, Sequence>,
-    dead: BTreeSet<Sequence>,
+    loose: BTreeSet<Sequence>,
     with_old: BTreeSet<Sequence>,
-    synced: HashMap<UnitId, Sequence>,
     extra_bytes: usize,
 }
 
 impl Merging {
-    fn push(&mut self, record: &Record, wanted: bool, tally: &mut Tally) {
-        let Some(lane) = lane_of(record) else {
+    fn push(&mut self, arrival: Arrival<'_>, tally: &mut Tally) {
+        let Arrival { record, origin, wanted, .. } = arrival;
+        let arrives = |previous, recreated| Entry { record: record.clone(), origin, previous, dead: false, recreated };
+        let Some(lane) = lane_of(record, origin) else {
             if wanted {
-                self.synced.insert(record.unit, record.sequence);
-                self.insert(Entry { record: record.clone(), previous: None, dead: false, recreated: false });
+                self.insert(arrives(None, false));
             }
             return;
         };
         let tail = self.tails.get(&lane).copied();
-        let merge = tail.map_or(Merge::Append, |tail| self.merge(tail, record, wanted));
+        let merge = tail.map_or(Merge::Append, |tail| self.merge(tail, arrival));
         match (merge, tail) {
-            (Merge::Append, _) if wanted => {
-                let recreated = recreates(record);
-                self.insert(Entry { record: record.clone(), previous: tail, dead: false, recreated });
-            }
+            (Merge::Append, _) if wanted => self.insert(arrives(tail, recreates(record))),
             (Merge::Append, _) => {}
             (Merge::Nothing, _) => tally.coalesced += u64::from(wanted),
-            (Merge::Refresh(change), tail) => self.refresh(tail.expect("merged with it"), change),
-            (Merge::Replace(change), tail) => {
-                let tail = tail.expect("merged with it");
-                let Entry { previous, recreated, .. } = self.entries[&tail];
-                let before = self.take(tail);
+            (Merge::Refresh(change), tail) => {
                 tally.coalesced += u64::from(wanted);
-                let mut change = change;
-                let mut old_lost = false;
-                if let (true, Change::Updated { old, object, .. }) = (before.old_lost, &mut change) {
-                    *old = object.clone(); // stands for what was given up; anything else would keep a body alive
-                    old_lost = true;
-                }
-                let full = record;
-                let record = Record { change, old_lost, ..full.clone() };
-                let recreated = matches!(record.change, Change::Updated { .. }) && (recreated || recreates(full));
-                self.insert(Entry { record, previous, dead: false, recreated });
+                self.refresh(tail.expect("merged with it"), change, origin);
+            }
+            (Merge::Replace(change), tail) => {
+                tally.coalesced += u64::from(wanted);
+                self.replace(tail.expect("merged with it"), change, arrival);
             }
         }
         if record.is_gone() {
@@ -242,36 +282,69 @@ impl Merging {
     }
 
     /// Decides what becomes of the last entry of a lane and the record that follows it.
-    fn merge(&self, tail: Sequence, record: &Record, wanted: bool) -> Merge {
+    fn merge(&self, tail: Sequence, Arrival { record, wanted, mark, .. }: Arrival<'_>) -> Merge {
         let entry = &self.entries[&tail];
         let Some((before, object)) = before_and_after(record) else { return Merge::Append };
         if entry.dead || entry.uid() != before.uid() {
             return Merge::Append;
         }
+        let object = object.clone();
         match (&entry.record.change, &record.change) {
             (Change::Added { .. }, Change::Deleted { .. } | Change::Removed { .. }) => Merge::Append,
             (_, Change::Deleted { .. } | Change::Removed { .. }) if entry.recreated => Merge::Append,
             (_, Change::Deleted { .. } | Change::Removed { .. }) if wanted => Merge::Replace(record.change.clone()),
-            (_, Change::Deleted { .. } | Change::Removed { .. } | Change::Unchanged { .. }) => Merge::Nothing,
+            (_, Change::Deleted { .. } | Change::Removed { .. }) => Merge::Nothing,
+            (Change::Added { cause, .. }, Change::Unchanged { .. }) => {
+                Merge::Refresh(Change::Added { object, cause: *cause })
+            }
+            (Change::Updated { old, cause, .. }, Change::Unchanged { .. }) => {
+                Merge::Refresh(Change::Updated { old: old.clone(), object, cause: *cause })
+            }
+            (Change::Unchanged { cause, .. }, Change::Unchanged { .. }) => {
+                Merge::Refresh(Change::Unchanged { object, cause: *cause })
+            }
             (Change::Added { cause, .. }, _) => {
-                let added = Change::Added { object: object.clone(), cause: *cause };
-                let before_synced = self.synced.get(&record.unit).is_some_and(|synced| tail < *synced);
-                match (*cause == Cause::Initial && before_synced, wanted) {
-                    (false, _) => Merge::Replace(added),
-                    (true, false) => Merge::Refresh(added),
-                    (true, true) => Merge::Append,
-                }
+                let added = Change::Added { object, cause: *cause };
+                if mark.is_some_and(|mark| tail <= mark) { Merge::Refresh(added) } else { Merge::Replace(added) }
             }
             (Change::Updated { old, .. }, Change::Updated { cause, .. } | Change::Added { cause, .. }) => {
-                Merge::Replace(Change::Updated { old: old.clone(), object: object.clone(), cause: *cause })
+                Merge::Replace(Change::Updated { old: old.clone(), object, cause: *cause })
             }
             (Change::Unchanged { .. }, Change::Updated { .. } | Change::Added { .. }) if wanted => {
                 Merge::Replace(record.change.clone())
             }
-            (Change::Unchanged { cause, .. }, _) => {
-                Merge::Replace(Change::Unchanged { object: object.clone(), cause: *cause })
-            }
+            (Change::Unchanged { cause, .. }, _) => Merge::Replace(Change::Unchanged { object, cause: *cause }),
             _ => Merge::Append,
+        }
+    }
+
+    /// Puts a merged record at the place of the new one.
+    fn replace(&mut self, tail: Sequence, mut change: Change, Arrival { record, origin, .. }: Arrival<'_>) {
+        let Entry { previous, recreated, .. } = self.entries[&tail];
+        let before = self.take(tail);
+        let old_lost = before.old_lost && matches!(change, Change::Updated { .. });
+        if old_lost {
+            give_up_old(&mut change);
+        }
+        let recreated = matches!(change, Change::Updated { .. }) && (recreated || recreates(record));
+        let record = Record { change, old_lost, ..record.clone() };
+        self.insert(Entry { record, origin, previous, dead: false, recreated });
+    }
+
+    /// Gives an entry another content at its place.
+    fn refresh(&mut self, sequence: Sequence, mut change: Change, origin: Origin) {
+        let entry = self.entries.get_mut(&sequence).expect("it was merged with");
+        self.extra_bytes -= entry.extra_bytes();
+        if entry.record.old_lost {
+            give_up_old(&mut change);
+        }
+        entry.record.change = change;
+        entry.origin = origin;
+        self.extra_bytes += entry.extra_bytes();
+        if entry.is_loose() {
+            self.loose.insert(sequence);
+        } else {
+            self.loose.remove(&sequence);
         }
     }
 
@@ -287,7 +360,7 @@ impl Merging {
             self.extra_bytes -= entry.extra_bytes();
             entry.dead = true;
             self.extra_bytes += entry.extra_bytes();
-            self.dead.insert(sequence);
+            self.loose.insert(sequence);
         }
         while wanted && self.fold(lane, uid, tally) {}
     }
@@ -319,30 +392,28 @@ impl Merging {
     fn enforce(&mut self, bounds: &Bounds, tally: &mut Tally) {
         while self.extra_bytes > bounds.max_bytes {
             if let Some(oldest) = self.with_old.pop_first() {
-                self.give_up_old(oldest, tally);
-            } else if !self.drop_oldest_dead(tally) {
+                self.lose_old(oldest, tally);
+            } else if !self.drop_oldest_loose(tally) {
                 break;
             }
         }
-        while self.entries.len() > bounds.max_events && self.drop_oldest_dead(tally) {}
+        while self.entries.len() > bounds.max_events && self.drop_oldest_loose(tally) {}
     }
 
-    fn give_up_old(&mut self, sequence: Sequence, tally: &mut Tally) {
+    fn lose_old(&mut self, sequence: Sequence, tally: &mut Tally) {
         let entry = self.entries.get_mut(&sequence).expect("indexed entries exist");
         self.extra_bytes -= entry.extra_bytes();
-        if let Change::Updated { old, object, .. } = &mut entry.record.change {
-            *old = object.clone();
-            entry.record.old_lost = true;
-            tally.olds_given_up += 1;
-        }
+        give_up_old(&mut entry.record.change);
+        entry.record.old_lost = true;
+        tally.olds_given_up += 1;
         self.extra_bytes += entry.extra_bytes();
     }
 
-    /// Drops the oldest entry of an object that is gone, and what else waits of that life of it.
-    fn drop_oldest_dead(&mut self, tally: &mut Tally) -> bool {
-        let Some(oldest) = self.dead.first().copied() else { return false };
+    /// Drops the oldest entry of an object that no cache holds, and what else waits of that life of it if it is over.
+    fn drop_oldest_loose(&mut self, tally: &mut Tally) -> bool {
+        let Some(oldest) = self.loose.first().copied() else { return false };
         let entry = &self.entries[&oldest];
-        let lane = lane_of(&entry.record).expect("only objects die");
+        let lane = entry.lane().expect("only objects are loose");
         let mut chain = Vec::new();
         let mut at = self.tails.get(&lane).copied();
         while let Some((sequence, entry)) = at.and_then(|at| self.entries.get(&at).map(|entry| (at, entry))) {
@@ -370,13 +441,16 @@ impl Merging {
 
     fn insert(&mut self, entry: Entry) {
         let sequence = entry.record.sequence;
-        if let Some(lane) = lane_of(&entry.record) {
+        if let Some(lane) = entry.lane() {
             match self.tails.get_mut(&lane) {
                 Some(tail) => *tail = sequence,
                 None => {
-                    self.tails.insert(LaneKey { unit: lane.unit, key: lane.key.to_owned() }, sequence);
+                    self.tails.insert(LaneKey { lane: lane.lane, key: lane.key.to_owned() }, sequence);
                 }
             }
+        }
+        if entry.is_loose() {
+            self.loose.insert(sequence);
         }
         self.extra_bytes += entry.extra_bytes();
         if entry.record.old().is_some() {
@@ -385,31 +459,28 @@ impl Merging {
         self.entries.insert(sequence, entry);
     }
 
-    fn refresh(&mut self, sequence: Sequence, change: Change) {
-        self.entries.get_mut(&sequence).expect("it was merged with").record.change = change;
-    }
-
     /// Takes an entry out, and its traces.
     fn take(&mut self, sequence: Sequence) -> Record {
         let entry = self.entries.remove(&sequence).expect("indexed entries exist");
         self.extra_bytes -= entry.extra_bytes();
-        self.dead.remove(&sequence);
+        self.loose.remove(&sequence);
         self.with_old.remove(&sequence);
-        match lane_of(&entry.record) {
-            Some(lane) if self.tails.get(&lane) == Some(&sequence) => {
-                match entry.previous.filter(|previous| self.entries.contains_key(previous)) {
-                    Some(previous) => *self.tails.get_mut(&lane).expect("just seen") = previous,
-                    None => drop(self.tails.remove(&lane)),
-                }
-            }
-            Some(_) => {}
-            None => {
-                if self.synced.get(&entry.record.unit) == Some(&sequence) {
-                    self.synced.remove(&entry.record.unit);
-                }
+        if let Some(lane) = entry.lane()
+            && self.tails.get(&lane) == Some(&sequence)
+        {
+            match entry.previous.filter(|previous| self.entries.contains_key(previous)) {
+                Some(previous) => *self.tails.get_mut(&lane).expect("just seen") = previous,
+                None => drop(self.tails.remove(&lane)),
             }
         }
         entry.record
+    }
+}
+
+/// Lets the `old` of an update stand for what was given up; anything else would keep a body alive.
+fn give_up_old(change: &mut Change) {
+    if let Change::Updated { old, object, .. } = change {
+        *old = object.clone();
     }
 }
 
@@ -432,7 +503,7 @@ impl Backlog {
     pub(super) fn check(&self, bounds: &Bounds) {
         match self {
             Self::Dropping { records, bytes, .. } => {
-                assert_eq!(*bytes, records.iter().map(Record::body_bytes).sum::<usize>());
+                assert_eq!(*bytes, records.iter().map(|waiting| waiting.record.body_bytes()).sum::<usize>());
                 assert!(records.len() <= 1 || (records.len() <= bounds.max_events && *bytes <= bounds.max_bytes));
             }
             Self::Merging(merging) => merging.check(bounds),
@@ -445,30 +516,29 @@ impl Merging {
     fn check(&self, bounds: &Bounds) {
         let extra = self.entries.values().map(Entry::extra_bytes).sum::<usize>();
         assert_eq!(self.extra_bytes, extra);
-        let dead: BTreeSet<_> = self.entries.iter().filter(|(_, e)| e.dead).map(|(s, _)| *s).collect();
-        assert_eq!(self.dead, dead);
+        let loose: BTreeSet<_> = self.entries.iter().filter(|(_, e)| e.is_loose()).map(|(s, _)| *s).collect();
+        assert_eq!(self.loose, loose);
         let with_old: BTreeSet<_> =
             self.entries.iter().filter(|(_, e)| e.record.old().is_some()).map(|(s, _)| *s).collect();
         assert_eq!(self.with_old, with_old);
         assert!(extra <= bounds.max_bytes, "{extra} bytes of {}", bounds.max_bytes);
-        assert!(self.entries.len() <= bounds.max_events || dead.is_empty(), "a deletion could have been dropped");
+        assert!(self.entries.len() <= bounds.max_events || loose.is_empty(), "something loose could have been dropped");
         for entry in self.entries.values().filter(|entry| entry.record.old_lost) {
             let Change::Updated { old, object, .. } = &entry.record.change else { panic!("only updates have an old") };
             assert!(std::sync::Arc::ptr_eq(old, object), "an old given up is kept alive");
         }
         let mut alive = HashMap::<_, usize>::new();
         for entry in self.entries.values().filter(|entry| !entry.dead) {
-            *alive.entry(lane_of(&entry.record).map(|lane| (lane.unit, lane.key))).or_default() += 1;
+            *alive.entry(entry.lane().map(|lane| (lane.lane, lane.key))).or_default() += 1;
         }
         alive.remove(&None);
         assert!(alive.values().all(|count| *count <= 2), "what waits of one living object is bounded");
         for (key, tail) in &self.tails {
-            let record = &self.entries[tail].record;
-            assert!(lane_of(record).expect("an object").equivalent(key));
+            assert!(self.entries[tail].lane().expect("an object").equivalent(key));
             assert!(
                 self.entries
                     .range((std::ops::Bound::Excluded(*tail), std::ops::Bound::Unbounded))
-                    .all(|(_, e)| { lane_of(&e.record).is_none_or(|lane| !lane.equivalent(key)) })
+                    .all(|(_, e)| { e.lane().is_none_or(|lane| !lane.equivalent(key)) })
             );
         }
     }

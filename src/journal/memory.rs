@@ -1,20 +1,15 @@
-//! The journal without a directory: one shared log of what some reader has still to read, and a position a reader.
+//! The journal without a directory: what was appended and is not visible yet, and what each reader has still to read.
 //!
-//! A reader that keeps up reads the shared log. One whose bound is reached takes what waits for it out of the log
-//! into a `Backlog` of its own, so it never holds records for others (I5, I7), and goes back to the log once that
-//! is empty.
+//! A batch that becomes visible is handed to the readers that want it, and kept nowhere else: what waits for one reader
+//! is never held for others (I5, I7). Joins and leaves are batches too, so each takes effect in its place.
 
-use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    hash::BuildHasher as _,
-};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::{
     Bounds, EventName, Fenced, Gap, Interest, Losses, ReaderId, ReaderOptions, ReaderStats, Record, Sequence, Start,
-    Ticket, UnitId,
-    backlog::{Backlog, Tally},
+    Ticket, UnitId, UnitTerms, reader::Reader,
 };
-use crate::indexer::Change;
+use crate::indexer::{Cause, Change};
 
 /// The pure core of [`Journal`](super::Journal), whose methods say what these do.
 #[derive(Debug)]
@@ -23,14 +18,82 @@ pub struct MemoryJournal {
     next: u64,
     /// Everything up to here is visible.
     mark: u64,
-    /// The records from `base` on; `None` where one was withdrawn.
-    log: VecDeque<Option<Record>>,
-    base: u64,
-    /// Appends that were not released, in append order.
-    outstanding: Vec<(UnitId, Ticket)>,
-    epochs: HashMap<UnitId, u64>,
+    /// What lies above the mark, in append order.
+    pending: VecDeque<Batch>,
+    units: HashMap<UnitId, Unit>,
+    /// Where the initial state of a type was complete.
+    synced: HashMap<Lane, Sequence>,
+    discovered: bool,
     readers: BTreeMap<ReaderId, Reader>,
     next_reader: u32,
+}
+
+/// Names what the units of one type share: an object is in one of them only, and may move to another.
+pub(super) type Lane = u64;
+
+/// What readers need to know of the unit that a record is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) lane: Lane,
+    /// Its cache holds the bodies of living objects.
+    pub(super) cached: bool,
+}
+
+/// One unit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unit {
+    pub(super) id: UnitId,
+    pub(super) origin: Origin,
+    /// Nothing of its first list existed at the very first start.
+    pub(super) late: bool,
+    /// Its last resync.
+    pub(super) round: u32,
+    /// Its own part of the initial state is complete.
+    synced: bool,
+    /// It appends nothing more, and nobody sees it.
+    retired: bool,
+    epoch: u64,
+}
+
+impl Unit {
+    fn new(id: UnitId) -> Self {
+        // A unit of which nothing was said shares its lane with no other.
+        let origin = Origin { lane: u64::MAX - u64::from(id.0), cached: true };
+        Self { id, origin, late: false, round: 0, synced: false, retired: false, epoch: 0 }
+    }
+}
+
+/// The records of one append.
+#[derive(Debug)]
+struct Batch {
+    unit: UnitId,
+    ticket: Ticket,
+    records: Vec<Record>,
+    turn: Turn,
+    released: bool,
+}
+
+/// What a batch does when its turn comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// It is shown to those who see its unit.
+    Show,
+    /// It is for one reader alone, and begins or ends what that sees of the unit.
+    Cross {
+        reader: ReaderId,
+        crossing: Crossing,
+        /// The unit's last resync before.
+        round: u32,
+    },
+    /// It ends what all readers see of the unit.
+    Retire,
+}
+
+/// What changes for a reader that a batch is addressed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Crossing {
+    Join,
+    Leave,
 }
 
 impl Default for MemoryJournal {
@@ -38,10 +101,10 @@ impl Default for MemoryJournal {
         Self {
             next: 1,
             mark: 0,
-            log: VecDeque::new(),
-            base: 1,
-            outstanding: Vec::new(),
-            epochs: HashMap::new(),
+            pending: VecDeque::new(),
+            units: HashMap::new(),
+            synced: HashMap::new(),
+            discovered: false,
             readers: BTreeMap::new(),
             next_reader: 0,
         }
@@ -49,58 +112,115 @@ impl Default for MemoryJournal {
 }
 
 impl MemoryJournal {
+    /// Says what a unit is.
+    pub fn add_unit(&mut self, unit: UnitId, terms: UnitTerms) {
+        let origin = Origin { lane: u64::from(terms.resource.0), cached: terms.cached };
+        let entry = self.units.entry(unit).or_insert_with(|| Unit::new(unit));
+        (entry.origin, entry.late) = (origin, terms.late);
+        for reader in self.readers.values_mut() {
+            reader.set_lane(unit, origin.lane);
+        }
+    }
+
+    /// Ends what readers see of a unit, in its turn; returns the place of its last record at most.
+    pub fn retire_unit(&mut self, unit: UnitId) -> Sequence {
+        let batch = self.batch(unit, &[], 0);
+        self.pending.push_back(Batch { turn: Turn::Retire, released: true, ..batch });
+        drop(self.raise());
+        self.last()
+    }
+
+    /// Forgets a unit.
+    pub fn forget_unit(&mut self, unit: UnitId) {
+        let Some(Unit { origin, .. }) = self.units.remove(&unit) else { return };
+        let is_last = self.units.values().all(|unit| unit.origin.lane != origin.lane);
+        if is_last {
+            self.synced.remove(&origin.lane);
+        }
+        for reader in self.readers.values_mut() {
+            reader.forget_unit(unit, is_last.then_some(origin.lane));
+        }
+    }
+
+    /// Says that all units of the first discovery are known.
+    pub fn set_discovered(&mut self) {
+        self.discovered = true;
+    }
+
+    /// Notes that a unit's own part of the initial state is complete; its type is if the others' are.
+    pub fn mark_synced(&mut self, unit: UnitId) {
+        let place = self.last();
+        let unit = self.units.entry(unit).or_insert_with(|| Unit::new(unit));
+        unit.synced = true;
+        let lane = unit.origin.lane;
+        if self.units.values().filter(|unit| unit.origin.lane == lane && !unit.retired).all(|unit| unit.synced) {
+            self.synced.entry(lane).or_insert(place);
+        }
+    }
+
     /// Appends invisible records.
     pub fn append(&mut self, unit: UnitId, epoch: u64, changes: &[Change], now_micros: i64) -> Result<Ticket, Fenced> {
-        let current = self.epochs.entry(unit).or_insert(epoch);
-        if epoch < *current {
-            return Err(Fenced { unit, epoch, current: *current });
-        }
-        *current = epoch;
-        let first = self.next;
-        for (sequence, change) in (first..).zip(changes) {
-            self.log.push_back(Some(Record {
-                sequence: Sequence(sequence),
-                unit,
-                time_micros: now_micros,
-                change: change.clone(),
-                old_lost: false,
-            }));
-        }
-        self.next += changes.len() as u64;
-        let ticket = Ticket { first: Sequence(first), last: Sequence(self.next - 1) };
+        self.check_epoch(unit, epoch)?;
+        let batch = self.batch(unit, changes, now_micros);
+        let ticket = batch.ticket;
         if !changes.is_empty() {
-            self.outstanding.push((unit, ticket));
+            self.pending.push_back(batch);
         }
         Ok(ticket)
     }
 
+    /// Appends records for one reader, which sees the unit from then on; returns the readers that have something new.
+    pub fn join(
+        &mut self,
+        reader: ReaderId,
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        now_micros: i64,
+    ) -> Result<Vec<ReaderId>, Fenced> {
+        self.cross(reader, Crossing::Join, unit, epoch, changes, now_micros)
+    }
+
+    /// Appends records for one reader, which does not see the unit any more; returns the readers that have something
+    /// new.
+    pub fn leave(
+        &mut self,
+        reader: ReaderId,
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        now_micros: i64,
+    ) -> Result<Vec<ReaderId>, Fenced> {
+        self.cross(reader, Crossing::Leave, unit, epoch, changes, now_micros)
+    }
+
     /// Makes a ticket's records visible as soon as all older ones are; returns the readers that have something new.
     pub fn release(&mut self, ticket: Ticket) -> Vec<ReaderId> {
-        self.outstanding.retain(|(_, outstanding)| *outstanding != ticket);
+        if let Some(batch) = self.pending.iter_mut().find(|batch| batch.ticket == ticket && batch.turn == Turn::Show) {
+            batch.released = true;
+        }
         self.raise()
     }
 
     /// Returns the oldest outstanding append of a unit.
     pub fn outstanding(&self, unit: UnitId) -> Option<Ticket> {
-        self.outstanding.iter().find(|(owner, _)| *owner == unit).map(|(_, ticket)| *ticket)
+        self.pending.iter().find(|batch| batch.unit == unit && !batch.released).map(|batch| batch.ticket)
     }
 
     /// Refuses epochs before `epoch` from now on.
     pub fn fence(&mut self, unit: UnitId, epoch: u64) {
-        let current = self.epochs.entry(unit).or_insert(epoch);
-        *current = epoch.max(*current);
+        let unit = self.units.entry(unit).or_insert_with(|| Unit::new(unit));
+        unit.epoch = epoch.max(unit.epoch);
     }
 
     /// Takes back what is outstanding of a unit; returns how many records, and the readers that have something new.
     pub fn withdraw(&mut self, unit: UnitId) -> (usize, Vec<ReaderId>) {
         let mut withdrawn = 0;
-        let tickets: Vec<_> = self.outstanding.extract_if(.., |(owner, _)| *owner == unit).collect();
-        for (_, ticket) in tickets {
-            for sequence in ticket.first.0..=ticket.last.0 {
-                let slot = place(self.base, sequence);
-                withdrawn += usize::from(self.log[slot].take().is_some());
-            }
-        }
+        self.pending.retain(|batch| {
+            let is_doomed = batch.unit == unit && !batch.released;
+            withdrawn += if is_doomed { batch.records.len() } else { 0 };
+            !is_doomed
+        });
         (withdrawn, self.raise())
     }
 
@@ -109,318 +229,216 @@ impl MemoryJournal {
         Sequence(self.mark)
     }
 
+    /// Returns the place of the last record appended.
+    pub fn last(&self) -> Sequence {
+        Sequence(self.next - 1)
+    }
+
+    /// Returns the place up to which every reader is done with everything.
+    pub fn passed(&self) -> Sequence {
+        let positions = self.readers.values().filter_map(Reader::oldest).map(|oldest| oldest.sequence.0 - 1);
+        Sequence(positions.fold(self.mark, u64::min))
+    }
+
     /// Opens a reader.
     pub fn open_reader(&mut self, start: Start, options: ReaderOptions) -> Result<ReaderId, Gap> {
-        let cursor = match start {
-            Start::Next => self.mark + 1,
-            Start::After(asked) if asked.0 >= self.base - 1 && asked.0 <= self.mark => asked.0 + 1,
-            Start::After(asked) => {
-                return Err(Gap { asked, first: Sequence(self.base), last: Sequence(self.mark) });
-            }
-        };
+        let ReaderOptions { bounds, interest } = options;
+        let mark = self.released();
+        if let Start::After(asked) = start
+            && asked != mark
+        {
+            return Err(Gap { asked, first: Sequence(mark.0 + 1), last: mark });
+        }
         let id = ReaderId(self.next_reader);
         self.next_reader += 1;
-        let mut reader = Reader { bounds: options.bounds, interest: options.interest, cursor, ..Reader::default() };
-        reader.recount(visible(&self.log, self.base, cursor, self.mark));
-        reader.tally.wanted = reader.log_events as u64;
-        self.readers.insert(id, reader);
+        self.readers.insert(id, Reader::new(bounds));
+        self.set_interest(id, &interest);
         Ok(id)
     }
 
     /// Replaces what a reader wants.
-    pub fn set_interest(&mut self, reader: ReaderId, interest: Interest) {
+    pub fn set_interest(&mut self, reader: ReaderId, interest: &Interest) {
+        let Some(reader) = self.readers.get_mut(&reader) else { return };
+        for unit in interest.units.keys() {
+            self.units.entry(*unit).or_insert_with(|| Unit::new(*unit));
+        }
+        reader.set_interest(interest, &self.units, &self.synced, Sequence(self.next - 1));
+    }
+
+    /// Replaces how much may wait for a reader.
+    pub fn set_bounds(&mut self, reader: ReaderId, bounds: Bounds) {
         if let Some(reader) = self.readers.get_mut(&reader) {
-            reader.interest = interest;
-            let before = reader.log_events as u64;
-            reader.recount(visible(&self.log, self.base, reader.cursor, self.mark));
-            reader.tally.wanted = reader.tally.wanted + reader.log_events as u64 - before;
+            reader.set_bounds(bounds);
         }
     }
 
     /// Closes a reader.
     pub fn close_reader(&mut self, reader: ReaderId) {
         self.readers.remove(&reader);
-        self.trim();
     }
 
     /// Returns the next records for a reader.
     pub fn read(&mut self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
-        let Some(reader) = self.readers.get_mut(&reader) else { return Vec::new() };
-        let room = reader.bounds.max_events.max(1).saturating_sub(reader.in_flight.len());
-        let batch = reader.read(&self.log, self.base, self.mark, max_events.min(room), max_bytes);
-        self.trim();
-        batch
+        self.readers.get_mut(&reader).map(|reader| reader.read(max_events, max_bytes)).unwrap_or_default()
     }
 
     /// Acknowledges what a reader has read up to `sequence`.
     pub fn ack(&mut self, reader: ReaderId, sequence: Sequence) {
         if let Some(reader) = self.readers.get_mut(&reader) {
-            while reader.in_flight.front().is_some_and(|record| record.sequence <= sequence) {
-                reader.in_flight.pop_front();
-                reader.acknowledged += 1;
-            }
-            reader.gone_in_flight.retain(|(gone, _)| *gone > sequence);
+            reader.ack(sequence);
         }
     }
 
     /// Hands out again what was read and not acknowledged.
     pub fn rewind(&mut self, reader: ReaderId) {
         if let Some(reader) = self.readers.get_mut(&reader) {
-            reader.gone_in_flight.clear();
-            while let Some(record) = reader.in_flight.pop_back() {
-                reader.again.push_front(record);
-            }
+            reader.rewind();
         }
     }
 
     /// Drops what waits for a reader, and shows it nothing more.
     pub fn abandon(&mut self, reader: ReaderId) {
-        let (log, base, mark) = (&self.log, self.base, self.mark);
-        let Some(reader) = self.readers.get_mut(&reader) else { return };
-        for record in std::mem::take(&mut reader.in_flight) {
-            reader.tally.lose(&record);
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.abandon();
         }
-        while let Some(record) = reader.pop(log, base, mark) {
-            reader.tally.lose(&record);
-        }
-        reader.gone_in_flight.clear();
-        reader.interest = Interest::default();
-        reader.cursor = mark + 1;
-        self.trim();
     }
 
     /// Returns what there is to see of a reader.
     pub fn stats(&self, reader: ReaderId) -> ReaderStats {
-        let Some(reader) = self.readers.get(&reader) else { return ReaderStats::default() };
-        let oldest = reader.waiting(&self.log, self.base, self.mark).next();
-        ReaderStats {
-            wanted: reader.tally.wanted,
-            queued: (reader.again.len() + reader.log_events + reader.backlog.as_ref().map_or(0, Backlog::len)) as u64,
-            in_flight: reader.in_flight.len() as u64,
-            acknowledged: reader.acknowledged,
-            coalesced: reader.tally.coalesced,
-            dropped: reader.tally.dropped,
-            olds_given_up: reader.tally.olds_given_up,
-            position: oldest.map_or(Sequence(self.mark), |record| Sequence(record.sequence.0 - 1)),
-            oldest_micros: oldest.map(|record| record.time_micros),
+        self.readers.get(&reader).map(|reader| reader.stats(self.mark)).unwrap_or_default()
+    }
+
+    /// Returns whether a reader is done with the initial state of all that it takes.
+    pub fn has_synced(&self, reader: ReaderId) -> bool {
+        self.discovered && self.readers.get(&reader).is_some_and(|reader| reader.has_synced(&self.synced))
+    }
+
+    /// Returns whether a reader is due for a resync of a unit, which is noted.
+    pub fn is_resync_due(&mut self, unit: UnitId, round: u32) -> bool {
+        if let Some(unit) = self.units.get_mut(&unit) {
+            unit.round = round;
         }
+        // Who joins in its turn may be due then.
+        let is_joined = |batch: &Batch| batch.unit == unit && matches!(batch.turn, Turn::Cross { .. });
+        self.readers.values().any(|reader| reader.is_resync_due(unit, round)) || self.pending.iter().any(is_joined)
     }
 
     /// Names what was dropped since the last call.
     pub fn take_losses(&mut self, reader: ReaderId) -> Losses {
-        self.readers.get_mut(&reader).map(|reader| std::mem::take(&mut reader.tally.losses)).unwrap_or_default()
+        self.readers.get_mut(&reader).map(Reader::take_losses).unwrap_or_default()
     }
 
     /// Names what waits for a reader or is in flight.
     pub fn undelivered(&self, reader: ReaderId, limit: usize) -> Vec<EventName> {
         let Some(reader) = self.readers.get(&reader) else { return Vec::new() };
-        reader.waiting(&self.log, self.base, self.mark).take(limit).map(Record::event_name).collect()
+        reader.waiting().take(limit).map(Record::event_name).collect()
     }
 
-    /// Raises the mark to just below the oldest outstanding append, and shows the readers what is new.
-    fn raise(&mut self) -> Vec<ReaderId> {
-        let mark = self.outstanding.first().map_or(self.next, |(_, ticket)| ticket.first.0) - 1;
-        let mut woken = Vec::new();
-        if mark > self.mark {
-            for (id, reader) in &mut self.readers {
-                if reader.show(&self.log, self.base, self.mark + 1, mark) {
-                    woken.push(*id);
-                }
-            }
-            self.mark = mark;
-            self.trim();
+    fn check_epoch(&mut self, unit: UnitId, epoch: u64) -> Result<(), Fenced> {
+        let state = self.units.entry(unit).or_insert_with(|| Unit::new(unit));
+        if epoch < state.epoch {
+            return Err(Fenced { unit, epoch, current: state.epoch });
         }
+        state.epoch = epoch;
+        Ok(())
+    }
+
+    fn batch(&mut self, unit: UnitId, changes: &[Change], now_micros: i64) -> Batch {
+        let first = self.next;
+        let records = (first..).zip(changes).map(|(sequence, change)| Record {
+            sequence: Sequence(sequence),
+            unit,
+            time_micros: now_micros,
+            change: change.clone(),
+            old_lost: change.lacks_old(),
+        });
+        let records: Vec<_> = records.collect();
+        self.next += records.len() as u64;
+        let ticket = Ticket { first: Sequence(first), last: Sequence(self.next - 1) };
+        Batch { unit, ticket, records, turn: Turn::Show, released: false }
+    }
+
+    fn cross(
+        &mut self,
+        reader: ReaderId,
+        crossing: Crossing,
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        now_micros: i64,
+    ) -> Result<Vec<ReaderId>, Fenced> {
+        self.check_epoch(unit, epoch)?;
+        if !self.readers.contains_key(&reader) {
+            return Ok(Vec::new());
+        }
+        let batch = self.batch(unit, changes, now_micros);
+        let turn = Turn::Cross { reader, crossing, round: self.units[&unit].round };
+        self.pending.push_back(Batch { turn, released: true, ..batch });
+        Ok(self.raise())
+    }
+
+    /// Makes visible what was released and has nothing outstanding before it.
+    fn raise(&mut self) -> Vec<ReaderId> {
+        let mut woken = Vec::new();
+        while let Some(batch) = self.pending.pop_front_if(|batch| batch.released) {
+            self.hand_out(&batch, &mut woken);
+        }
+        self.mark = self.pending.front().map_or(self.next, |batch| batch.ticket.first.0) - 1;
         woken
     }
 
-    /// Forgets what every reader has passed.
-    fn trim(&mut self) {
-        let keep = self.readers.values().map(|reader| reader.cursor).fold(self.mark + 1, u64::min);
-        while self.base < keep {
-            self.log.pop_front();
-            self.base += 1;
-        }
-    }
-}
-
-/// Returns where in the log a sequence lies.
-fn place(base: u64, sequence: u64) -> usize {
-    usize::try_from(sequence - base).expect("the log fits into memory")
-}
-
-/// Returns the records from `from` to `to` that were not withdrawn.
-fn visible(log: &VecDeque<Option<Record>>, base: u64, from: u64, to: u64) -> impl Iterator<Item = &Record> {
-    log.range(place(base, from)..place(base, to + 1)).flatten()
-}
-
-/// One reader.
-///
-/// Its records, oldest first: `in_flight`, `again`, `backlog`, and those of the log from `cursor` on.
-/// **Invariant:** nothing of `in_flight` and `again` is merged with anything.
-#[derive(Debug, Default)]
-struct Reader {
-    bounds: Bounds,
-    interest: Interest,
-    /// The first record of the log that was not considered.
-    cursor: u64,
-    /// Wanted records of the log from `cursor` to the mark, and their bytes.
-    log_events: usize,
-    log_bytes: usize,
-    /// Set while the reader is behind; then `cursor` is above the mark.
-    backlog: Option<Backlog>,
-    again: VecDeque<Record>,
-    in_flight: VecDeque<Record>,
-    /// Deletions among `in_flight`, by the hash of whose they are.
-    gone_in_flight: Vec<(Sequence, u64)>,
-    acknowledged: u64,
-    tally: Tally,
-}
-
-impl Reader {
-    /// Takes notice of newly visible records; returns whether one of them is wanted.
-    fn show(&mut self, log: &VecDeque<Option<Record>>, base: u64, from: u64, to: u64) -> bool {
-        let before = self.tally.wanted;
-        for record in visible(log, base, from, to) {
-            let wanted = self.interest.wants(record);
-            self.tally.wanted += u64::from(wanted);
-            if let Some(backlog) = &mut self.backlog {
-                if self.interest.units.contains(record.unit) {
-                    backlog.push(record, wanted, &self.bounds, &mut self.tally);
+    fn hand_out(&mut self, batch: &Batch, woken: &mut Vec<ReaderId>) {
+        let Some(unit) = self.units.get_mut(&batch.unit).filter(|unit| !unit.retired) else { return };
+        match batch.turn {
+            Turn::Show => {}
+            Turn::Cross { reader: id, crossing, round } => {
+                let Some(reader) = self.readers.get_mut(&id) else { return };
+                let unit = Unit { round, ..*unit };
+                if reader.cross(crossing, &batch.records, batch.ticket.last, &unit) && !woken.contains(&id) {
+                    woken.push(id);
                 }
-            } else if wanted {
-                self.log_events += 1;
-                self.log_bytes += record.body_bytes();
+                return;
+            }
+            Turn::Retire => {
+                unit.retired = true;
+                self.readers.values_mut().for_each(|reader| reader.forget_unit(batch.unit, None));
+                return;
             }
         }
-        let over = self.log_events > self.bounds.max_events || self.log_bytes > self.bounds.max_bytes;
-        if over && self.log_events > 1 {
-            let mut backlog = Backlog::new(self.bounds.when_full);
-            for record in visible(log, base, self.cursor, to) {
-                if self.interest.units.contains(record.unit) {
-                    backlog.push(record, self.interest.wants(record), &self.bounds, &mut self.tally);
+        for record in &batch.records {
+            match record.change {
+                Change::Unchanged { cause: Cause::Resync { round }, .. } => unit.round = round,
+                Change::Synced { .. } => {
+                    unit.synced = true;
+                    self.synced.entry(unit.origin.lane).or_insert(record.sequence);
                 }
+                _ => {}
             }
-            self.backlog = Some(backlog);
-            (self.log_events, self.log_bytes) = (0, 0);
         }
-        if self.log_events == 0 {
-            self.cursor = to + 1;
-        }
-        self.tally.wanted > before
-    }
-
-    fn recount<'a>(&mut self, visible: impl Iterator<Item = &'a Record>) {
-        (self.log_events, self.log_bytes) = (0, 0);
-        for record in visible.filter(|record| self.interest.wants(record)) {
-            self.log_events += 1;
-            self.log_bytes += record.body_bytes();
-        }
-    }
-
-    fn read(
-        &mut self,
-        log: &VecDeque<Option<Record>>,
-        base: u64,
-        mark: u64,
-        max_events: usize,
-        max_bytes: usize,
-    ) -> Vec<Record> {
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        while batch.len() < max_events {
-            let Some(next) = self.peek(log, base, mark) else { break };
-            bytes += next.body_bytes();
-            if (bytes > max_bytes && !batch.is_empty()) || self.follows_a_deletion_in_flight(next) {
-                break;
+        for (id, reader) in &mut self.readers {
+            if reader.show(&batch.records, unit) && !woken.contains(id) {
+                woken.push(*id);
             }
-            let record = self.pop(log, base, mark).expect("it was just seen");
-            if record.is_gone() {
-                self.gone_in_flight.push((record.sequence, lane_hash(&record)));
-            }
-            self.in_flight.push_back(record.clone());
-            batch.push(record);
         }
-        batch
     }
-
-    fn follows_a_deletion_in_flight(&self, record: &Record) -> bool {
-        if self.gone_in_flight.is_empty() || record.object().is_none() {
-            return false;
-        }
-        // Two names with one hash wait for each other; that costs a round trip and nothing else.
-        let hash = lane_hash(record);
-        self.gone_in_flight.iter().any(|(_, gone)| *gone == hash)
-    }
-
-    fn peek<'a>(&'a self, log: &'a VecDeque<Option<Record>>, base: u64, mark: u64) -> Option<&'a Record> {
-        self.again.front().or_else(|| self.backlog.as_ref()?.front()).or_else(|| {
-            if self.log_events == 0 {
-                return None;
-            }
-            visible(log, base, self.cursor, mark).find(|record| self.interest.wants(record))
-        })
-    }
-
-    fn pop(&mut self, log: &VecDeque<Option<Record>>, base: u64, mark: u64) -> Option<Record> {
-        if let Some(record) = self.again.pop_front() {
-            return Some(record);
-        }
-        if let Some(backlog) = &mut self.backlog {
-            let record = backlog.pop_front();
-            if backlog.len() == 0 {
-                self.backlog = None;
-            }
-            return record;
-        }
-        let record = visible(log, base, self.cursor, mark).find(|record| self.interest.wants(record))?.clone();
-        self.log_events -= 1;
-        self.log_bytes -= record.body_bytes();
-        self.cursor = if self.log_events == 0 { mark + 1 } else { record.sequence.0 + 1 };
-        Some(record)
-    }
-
-    /// Returns everything not acknowledged, oldest first.
-    fn waiting<'a>(
-        &'a self,
-        log: &'a VecDeque<Option<Record>>,
-        base: u64,
-        mark: u64,
-    ) -> impl Iterator<Item = &'a Record> {
-        let log = visible(log, base, self.cursor, mark).filter(|record| self.interest.wants(record));
-        self.in_flight.iter().chain(&self.again).chain(self.backlog.iter().flat_map(Backlog::iter)).chain(log)
-    }
-}
-
-/// Returns a hash of the unit and the key of the object a record is about.
-fn lane_hash(record: &Record) -> u64 {
-    let key = record.object().map(|object| object.key());
-    foldhash::fast::FixedState::with_seed(7).hash_one((record.unit, key))
 }
 
 #[cfg(test)]
 impl MemoryJournal {
+    /// Returns how many records are kept for a reader, wanted or not.
+    pub(super) fn held(&self, reader: ReaderId) -> usize {
+        self.readers[&reader].held()
+    }
+
     /// Asserts what must hold between any two calls.
     pub(super) fn check(&self) {
-        assert_eq!(self.base + self.log.len() as u64, self.next);
+        assert!(self.pending.front().is_none_or(|batch| !batch.released), "a released batch is held back");
+        assert!(self.mark < self.next);
         for (id, reader) in &self.readers {
             let stats = self.stats(*id);
             let sum = stats.acknowledged + stats.in_flight + stats.queued + stats.coalesced + stats.dropped;
             assert_eq!(stats.wanted, sum, "reader {id:?}: {stats:?}");
-            assert!(reader.cursor <= self.mark + 1 && reader.cursor >= self.base);
-            assert!(reader.in_flight.len() <= reader.bounds.max_events.max(1));
-            match &reader.backlog {
-                Some(backlog) => {
-                    assert_eq!(reader.log_events, 0);
-                    backlog.check(&reader.bounds);
-                }
-                None => assert!(
-                    reader.log_events <= 1
-                        || (reader.log_events <= reader.bounds.max_events
-                            && reader.log_bytes <= reader.bounds.max_bytes)
-                ),
-            }
+            reader.check();
         }
-        let behind = self.readers.values().filter(|reader| reader.backlog.is_none()).map(|reader| reader.cursor).min();
-        assert!(behind.unwrap_or(self.mark + 1) == self.base, "records are held that nobody will read");
     }
 }

@@ -9,7 +9,13 @@ use proptest::{prelude::*, test_runner::TestRunner};
 
 use super::{memory::MemoryJournal, testing::*, *};
 
+/// Units at work at a time; each may be succeeded by another of its type.
 const UNITS: u32 = 3;
+/// The first list of this one is wanted by readers that want no initial objects.
+const LATE: u32 = 2;
+/// The cache of this one holds no bodies.
+const UNCACHED: u32 = 1;
+const READERS: usize = 6;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 #[derive(Clone, Debug)]
@@ -21,6 +27,10 @@ enum Op {
     Read { reader: usize, events: usize, bytes: usize },
     Ack { reader: usize, part: u8 },
     Rewind { reader: usize },
+    Join { reader: usize, unit: u32, silent: bool },
+    Leave { reader: usize, unit: u32 },
+    Resync { unit: u32 },
+    Succeed { unit: u32 },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -33,6 +43,10 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..5_usize, 1..6_usize, 1..2000_usize).prop_map(|(reader, events, bytes)| Op::Read { reader, events, bytes }),
         4 => (0..5_usize, any::<u8>()).prop_map(|(reader, part)| Op::Ack { reader, part }),
         1 => (0..5_usize).prop_map(|reader| Op::Rewind { reader }),
+        2 => (0..READERS, 0..UNITS, any::<bool>()).prop_map(|(reader, unit, silent)| Op::Join { reader, unit, silent }),
+        1 => (0..READERS, 0..UNITS).prop_map(|(reader, unit)| Op::Leave { reader, unit }),
+        1 => (0..UNITS).prop_map(|unit| Op::Resync { unit }),
+        1 => (0..UNITS).prop_map(|unit| Op::Succeed { unit }),
     ]
 }
 
@@ -91,6 +105,9 @@ impl World {
     }
 }
 
+/// An object that nothing was said of: whose it is, behind which place, and its uid and version.
+type Assumed = ((u32, String), u64, (String, u64));
+
 /// What a consumer of one reader knows.
 #[derive(Default)]
 struct Consumer {
@@ -99,14 +116,26 @@ struct Consumer {
     in_flight: Vec<Record>,
     again: Vec<u64>,
     last: u64,
+    /// What it was silently introduced to, and where.
+    assumed: Vec<Assumed>,
     /// Names of which something was lost: nothing is promised of them.
     lossy: BTreeSet<(u32, String)>,
     accounted: BTreeSet<u64>,
+    /// Uids of objects of which it has acknowledged something.
+    handled: BTreeSet<String>,
+    /// The units it sees, as the journal's order has it, and the round of resync it counts from.
+    sees: BTreeMap<u32, u32>,
+    /// The units it shall be introduced to.
+    awaits: BTreeSet<u32>,
+    /// What it begins with: uids, by unit.
+    begins_with: BTreeMap<u32, Vec<(usize, String)>>,
+    /// What it shall be shown or told the loss of.
+    wanted: BTreeSet<u64>,
 }
 
 impl Consumer {
     /// Checks I2 and I3 of one record that was never shown before.
-    fn take(&mut self, record: &Record, strict: bool) {
+    fn take(&mut self, record: &Record, unit: u32, strict: bool) {
         let sequence = record.sequence.0;
         if self.again.first() == Some(&sequence) {
             self.again.remove(0);
@@ -117,17 +146,20 @@ impl Consumer {
         self.last = sequence;
         assert!(self.accounted.insert(sequence));
         let Some(object) = record.object() else {
-            assert!(self.synced.insert(record.unit.0));
+            assert!(self.synced.insert(unit));
             return;
         };
-        let key = (record.unit.0, object.name().to_owned());
+        let key = (unit, object.name().to_owned());
         let now = (object.uid().to_owned(), object.resource_version().parse::<u64>().unwrap());
-        let shown = self.shown.get(&key).cloned();
+        let before = self.assumed.iter().rfind(|(of, place, _)| *of == key && *place < sequence);
+        let assumed = before.map(|(.., object)| object.clone());
+        let shown = self.shown.get(&key).cloned().or(assumed);
+        self.assumed.retain(|(of, place, _)| *of != key || *place >= sequence);
         let promised = strict && !self.lossy.contains(&key);
         match &record.change {
             Change::Added { cause, .. } => {
                 assert!(!promised || shown.is_none(), "I2: {} while {shown:?} is shown", brief(record));
-                assert!(*cause != Cause::Initial || !self.synced.contains(&record.unit.0), "initial after synced");
+                assert!(*cause != Cause::Initial || !self.synced.contains(&unit), "initial after synced");
                 self.shown.insert(key, now);
             }
             Change::Updated { .. } => {
@@ -138,7 +170,10 @@ impl Consumer {
                 assert!(!promised || shown.is_some());
                 self.shown.insert(key, now);
             }
-            Change::Unchanged { .. } => assert!(!promised || shown == Some(now)),
+            Change::Unchanged { .. } => {
+                assert!(!promised || shown.as_ref() == Some(&now));
+                self.shown.insert(key, now);
+            }
             Change::Deleted { .. } | Change::Removed { .. } => {
                 assert!(!promised || shown.is_some_and(|(uid, _)| uid == now.0), "I2: {} unseen", brief(record));
                 self.shown.remove(&key);
@@ -159,73 +194,227 @@ struct Hits {
     crashed: u64,
     rewound: u64,
     held_back: u64,
+    joined: u64,
+    left: u64,
+    rounds_skipped: u64,
+    rounds: u64,
+    succeeded: u64,
+    had_synced: u64,
+    late: u64,
 }
 
 struct Run {
     journal: MemoryJournal,
+    /// Which unit is at work in the place of each, and which place each unit had.
+    at_work: [UnitId; UNITS as usize],
+    places: HashMap<UnitId, u32>,
+    rounds: [u32; UNITS as usize],
+    retired: Vec<(UnitId, Sequence)>,
     world: World,
     /// The world as each unit's outstanding append found it.
     before: BTreeMap<u32, (World, Ticket)>,
     readers: Vec<(ReaderId, Consumer, Interest, WhenFull)>,
-    released: Vec<Record>,
     epoch: u64,
     hits: Hits,
+}
+
+fn terms(unit: u32) -> UnitTerms {
+    UnitTerms { resource: TypeNumber(unit), late: unit == LATE, cached: unit != UNCACHED }
 }
 
 impl Run {
     fn new() -> Self {
         let mut journal = MemoryJournal::default();
+        journal.set_discovered();
+        (0..UNITS).for_each(|unit| journal.add_unit(UnitId(unit), terms(unit)));
         let size = pod("a", "0a100", 100).size_bytes();
-        let changes = ChangeSet::ADDED.with(ChangeSet::INITIAL).with(ChangeSet::UPDATED);
+        let changes = ChangeSet::ADDED.with(ChangeSet::UPDATED).with(ChangeSet::RESYNC);
+        let every = |resync_every| {
+            let seen = UnitInterest { joins: false, resync_every };
+            Interest { units: (0..UNITS).map(|unit| (UnitId(unit), seen)).collect(), changes: ChangeSet::ALL }
+        };
         let readers = [
-            (Bounds::default(), everything()),
-            (Bounds { max_events: 4, max_bytes: 1 << 20, when_full: WhenFull::Coalesce }, everything()),
+            (Bounds::default(), every(2)),
+            (Bounds { max_events: 4, max_bytes: 1 << 20, when_full: WhenFull::Coalesce }, every(0)),
             (
                 Bounds { max_events: 8, max_bytes: size * 3, when_full: WhenFull::Coalesce },
-                Interest { changes, ..everything() },
+                Interest { changes, ..every(3) },
             ),
-            (Bounds { max_events: 5, max_bytes: size * 6, when_full: WhenFull::DropOldest }, everything()),
-            (Bounds { max_events: 5, max_bytes: 1 << 20, when_full: WhenFull::DropNewest }, everything()),
+            (Bounds { max_events: 5, max_bytes: size * 6, when_full: WhenFull::DropOldest }, every(3)),
+            (Bounds { max_events: 5, max_bytes: 1 << 20, when_full: WhenFull::DropNewest }, every(2)),
             // Never reads.
-            (Bounds { max_events: 6, max_bytes: size * 4, when_full: WhenFull::Coalesce }, everything()),
+            (Bounds { max_events: 6, max_bytes: size * 4, when_full: WhenFull::Coalesce }, every(0)),
         ];
         let readers = readers
             .into_iter()
             .map(|(bounds, interest)| {
                 let options = ReaderOptions { bounds, interest: interest.clone() };
                 let id = journal.open_reader(Start::Next, options).unwrap();
-                (id, Consumer::default(), interest, bounds.when_full)
+                let sees = (0..UNITS).map(|unit| (unit, 0)).collect();
+                (id, Consumer { sees, ..Consumer::default() }, interest, bounds.when_full)
             })
             .collect();
-        let (world, before) = (World::default(), BTreeMap::new());
-        Self { journal, world, before, readers, released: Vec::new(), epoch: 1, hits: Hits::default() }
+        Self {
+            journal,
+            at_work: [UnitId(0), UnitId(1), UnitId(2)],
+            places: (0..UNITS).map(|unit| (UnitId(unit), unit)).collect(),
+            rounds: [0; UNITS as usize],
+            retired: Vec::new(),
+            world: World::default(),
+            before: BTreeMap::new(),
+            readers,
+            epoch: 1,
+            hits: Hits::default(),
+        }
+    }
+
+    /// Appends, and notes who shall see it.
+    fn append(&mut self, unit: u32, changes: &[Change]) -> Ticket {
+        let ticket = self.journal.append(self.at_work[unit as usize], self.epoch, changes, 1).unwrap();
+        assert_eq!(ticket.last.0 + 1 - ticket.first.0, changes.len() as u64);
+        for (at, change) in changes.iter().enumerate() {
+            let sequence = ticket.first.0 + at as u64;
+            let is_later = |uid: &str| changes[at..].iter().any(|c| c.object().is_some_and(|o| o.uid() == uid));
+            for (_, consumer, interest, _) in &mut self.readers {
+                let Some(base) = consumer.sees.get(&unit) else { continue };
+                let every = interest.units.values().next().unwrap().resync_every;
+                let wanted = match change {
+                    Change::Added { cause: Cause::Initial, .. } if unit == LATE => {
+                        self.hits.late += u64::from(!interest.changes.has(ChangeSet::INITIAL));
+                        true // every reader wants what is added
+                    }
+                    Change::Unchanged { cause: Cause::Resync { round }, .. } => {
+                        every > 0 && (round - base).is_multiple_of(every)
+                    }
+                    _ => interest.changes.contains(change),
+                };
+                if wanted {
+                    consumer.wanted.insert(sequence);
+                }
+                if matches!(change, Change::Synced { .. }) {
+                    let all = self.world.objects.iter().filter(|((of, _), (uid, _))| *of == unit && !is_later(uid));
+                    let uids = all.map(|((_, name), (uid, _))| (*name, uid.clone())).collect();
+                    consumer.begins_with.insert(unit, uids);
+                }
+            }
+        }
+        ticket
+    }
+
+    /// A join or a leave, between two batches of the unit.
+    fn cross(&mut self, reader: usize, unit: u32, leaves: bool, silent: bool) {
+        self.release(unit);
+        let all = self.world.objects.iter().filter(|((of, _), _)| *of == unit);
+        let all: Vec<_> = all.map(|((_, name), (uid, version))| (*name, uid.clone(), *version)).collect();
+        let change = |(name, uid, version): &(usize, String, u64)| {
+            let object = pod(NAMES[*name], uid, *version);
+            if leaves {
+                Change::Removed { object, cause: Cause::Reload }
+            } else {
+                Change::Added { object, cause: Cause::Replay }
+            }
+        };
+        let changes: Vec<_> = all.iter().filter(|_| leaves || !silent).map(change).collect();
+        let first = self.journal.last().0 + 1;
+        if !leaves {
+            self.take_interest(reader);
+        }
+        let (id, consumer, interest, _) = &mut self.readers[reader];
+        let at_work = self.at_work[unit as usize];
+        let crosses = consumer.sees.contains_key(&unit) == leaves;
+        if leaves {
+            self.journal.leave(*id, at_work, self.epoch, &changes, 1).unwrap();
+            consumer.sees.remove(&unit);
+            consumer.begins_with.remove(&unit);
+            self.hits.left += u64::from(crosses);
+            consumer.awaits.insert(unit);
+        } else {
+            self.journal.join(*id, at_work, self.epoch, &changes, 1).unwrap();
+            self.hits.joined += u64::from(crosses);
+            consumer.awaits.remove(&unit);
+            if crosses {
+                consumer.sees.insert(unit, self.rounds[unit as usize]);
+                let begins =
+                    if silent { Vec::new() } else { all.iter().map(|(n, uid, _)| (*n, uid.clone())).collect() };
+                consumer.begins_with.insert(unit, begins);
+            }
+            for (name, uid, version) in all.into_iter().filter(|_| silent && crosses) {
+                let key = (unit, NAMES[name].to_owned());
+                consumer.assumed.push((key, self.journal.last().0, (uid, version)));
+            }
+        }
+        if crosses {
+            let wanted = (first..).zip(&changes).filter(|(_, change)| interest.changes.contains(change));
+            consumer.wanted.extend(wanted.map(|(sequence, _)| sequence));
+        }
+    }
+
+    fn resync(&mut self, unit: u32) {
+        self.release(unit);
+        let round = self.rounds[unit as usize] + 1;
+        self.rounds[unit as usize] = round;
+        let is_due = |(_, consumer, interest, _): &(_, Consumer, Interest, _)| {
+            let every = interest.units.values().next().unwrap().resync_every;
+            consumer.sees.get(&unit).is_some_and(|base| every > 0 && (round - base).is_multiple_of(every))
+        };
+        let due = self.readers.iter().any(is_due);
+        let said = self.journal.is_resync_due(self.at_work[unit as usize], round);
+        assert!(said == due || (said && !self.before.is_empty()), "S-11: round {round}, {due}");
+        self.hits.rounds_skipped += u64::from(!due);
+        if due {
+            let all = self.world.objects.iter().filter(|((of, _), _)| *of == unit);
+            let all = all.map(|((_, name), (uid, version))| pod(NAMES[*name], uid, *version));
+            let cause = Cause::Resync { round };
+            let changes: Vec<_> = all.map(|object| Change::Unchanged { object, cause }).collect();
+            let ticket = self.append(unit, &changes);
+            self.journal.release(ticket);
+            self.hits.rounds += 1;
+        }
+    }
+
+    /// Tells a reader of all units; to those that it does not see, it has to be introduced.
+    fn take_interest(&mut self, reader: usize) {
+        let (id, consumer, interest, _) = &mut self.readers[reader];
+        let UnitInterest { resync_every, .. } = *interest.units.values().next().unwrap();
+        consumer.awaits = (0..UNITS).filter(|unit| !consumer.sees.contains_key(unit)).collect();
+        let wanted = self.at_work.iter().map(|unit| {
+            let joins = consumer.awaits.contains(&self.places[unit]);
+            (*unit, UnitInterest { joins, resync_every })
+        });
+        interest.units = wanted.collect();
+        self.journal.set_interest(*id, interest);
+    }
+
+    /// Another unit of the type goes on with the cache.
+    fn succeed(&mut self, unit: u32) {
+        self.release(unit);
+        let next = UnitId(u32::try_from(self.places.len()).unwrap());
+        self.journal.add_unit(next, terms(unit));
+        self.places.insert(next, unit);
+        let before = std::mem::replace(&mut self.at_work[unit as usize], next);
+        self.rounds[unit as usize] = 0;
+        for reader in 0..READERS {
+            self.take_interest(reader);
+            self.readers[reader].1.sees.entry(unit).and_modify(|base| *base = 0);
+        }
+        let last = self.journal.retire_unit(before);
+        self.retired.push((before, last));
+        self.hits.succeeded += 1;
     }
 
     fn apply(&mut self, op: &Op) {
         match op {
             Op::Append { unit, changes } if !self.before.contains_key(unit) => {
                 let before = self.world.clone();
-                let changes: Vec<_> =
-                    changes.iter().map(|(name, dice)| self.world.change(*unit, *name, *dice)).collect();
-                let ticket = self.journal.append(UnitId(*unit), self.epoch, &changes, 1).unwrap();
-                assert_eq!(ticket.last.0 + 1 - ticket.first.0, changes.len() as u64);
-                for (sequence, change) in (ticket.first.0..).zip(changes) {
-                    let record = Record {
-                        sequence: Sequence(sequence),
-                        unit: UnitId(*unit),
-                        time_micros: 1,
-                        change,
-                        old_lost: false,
-                    };
-                    self.released.push(record);
-                }
+                let made: Vec<_> = changes.iter().map(|(name, dice)| self.world.change(*unit, *name, *dice)).collect();
+                let ticket = self.append(*unit, &made);
                 if ticket.first <= ticket.last {
                     self.before.insert(*unit, (before, ticket));
                 }
             }
             Op::Append { unit, .. } => {
                 // A crash between append and release: the next actor finds the ticket and releases it.
-                let found = self.journal.outstanding(UnitId(*unit)).expect("it was appended");
+                let found = self.journal.outstanding(self.at_work[*unit as usize]).expect("it was appended");
                 assert_eq!(found, self.before[unit].1);
                 self.hits.crashed += 1;
                 self.release(*unit);
@@ -233,8 +422,10 @@ impl Run {
             Op::Release { unit } => self.release(*unit),
             Op::Withdraw { unit } => {
                 let Some((before, ticket)) = self.before.remove(unit) else { return };
-                self.hits.withdrawn += self.journal.withdraw(UnitId(*unit)).0 as u64;
-                self.released.retain(|record| record.sequence < ticket.first || record.sequence > ticket.last);
+                self.hits.withdrawn += self.journal.withdraw(self.at_work[*unit as usize]).0 as u64;
+                for (_, consumer, ..) in &mut self.readers {
+                    consumer.wanted.retain(|sequence| *sequence < ticket.first.0 || *sequence > ticket.last.0);
+                }
                 let mine = |key: &(u32, usize)| key.0 == *unit;
                 self.world.objects.retain(|key, _| !mine(key));
                 self.world.objects.extend(before.objects.into_iter().filter(|(key, _)| mine(key)));
@@ -244,10 +435,16 @@ impl Run {
                     self.world.synced.remove(unit);
                 }
             }
+            Op::Join { reader, unit, silent } => self.cross(*reader, *unit, false, *silent),
+            Op::Leave { reader, unit } => self.cross(*reader, *unit, true, false),
+            Op::Resync { unit } => self.resync(*unit),
+            Op::Succeed { unit } => self.succeed(*unit),
             Op::LateAppend { unit } => {
                 self.epoch += 1;
-                self.journal.fence(UnitId(*unit), self.epoch);
-                assert!(self.journal.append(UnitId(*unit), self.epoch - 1, &[synced(9)], 1).is_err());
+                let unit = self.at_work[*unit as usize];
+                self.journal.fence(unit, self.epoch);
+                assert!(self.journal.append(unit, self.epoch - 1, &[synced(9)], 1).is_err());
+                assert!(self.journal.join(self.readers[0].0, unit, self.epoch - 1, &[synced(9)], 1).is_err());
             }
             Op::Read { reader, events, bytes } => self.read(*reader, *events, *bytes),
             Op::Ack { reader, part } => self.ack(*reader, *part),
@@ -262,6 +459,38 @@ impl Run {
         }
         self.journal.check();
         self.collect_losses();
+        self.forget_retired();
+        self.check_synced();
+    }
+
+    fn forget_retired(&mut self) {
+        let passed = self.journal.passed();
+        for (unit, _) in self.retired.extract_if(.., |(_, last)| *last <= passed) {
+            self.journal.forget_unit(unit);
+        }
+    }
+
+    /// S-8: who has synced has handled all that he begins with.
+    fn check_synced(&mut self) {
+        for (id, consumer, interest, when_full) in &self.readers {
+            if !self.journal.has_synced(*id) {
+                continue;
+            }
+            self.hits.had_synced += u64::from(!consumer.sees.is_empty());
+            for unit in consumer.sees.keys() {
+                assert!(self.world.synced.contains(unit), "S-8: unit {unit} has not");
+                for (name, uid) in consumer.begins_with.get(unit).into_iter().flatten() {
+                    let is_there = self.world.objects.get(&(*unit, *name)).is_some_and(|(now, _)| now == uid);
+                    let is_lost = consumer.lossy.contains(&(*unit, NAMES[*name].to_owned()));
+                    let is_seen = interest.changes == ChangeSet::ALL && *when_full == WhenFull::Coalesce;
+                    if is_there && !is_lost && is_seen && self.before.is_empty() {
+                        let is_assumed =
+                            consumer.assumed.iter().any(|(of, ..)| *of == (*unit, NAMES[*name].to_owned()));
+                        assert!(is_assumed || consumer.handled.contains(uid), "S-8: {uid} is not handled");
+                    }
+                }
+            }
+        }
     }
 
     fn release(&mut self, unit: u32) {
@@ -285,13 +514,13 @@ impl Run {
             let uid = record.object().map(|object| object.uid().to_owned());
             let same_name = |gone: &&Record| {
                 gone.is_gone()
-                    && gone.unit == record.unit
+                    && self.places[&gone.unit] == self.places[&record.unit]
                     && gone.object().map(|o| o.key()) == record.object().map(|o| o.key())
             };
             if let Some(gone) = consumer.in_flight.iter().find(same_name) {
                 panic!("{uid:?} is sent while {} is in flight", brief(gone));
             }
-            consumer.take(&record, strict);
+            consumer.take(&record, self.places[&record.unit], strict);
             consumer.in_flight.push(record);
         }
     }
@@ -301,7 +530,8 @@ impl Run {
         if !consumer.in_flight.is_empty() {
             let until = usize::from(part) % consumer.in_flight.len();
             self.journal.ack(*id, consumer.in_flight[until].sequence);
-            consumer.in_flight.drain(..=until);
+            let done = consumer.in_flight.drain(..=until);
+            consumer.handled.extend(done.filter_map(|record| Some(record.object()?.uid().to_owned())));
         }
     }
 
@@ -311,7 +541,7 @@ impl Run {
             assert_eq!(losses.unnamed, 0);
             for event in losses.named {
                 self.hits.dropped += 1;
-                consumer.lossy.insert((event.unit.0, event.key.as_ref().name.to_owned()));
+                consumer.lossy.insert((self.places[&event.unit], event.key.as_ref().name.to_owned()));
                 assert!(*when_full == WhenFull::Coalesce || consumer.accounted.insert(event.sequence.0), "lost once");
             }
         }
@@ -333,25 +563,28 @@ impl Run {
         }
         self.collect_losses();
         self.journal.check();
+        self.forget_retired();
         for (id, consumer, interest, when_full) in &self.readers {
             let stats = self.journal.stats(*id);
-            let wanted: BTreeSet<_> =
-                self.released.iter().filter(|r| interest.wants(r)).map(|r| r.sequence.0).collect();
-            assert_eq!(stats.wanted, wanted.len() as u64);
+            assert_eq!(stats.wanted, consumer.wanted.len() as u64);
             assert_eq!((stats.queued, stats.in_flight), (0, 0));
             assert_eq!(stats.position, self.journal.released());
+            let all_synced =
+                consumer.awaits.is_empty() && consumer.sees.keys().all(|unit| self.world.synced.contains(unit));
+            assert_eq!(self.journal.has_synced(*id), all_synced, "S-8: everything is handled");
             self.hits.coalesced += stats.coalesced;
             self.hits.olds_given_up += stats.olds_given_up;
             if *when_full != WhenFull::Coalesce {
-                assert_eq!(consumer.accounted, wanted, "every wanted record is delivered or named as lost");
+                assert_eq!(consumer.accounted, consumer.wanted, "every wanted record is delivered or named as lost");
                 continue;
             }
             let full = interest.changes == ChangeSet::ALL;
             for (unit, (number, name)) in (0..UNITS).flat_map(|unit| NAMES.iter().enumerate().map(move |n| (unit, n))) {
                 let key = (unit, (*name).to_owned());
-                let is = self.world.objects.get(&(unit, number));
+                let is = self.world.objects.get(&(unit, number)).filter(|_| consumer.sees.contains_key(&unit));
                 if full && !consumer.lossy.contains(&key) {
-                    assert_eq!(consumer.shown.get(&key), is, "I1: {key:?}");
+                    let assumed = || consumer.assumed.iter().rfind(|(of, ..)| *of == key).map(|(.., object)| object);
+                    assert_eq!(consumer.shown.get(&key).or_else(assumed), is, "I1: {key:?}");
                 }
             }
         }
@@ -364,6 +597,13 @@ impl Run {
         totals.crashed += self.hits.crashed;
         totals.rewound += self.hits.rewound;
         totals.held_back += self.hits.held_back;
+        totals.joined += self.hits.joined;
+        totals.left += self.hits.left;
+        totals.rounds += self.hits.rounds;
+        totals.rounds_skipped += self.hits.rounds_skipped;
+        totals.succeeded += self.hits.succeeded;
+        totals.had_synced += self.hits.had_synced;
+        totals.late += self.hits.late;
     }
 }
 
@@ -382,8 +622,12 @@ fn any_history_is_shown_in_order_completely_and_within_bounds() {
         })
         .unwrap();
     let hits = totals.into_inner().unwrap();
-    let Hits { coalesced, dropped, olds_given_up, withdrawn, out_of_order, crashed, rewound, held_back } = &hits;
+    let Hits { coalesced, dropped, olds_given_up, withdrawn, out_of_order, crashed, rewound, held_back, .. } = &hits;
+    let Hits { joined, left, rounds, rounds_skipped, succeeded, had_synced, late, .. } = &hits;
     for count in [coalesced, dropped, olds_given_up, withdrawn, out_of_order, crashed, rewound, held_back] {
+        assert!(*count > 100, "something was hardly ever tried: {hits:?}");
+    }
+    for count in [joined, left, rounds, rounds_skipped, succeeded, had_synced, late] {
         assert!(*count > 100, "something was hardly ever tried: {hits:?}");
     }
     println!("{hits:?}");

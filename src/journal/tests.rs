@@ -89,7 +89,7 @@ fn d7_unchanged_objects_add_nothing_to_what_waits() {
 #[test]
 fn synced_comes_after_the_last_initial_object_even_when_merged() {
     let changes = [initial("a", "a", 1), synced(1), updated("a", "a", 1, 2), updated("a", "a", 2, 3)];
-    assert_eq!(merged_with_room(&changes), ["added a/1", "synced", "updated a/3<1"]);
+    assert_eq!(merged_with_room(&changes), ["added a/3", "synced"], "with the body that the cache has");
     let before = [initial("a", "a", 1), updated("a", "a", 1, 2), synced(1)];
     assert_eq!(merged_with_room(&before), ["added a/2", "synced"]);
 }
@@ -230,11 +230,12 @@ fn a_reader_begins_where_it_asks_or_hears_of_a_gap() {
     let holder = reader(&mut journal, 10, WhenFull::Coalesce);
     commit(&mut journal, 0, &[added("a", "a", 1), added("b", "b", 1)]);
     let options = || ReaderOptions { interest: everything(), ..ReaderOptions::default() };
-    let late = journal.open_reader(Start::After(Sequence(1)), options()).unwrap();
-    assert_eq!(all(&mut journal, late), ["added b/1"]);
-    all(&mut journal, holder);
+    let late = journal.open_reader(Start::After(Sequence(2)), options()).unwrap();
+    commit(&mut journal, 0, &[added("c", "c", 1)]);
+    assert_eq!(all(&mut journal, late), ["added c/1"]);
     let gap = journal.open_reader(Start::After(Sequence(1)), options()).unwrap_err();
-    assert_eq!(gap, Gap { asked: Sequence(1), first: Sequence(3), last: Sequence(2) });
+    assert_eq!(gap, Gap { asked: Sequence(1), first: Sequence(4), last: Sequence(3) }, "nothing is kept for others");
+    assert_eq!(all(&mut journal, holder).len(), 3);
     assert!(journal.open_reader(Start::After(Sequence(9)), options()).is_err());
 }
 
@@ -262,4 +263,220 @@ async fn readers_are_woken_by_a_release_and_not_lost_before_they_wait() {
     journal.readable(one).await;
     assert_eq!(journal.read(one, 10, 1000).len(), 1);
     assert_eq!(journal.undelivered(one, 5).len(), 1);
+}
+
+// ── many handlers of a type: joins, leaves, resyncs, synced ──
+
+fn every(resync_every: u32) -> Interest {
+    let seen = UnitInterest { joins: false, resync_every };
+    Interest { units: [(UnitId(0), seen)].into(), changes: ChangeSet::ALL }
+}
+
+fn open(journal: &mut MemoryJournal, interest: Interest) -> ReaderId {
+    journal.open_reader(Start::Next, ReaderOptions { interest, ..ReaderOptions::default() }).unwrap()
+}
+
+fn replayed(name: &str, version: u64) -> Change {
+    Change::Added { object: pod(name, name, version), cause: Cause::Replay }
+}
+
+#[test]
+fn s5_a_late_reader_gets_every_cached_object_once_and_then_what_is_new() {
+    let mut journal = MemoryJournal::default();
+    let early = open(&mut journal, every(0));
+    commit(&mut journal, 0, &[initial("a", "a", 1), synced(1)]);
+    let awaits = UnitInterest { joins: true, resync_every: 0 };
+    let late = open(&mut journal, Interest { units: [(UnitId(0), awaits)].into(), changes: ChangeSet::ALL });
+    commit(&mut journal, 0, &[updated("a", "a", 1, 2)]);
+    assert!(all(&mut journal, late).is_empty(), "it was not introduced");
+    journal.join(late, UnitId(0), 1, &[replayed("a", 2)], 5).unwrap();
+    journal.join(late, UnitId(0), 1, &[replayed("a", 2)], 5).unwrap(); // said twice, done once
+    commit(&mut journal, 0, &[updated("a", "a", 2, 3)]);
+    assert_eq!(all(&mut journal, late), ["added a/2", "updated a/3<2"]);
+    assert_eq!(all(&mut journal, early), ["added a/1", "synced", "updated a/2<1", "updated a/3<2"]);
+}
+
+#[test]
+fn s5_what_is_for_one_reader_waits_its_turn_behind_what_is_not_released() {
+    let mut journal = MemoryJournal::default();
+    let late = open(&mut journal, Interest { changes: ChangeSet::ALL, ..Interest::default() });
+    let ticket = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 0).unwrap();
+    journal.join(late, UnitId(0), 1, &[replayed("a", 1)], 0).unwrap();
+    assert!(journal.read(late, 9, usize::MAX).is_empty());
+    assert_eq!(journal.outstanding(UnitId(0)), None, "nothing of it has to be released");
+    assert_eq!(journal.release(ticket), [late]);
+    assert_eq!(all(&mut journal, late), ["added a/1"]);
+    assert!(journal.join(late, UnitId(0), 0, &[], 0).is_err(), "an older epoch is fenced");
+}
+
+#[test]
+fn i2_who_leaves_a_unit_and_joins_it_again_sees_removed_and_then_added() {
+    let mut journal = MemoryJournal::default();
+    let one = open(&mut journal, every(0));
+    commit(&mut journal, 0, &[added("a", "a", 1)]);
+    let removed = Change::Removed { object: pod("a", "a", 1), cause: Cause::Reload };
+    journal.leave(one, UnitId(0), 1, &[removed], 0).unwrap();
+    commit(&mut journal, 0, &[updated("a", "a", 1, 2)]);
+    journal.join(one, UnitId(0), 1, &[replayed("a", 2)], 0).unwrap();
+    assert_eq!(journal.read(one, 9, usize::MAX).len(), 2, "the next life waits for the end of the first");
+    journal.rewind(one);
+    assert_eq!(all(&mut journal, one), ["added a/1", "removed a/1", "added a/2"]);
+}
+
+#[test]
+fn i5_what_waits_goes_on_to_be_merged_when_a_unit_is_succeeded() {
+    let mut journal = MemoryJournal::default();
+    let terms = UnitTerms { resource: TypeNumber(7), late: false, cached: true };
+    journal.add_unit(UnitId(0), terms);
+    journal.add_unit(UnitId(1), terms);
+    let stuck = reader(&mut journal, 1, WhenFull::Coalesce);
+    commit(&mut journal, 0, &[updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
+    journal.retire_unit(UnitId(0));
+    commit(&mut journal, 1, &[updated("a", "a", 2, 3), updated("b", "b", 2, 3)]);
+    assert_eq!(journal.stats(stuck).queued, 2);
+    assert_eq!(all(&mut journal, stuck), ["updated a/3<1", "updated b/3<1"]);
+}
+
+#[test]
+fn i5_a_unit_without_a_cache_is_bounded_in_bytes_and_events() {
+    let mut journal = MemoryJournal::default();
+    journal.add_unit(UnitId(0), UnitTerms { resource: TypeNumber(7), late: false, cached: false });
+    let stuck = reader(&mut journal, 3, WhenFull::Coalesce);
+    let many: Vec<_> = (0..9).map(|n| added(&format!("p{n}"), &format!("u{n}"), 1)).collect();
+    commit(&mut journal, 0, &many);
+    assert_eq!((journal.stats(stuck).queued, journal.stats(stuck).dropped), (3, 6));
+    assert_eq!(journal.take_losses(stuck).named.len(), 6, "I6: by name");
+}
+
+#[test]
+fn i5_unwanted_records_behind_a_waiting_one_are_not_kept() {
+    let mut journal = MemoryJournal::default();
+    let interest = Interest { changes: ChangeSet::DELETED, ..everything() };
+    let bounds = Bounds { max_events: 5, ..Bounds::default() };
+    let stuck = journal.open_reader(Start::Next, ReaderOptions { bounds, interest }).unwrap();
+    commit(&mut journal, 0, &[deleted("a", "a", 1)]);
+    for version in 1..100 {
+        commit(&mut journal, 1, &[updated("b", "b", version, version + 1)]);
+    }
+    assert_eq!(journal.held(stuck), 1);
+    assert_eq!(all(&mut journal, stuck), ["deleted a/1"]);
+}
+
+#[test]
+fn s8_a_reader_has_synced_when_it_has_acknowledged_what_it_begins_with() {
+    let mut journal = MemoryJournal::default();
+    let (one, full) = (open(&mut journal, every(0)), open(&mut journal, every(0)));
+    journal.set_bounds(full, Bounds { max_events: 1, ..Bounds::default() });
+    commit(&mut journal, 0, &[initial("a", "a", 1), initial("b", "b", 1), synced(2)]);
+    all(&mut journal, one);
+    assert!(!journal.has_synced(one), "more may be discovered");
+    journal.set_discovered();
+    assert!(journal.has_synced(one));
+    commit(&mut journal, 0, &[updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
+    for expected in ["added a/2", "added b/2", "synced"] {
+        assert!(!journal.has_synced(full), "merged or not, it begins with a and b");
+        let batch = journal.read(full, 1, usize::MAX);
+        assert_eq!(batch.iter().map(brief).collect::<Vec<_>>(), [expected]);
+        journal.ack(full, batch[0].sequence);
+    }
+    assert!(journal.has_synced(full));
+}
+
+#[test]
+fn s8_a_late_reader_has_synced_when_it_has_acknowledged_what_it_was_shown() {
+    let mut journal = MemoryJournal::default();
+    journal.set_discovered();
+    commit(&mut journal, 0, &[initial("a", "a", 1), synced(1)]);
+    let late = open(
+        &mut journal,
+        Interest {
+            units: [(UnitId(0), UnitInterest { joins: true, resync_every: 0 })].into(),
+            changes: ChangeSet::ALL,
+        },
+    );
+    assert!(!journal.has_synced(late));
+    journal.join(late, UnitId(0), 1, &[replayed("a", 1)], 0).unwrap();
+    assert!(!journal.has_synced(late));
+    all(&mut journal, late);
+    assert!(journal.has_synced(late));
+}
+
+#[test]
+fn s11_each_reader_sees_the_resyncs_it_is_due_for() {
+    let mut journal = MemoryJournal::default();
+    let readers = [every(1), every(2), every(3), every(0)].map(|interest| open(&mut journal, interest));
+    let mut due = Vec::new();
+    for round in 1..=6 {
+        due.push(journal.is_resync_due(UnitId(0), round));
+        let object = pod("a", "a", u64::from(round));
+        commit(&mut journal, 0, &[Change::Unchanged { object, cause: Cause::Resync { round } }]);
+    }
+    assert_eq!(due, [true; 6]);
+    let seen = readers.map(|reader| all(&mut journal, reader).len());
+    assert_eq!(seen, [6, 3, 2, 0]);
+    journal.close_reader(readers[0]);
+    let due: Vec<_> = (7..=12).map(|round| journal.is_resync_due(UnitId(0), round)).collect();
+    assert_eq!(due, [false, true, true, true, false, true], "nobody is due: no resync");
+    journal.close_reader(readers[1]);
+    journal.close_reader(readers[2]);
+    assert!(!journal.is_resync_due(UnitId(0), 18));
+}
+
+#[test]
+fn s11_a_late_reader_counts_from_the_round_it_joined_at() {
+    let mut journal = MemoryJournal::default();
+    let awaits = UnitInterest { joins: true, resync_every: 2 };
+    let late = open(&mut journal, Interest { units: [(UnitId(0), awaits)].into(), changes: ChangeSet::ALL });
+    assert!(!journal.is_resync_due(UnitId(0), 3), "it sees nothing yet");
+    journal.join(late, UnitId(0), 1, &[], 0).unwrap();
+    let due: Vec<_> = (4..8).map(|round| journal.is_resync_due(UnitId(0), round)).collect();
+    assert_eq!(due, [false, true, false, true]);
+}
+
+#[test]
+fn a_type_found_later_is_new_to_readers_that_skip_initial_objects() {
+    let mut journal = MemoryJournal::default();
+    let changes = ChangeSet::ADDED.with(ChangeSet::UPDATED);
+    let skips = open(&mut journal, Interest { changes, ..everything() });
+    journal.add_unit(UnitId(1), UnitTerms { resource: TypeNumber(1), late: true, cached: true });
+    commit(&mut journal, 0, &[initial("a", "a", 1)]);
+    commit(&mut journal, 1, &[initial("b", "b", 1)]);
+    assert_eq!(all(&mut journal, skips), ["added b/1"]);
+}
+
+#[test]
+fn a_reader_goes_on_with_other_bounds() {
+    let mut journal = MemoryJournal::default();
+    let one = reader(&mut journal, 9, WhenFull::Coalesce);
+    let many: Vec<_> = (0..6).map(|n| deleted(&format!("p{n}"), &format!("u{n}"), 1)).collect();
+    commit(&mut journal, 0, &many);
+    for (max_events, when_full) in [(5, WhenFull::DropNewest), (4, WhenFull::Coalesce), (3, WhenFull::DropOldest)] {
+        journal.set_bounds(one, Bounds { max_events, max_bytes: 1 << 20, when_full });
+        journal.check();
+    }
+    assert_eq!(journal.stats(one).dropped, 3);
+    assert_eq!(all(&mut journal, one), ["deleted u2/1", "deleted u3/1", "deleted u4/1"]);
+}
+
+#[test]
+fn s8_a_type_of_several_units_has_synced_with_its_last_one() {
+    let mut journal = MemoryJournal::default();
+    let terms = UnitTerms { resource: TypeNumber(7), late: false, cached: true };
+    (0..8).for_each(|unit| {
+        journal.add_unit(UnitId(unit), if unit < 2 { terms } else { UnitTerms { resource: TypeNumber(8), ..terms } });
+    });
+    journal.set_discovered();
+    let one = open(&mut journal, every(0));
+    commit(&mut journal, 0, &[initial("a", "a", 1)]);
+    journal.mark_synced(UnitId(0));
+    all(&mut journal, one);
+    assert!(!journal.has_synced(one), "its sibling has not");
+    commit(&mut journal, 1, &[initial("b", "b", 1), synced(2)]);
+    assert_eq!(all(&mut journal, one), ["synced"], "though it does not take that one");
+    assert!(journal.has_synced(one));
+    let mut journal = MemoryJournal::default();
+    journal.set_discovered();
+    let resumed = open(&mut journal, every(0));
+    journal.mark_synced(UnitId(0));
+    assert!(journal.has_synced(resumed));
 }

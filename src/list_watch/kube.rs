@@ -5,6 +5,7 @@
 //! query      ListRequest, WatchRequest → path?query (pure)
 //! failure    the client's errors → Failure (pure)
 //! transfer   one GET: answer → page, answer → batches of events
+//! raw        one GET, its answer as it is
 //! access     kubeconfig, service account → ClusterAccess → connect → kube::Client
 //! ```
 //!
@@ -14,6 +15,7 @@ mod access;
 mod connect;
 mod failure;
 mod query;
+pub mod raw;
 mod transfer;
 
 #[cfg(test)]
@@ -41,6 +43,9 @@ pub struct Scope {
     pub labels: String,
     /// Field selector, in the API's spelling; empty for none.
     pub fields: String,
+    /// Field selector that leaves namespaces out, joined with the one above. An object never changes its namespace, so
+    /// this one makes no unit selective.
+    pub namespace_fields: String,
     /// Ask for `PartialObjectMetadata`: `metadata` is all that travels.
     pub metadata_only: bool,
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::{FieldSelector, LabelSelector, Lister, ReadError, Selector};
 use crate::{
     delta_fifo::{Delta, DeltaKind, Deltas, tests::object_with},
-    indexer::{Indexer, index_func::IndexFunc, store::EvmapStore, store::IndexStore},
+    indexer::{Indexer, index_func::IndexFunc, store::EvmapStore, store::IndexStore, store::StoreReader},
     object::{Identity, KeyRef, Object, ObjectKey, ResourceType, SharedObject},
 };
 
@@ -15,7 +15,7 @@ fn pod(namespace: &str, name: &str, node: &str, app: &str) -> SharedObject {
     Arc::new(Object::assemble(identity, &[json.as_bytes()]))
 }
 
-fn filled() -> (Indexer, Lister) {
+fn filled() -> (Indexer, Lister<StoreReader>) {
     let functions = ["spec.nodeName", "labels['app']"].map(|index| IndexFunc::parse(index).unwrap());
     let either = IndexFunc::custom("either", |o| vec![o.name().to_owned(), o.namespace().to_owned()]);
     let mut indexer = Indexer::new(EvmapStore::new(1, functions.into_iter().chain([either])), <_>::default());

@@ -1,6 +1,12 @@
 //! The shell of [`Reflector`]: carries its requests to a [`ListWatch`] and its events to the DeltaFIFO.
 
-use std::{rc::Rc, sync::Arc};
+use std::{
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use actix::{
     Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, Recipient,
@@ -18,7 +24,7 @@ use crate::{
     delta_fifo::actor::Events,
     list_watch::{Failure, ListWatch, WatchStream},
     object::ResourceType,
-    status::{UnitState, UnitStatus},
+    status::{self, UnitState, UnitStatus},
     supervisor::child::{Heartbeat, Inject},
 };
 
@@ -26,6 +32,36 @@ use crate::{
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Stop;
+
+/// Says whether anybody waits for a resync, by its round (S-11). The default says always.
+#[derive(Clone, Default)]
+pub struct ResyncDue(Option<Arc<dyn Fn(u32) -> bool + Send + Sync>>);
+
+impl ResyncDue {
+    /// Makes it of a function that is asked at each round. It must be quick.
+    pub fn new(is_due: impl Fn(u32) -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(is_due)))
+    }
+
+    fn is_due(&self, round: u32) -> bool {
+        self.0.as_ref().is_none_or(|is_due| is_due(round))
+    }
+}
+
+impl std::fmt::Debug for ResyncDue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ResyncDue")
+    }
+}
+
+/// What the reflectors of a unit count in common, one after the other.
+#[derive(Clone, Debug, Default)]
+pub struct Resyncs {
+    /// The last round.
+    pub round: Arc<AtomicU32>,
+    /// Whether a round is for anybody.
+    pub due: ResyncDue,
+}
 
 /// The actor around one [`Reflector`]. Its loop is a future of the actor, so a panic in it is the actor's.
 pub struct ReflectorActor {
@@ -42,10 +78,11 @@ impl ReflectorActor {
         list_permits: Arc<Semaphore>,
         resource: Arc<ResourceType>,
         status: Arc<UnitStatus>,
+        resyncs: Resyncs,
     ) -> Self {
         let (stop, stopped) = watch::channel(false);
         let run = Run {
-            reflector,
+            reflector: reflector.after_round(resyncs.round.load(Ordering::Relaxed)),
             source,
             fifo,
             list_permits,
@@ -56,6 +93,7 @@ impl ReflectorActor {
             stream: None,
             permit: None,
             told: None,
+            resyncs,
         };
         Self { run: Some(run), stop }
     }
@@ -106,6 +144,7 @@ struct Run {
     permit: Option<OwnedSemaphorePermit>,
     /// The failure shown last: one that is long over does not hide a later one of another actor.
     told: Option<Failure>,
+    resyncs: Resyncs,
 }
 
 impl Run {
@@ -116,8 +155,9 @@ impl Run {
             if matches!(input, Input::Page(Ok(_)) | Input::Opened(Ok(())) | Input::Received(_)) {
                 self.status.lock().last_activity = Some(Instant::now().into_std());
             }
-            let step = self.reflector.step(input, self.started.elapsed(), rand::rng().random());
+            let mut step = self.reflector.step(input, self.started.elapsed(), rand::rng().random());
             self.observe(&step);
+            self.leave_out_resync(&mut step.events);
             match step.action {
                 Action::Done => return,
                 Action::Keep => {}
@@ -132,6 +172,16 @@ impl Run {
                     None => return,
                 },
             };
+        }
+    }
+
+    /// Counts a resync, which is the last event of its step, and keeps it back if it is for nobody.
+    fn leave_out_resync(&self, events: &mut Vec<Event>) {
+        if let Some(&Event::Resync { round }) = events.last() {
+            self.resyncs.round.store(round, Ordering::Relaxed);
+            if !self.resyncs.due.is_due(round) {
+                events.pop();
+            }
         }
     }
 
@@ -186,15 +236,24 @@ impl Run {
         let mut view = self.status.lock();
         view.state = match (self.reflector.availability(), self.reflector.state()) {
             (_, ReflectorState::Stopped) => UnitState::Stopped,
-            (Availability::Forbidden, _) => UnitState::Forbidden,
+            (Availability::Forbidden(_) | Availability::Unauthorized, _) => UnitState::Forbidden,
             (Availability::Missing, _) => UnitState::Waiting,
             (_, ReflectorState::Idle | ReflectorState::Listing | ReflectorState::Streaming) => UnitState::Listing,
             (_, ReflectorState::Watching) => UnitState::Watching,
             (_, ReflectorState::Waiting { .. }) => UnitState::BackingOff,
         };
+        view.message = match (view.state, self.reflector.availability()) {
+            (UnitState::Forbidden, Availability::Forbidden(verb)) => {
+                Some(status::forbidden(verb.as_str(), &self.resource, view.namespace.as_deref()))
+            }
+            (UnitState::Forbidden, _) => Some(status::UNAUTHORIZED.to_owned()),
+            (UnitState::Waiting, _) => Some(status::missing(&self.resource, view.namespace.as_deref())),
+            _ => None,
+        };
         view.lists = counters.lists + counters.streaming_lists;
         view.watches = counters.watches;
         view.skipped = counters.skipped + counters.rejected;
+        view.transform_failures = counters.transform_failures;
         view.stalls = counters.stalls;
         let failure = self.reflector.last_error();
         if failure != self.told.as_ref() {

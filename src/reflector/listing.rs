@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{
-    Action, Reflector, Report, State, Then, Turn, WaitReason,
+    Action, Reflector, Report, State, Then, Turn, Verb, WaitReason,
     pager::{List, Paged, Pager},
     refuses_version, retry_after,
     snapshot::deduplicate,
@@ -103,7 +103,7 @@ impl Reflector {
     }
 
     fn list_failed(&mut self, listing: &Listing, failure: Failure, turn: &mut Turn) -> Action {
-        self.note(&failure);
+        self.note(Verb::List, &failure);
         if refuses_version(&failure) {
             self.unavailable = true;
             if !listing.repeated {

@@ -30,6 +30,9 @@ pub(super) fn log(report: &Report, resource: &ResourceType) {
         }
         Report::Duplicates { count } => warn!(%resource, count, "list named objects twice, kept the last of each"),
         Report::Rejected { count } => warn!(%resource, count, "list held objects of another type or without a name"),
+        Report::TransformFailed { count, first } => {
+            warn!(%resource, count, error = first, "the transform failed, dropped events of the watch");
+        }
         Report::Skipped { count, first } => warn!(%resource, count, ?first, "skipped documents of the watch"),
     }
 }

@@ -219,7 +219,7 @@ impl<'a> World<'a> {
                 assert_eq!(self.replayed.len(), count, "F-31: a key twice in one Replace");
                 (self.half_listed, self.gap) = (false, false);
             }
-            Event::Bookmark(_) | Event::Resync => {}
+            Event::Bookmark(_) | Event::Resync { .. } => {}
         }
     }
 

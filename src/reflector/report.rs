@@ -64,6 +64,25 @@ impl WaitReason {
     }
 }
 
+/// What of a collection is asked for, as rights name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// A list.
+    List,
+    /// A watch, or a streaming list.
+    Watch,
+}
+
+impl Verb {
+    /// Returns the word in a role.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Watch => "watch",
+        }
+    }
+}
+
 /// Whether the server lets us list and watch; steadier than [`ReflectorState`], which alternates while it retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Availability {
@@ -74,8 +93,10 @@ pub enum Availability {
     Available,
     /// The last answer was 404; what is cached is kept.
     Missing,
-    /// The last answer was 401 or 403; what is cached is kept.
-    Forbidden,
+    /// The last answer to this was 403; what is cached is kept.
+    Forbidden(Verb),
+    /// The last answer was 401; what is cached is kept.
+    Unauthorized,
 }
 
 /// Why a watch, or a streaming list after its marker, ended.
@@ -173,6 +194,13 @@ pub enum Report {
         /// How many were dropped.
         count: u64,
     },
+    /// The transform failed for objects of a watch; what was said of them is lost until the next list (F-61).
+    TransformFailed {
+        /// How many in this step.
+        count: u64,
+        /// What it said of the first of them.
+        first: String,
+    },
     /// Documents of a watch were skipped.
     Skipped {
         /// How many in this step.
@@ -225,6 +253,10 @@ pub struct Counters {
     pub short_watches: u64,
     /// Streaming lists given up.
     pub give_ups: u64,
+    /// Events of namespaces that are not shown.
+    pub foreign: u64,
+    /// Events dropped because the transform failed (F-61).
+    pub transform_failures: u64,
     /// Resyncs emitted.
     pub resyncs: u64,
 }

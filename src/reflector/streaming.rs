@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, fmt, time::Duration};
 
 use super::{
-    Action, GiveUpCause, Reflector, Report, State, StreamingLists, Then, Turn, WaitReason, refuses_version,
+    Action, GiveUpCause, Reflector, Report, State, StreamingLists, Then, Turn, Verb, WaitReason, refuses_version,
     retry_after,
     snapshot::Snapshot,
     stream::{Stream, is_usable},
@@ -113,6 +113,11 @@ impl Reflector {
             WatchEvent::Bookmark { .. } => Before::Counted,
             WatchEvent::Error(status) => Before::Failed(Failure::Status(status)),
             WatchEvent::Undecodable(what) => Before::Failed(Failure::Undecodable(what)),
+            WatchEvent::PassedOver { why, .. } => {
+                streaming.added_at = turn.now;
+                self.count_passed_over(why, turn);
+                Before::Counted
+            }
             WatchEvent::Skipped(reason) => {
                 self.skip(reason, turn);
                 Before::NotCounted
@@ -173,7 +178,7 @@ impl Reflector {
     ) -> Action {
         match end {
             Ok(()) => {}
-            Err(failure @ (Failure::Disconnected(_) | Failure::Refused)) => self.note(&failure),
+            Err(failure @ (Failure::Disconnected(_) | Failure::Refused)) => self.note(Verb::Watch, &failure),
             Err(failure) => return self.streaming_failed(streaming, failure, turn),
         }
         if streaming.stream.is_short(turn.now) {
@@ -191,7 +196,7 @@ impl Reflector {
 
     /// Sorts a refusal, or an ERROR before the marker.
     pub(super) fn streaming_failed(&mut self, streaming: &Streaming, failure: Failure, turn: &mut Turn) -> Action {
-        self.note(&failure);
+        self.note(Verb::Watch, &failure);
         let reason = WaitReason::of(&failure);
         if matches!(reason, WaitReason::Unreachable | WaitReason::TooManyRequests) {
             let after = retry_after(&failure);

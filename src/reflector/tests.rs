@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    list_watch::{SkipReason, Status},
+    list_watch::{PassedOver, SkipReason, Status},
     testing::{expired, object, status, too_large},
 };
 
@@ -61,6 +61,14 @@ fn lost() -> Failure {
     Failure::Disconnected("reset".into())
 }
 
+fn foreign(version: &str) -> WatchEvent {
+    WatchEvent::PassedOver { resource_version: version.into(), why: PassedOver::Foreign }
+}
+
+fn untransformed(version: &str) -> WatchEvent {
+    WatchEvent::PassedOver { resource_version: version.into(), why: PassedOver::TransformFailed("why".into()) }
+}
+
 /// Writes events as `+a1 ~a2 -a3 =[a1 b2]@7 @9 resync`.
 fn text(events: &[Event]) -> String {
     let name = |object: &SharedObject| format!("{}{}", object.name(), object.resource_version());
@@ -72,7 +80,7 @@ fn text(events: &[Event]) -> String {
             format!("=[{}]@{resource_version}", items.iter().map(name).collect::<Vec<_>>().join(" "))
         }
         Event::Bookmark(version) => format!("@{version}"),
-        Event::Resync => "resync".to_owned(),
+        Event::Resync { round } => format!("resync{round}"),
     };
     events.iter().map(one).collect::<Vec<_>>().join(" ")
 }
@@ -202,8 +210,8 @@ fn r22_a_refused_version_is_asked_again_once_at_once_without_it_and_the_flag_sta
 #[test]
 fn r2_r5_9_a_failed_list_is_reported_shown_and_tried_again_after_growing_delays() {
     for (failure, reason, availability) in [
-        (status(403), WaitReason::Forbidden, Availability::Forbidden),
-        (status(401), WaitReason::Forbidden, Availability::Forbidden),
+        (status(403), WaitReason::Forbidden, Availability::Forbidden(Verb::List)),
+        (status(401), WaitReason::Forbidden, Availability::Unauthorized),
         (status(404), WaitReason::Missing, Availability::Missing),
         (status(500), WaitReason::Failed, Availability::Unknown),
         (status(429), WaitReason::TooManyRequests, Availability::Unknown),
@@ -613,6 +621,68 @@ fn d5_a_bookmark_never_lowers_the_version() {
 }
 
 #[test]
+fn r51_an_event_that_is_kept_from_the_store_moves_the_version_as_any_other() {
+    let mut bench = Bench::watching(paged());
+    let step =
+        bench.receive(vec![modified("a", "11"), foreign("12"), foreign("13"), modified("a", "14"), foreign("15")]);
+    assert_eq!(text(&step.events), "~a11 @12 @13 ~a14 @15");
+    assert_eq!((bench.reflector.last_version().as_str(), bench.reflector.counters().foreign), ("15", 3));
+    let step = bench.receive(vec![foreign("")]);
+    assert_eq!((text(&step.events).as_str(), step.resume_version), ("", None), "one without a version moves nothing");
+    assert_eq!(bench.reflector.counters().bookmarks, 0, "it says nothing of bookmarks (D-6)");
+    bench.end();
+    assert_eq!(bench.reflector.state(), ReflectorState::Waiting { until: seconds(0.8), reason: WaitReason::Closed });
+}
+
+#[test]
+fn f61_an_event_whose_transform_failed_is_counted_and_reported_once_a_step() {
+    let mut bench = Bench::watching(paged());
+    let step = bench.receive(vec![untransformed("12"), untransformed("13")]);
+    assert_eq!(text(&step.events), "@12 @13");
+    assert_eq!(step.reports, [Report::TransformFailed { count: 2, first: "why".into() }]);
+    assert_eq!(bench.reflector.counters().transform_failures, 2);
+}
+
+#[test]
+fn d2_objects_of_other_namespaces_keep_a_streaming_list_alive_and_out_of_it() {
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    bench.after(50.0).receive(vec![foreign("900")]);
+    bench.after(50.0).receive(vec![added("a", "5")]);
+    assert_eq!(bench.reflector.state(), ReflectorState::Streaming, "the marker's deadline counts from the last object");
+    let step = bench.receive(vec![foreign("901"), marker("20")]);
+    assert_eq!((text(&step.events).as_str(), bench.reflector.counters().foreign), ("=[a5]@20", 2));
+}
+
+#[test]
+fn r53_a_foreign_event_of_a_watch_without_a_version_moves_nothing() {
+    let mut bench = Bench::new(paged());
+    bench.feed(Input::Start);
+    bench.page("", &[]);
+    bench.feed(Input::Opened(Ok(())));
+    assert_eq!(text(&bench.receive(vec![foreign("7")]).events), "");
+    assert!(bench.reflector.last_version().is_unset());
+}
+
+#[test]
+fn s11_rounds_go_on_behind_those_of_the_reflector_before() {
+    let config = ReflectorConfig { resync_period: seconds(30.0), ..paged() };
+    let mut bench = Bench::new(config);
+    bench.reflector = Reflector::new(config, Start::Resume("10".into())).after_round(41);
+    bench.feed(Input::Start);
+    bench.feed(Input::Opened(Ok(())));
+    assert_eq!(text(&bench.after(30.0).feed(Input::Timer).events), "resync42");
+}
+
+#[test]
+fn a_refused_watch_names_the_verb_that_is_not_allowed() {
+    let mut bench = Bench::new(paged());
+    bench.feed(Input::Start);
+    bench.page("10", &[]);
+    bench.refuse(status(403));
+    assert_eq!(bench.reflector.availability(), Availability::Forbidden(Verb::Watch));
+}
+
+#[test]
 fn r53_synthetic_events_of_a_watch_without_a_version_move_nothing() {
     for end in [modified("a", "12"), deleted("a", "12"), bookmark("12")] {
         let mut bench = Bench::new(paged());
@@ -684,9 +754,9 @@ fn d6_stall_after_zero_is_never() {
 fn r60_resync_ticks_in_the_watch_phase_and_starts_anew_with_each_cycle() {
     let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(30.0), ..paged() });
     let step = bench.after(30.0).feed(Input::Timer);
-    assert_eq!((text(&step.events).as_str(), step.action), ("resync", Action::Read { until: seconds(60.0) }));
+    assert_eq!((text(&step.events).as_str(), step.action), ("resync1", Action::Read { until: seconds(60.0) }));
     let step = bench.after(31.0).receive(vec![added("b", "11")]);
-    assert_eq!(text(&step.events), "+b11 resync", "also when events leave the timer no time");
+    assert_eq!(text(&step.events), "+b11 resync2", "also when events leave the timer no time");
     let step = bench.receive(vec![error(&expired())]);
     let step = bench.waits(&step, 0.8, WaitReason::Expired);
     assert_eq!(step.action, list("11", None), "R-61: no request because of a resync");

@@ -3,12 +3,12 @@
 use std::{cmp::Ordering, time::Duration};
 
 use super::{
-    Action, Availability, EndCause, Event, InternalErrors, Reflector, Report, State, Then, Turn, WaitReason,
+    Action, Availability, EndCause, Event, InternalErrors, Reflector, Report, State, Then, Turn, Verb, WaitReason,
     retry_after,
     stream::{Stream, is_usable},
 };
 use crate::{
-    list_watch::{Failure, SkipReason, Status, WatchEvent, WatchRequest},
+    list_watch::{Failure, PassedOver, SkipReason, Status, WatchEvent, WatchRequest},
     object::ResourceVersion,
 };
 
@@ -60,7 +60,7 @@ impl Reflector {
 
     /// Sorts a watch that could not be opened (R-40, T-3).
     pub(super) fn watch_refused(&mut self, stream: &Stream, failure: Failure, turn: &mut Turn) -> Action {
-        self.note(&failure);
+        self.note(Verb::Watch, &failure);
         let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
         match failure {
             Failure::Disconnected(_) => {
@@ -106,6 +106,12 @@ impl Reflector {
                     stream.unordered = false;
                     counted += 1;
                     self.bookmark(resource_version, turn);
+                    continue;
+                }
+                WatchEvent::PassedOver { resource_version, why } => {
+                    self.take_version(newest.take(), turn);
+                    counted += 1;
+                    self.pass_over(&stream, resource_version, why, turn);
                     continue;
                 }
                 WatchEvent::Skipped(reason) => {
@@ -163,6 +169,32 @@ impl Reflector {
         turn.events.push(Event::Bookmark(version));
     }
 
+    /// Takes the version of an event that is kept from the store, as that of any other.
+    fn pass_over(&mut self, stream: &Stream, version: ResourceVersion, why: PassedOver, turn: &mut Turn) {
+        self.count_passed_over(why, turn);
+        if !stream.unordered && is_usable(&version) {
+            self.last = version.clone();
+            turn.version_moved = true;
+            turn.events.push(Event::Bookmark(version));
+        }
+    }
+
+    /// Counts an event that is kept from the store; one report a step of those that should not have been.
+    pub(super) fn count_passed_over(&mut self, why: PassedOver, turn: &mut Turn) {
+        let PassedOver::TransformFailed(error) = why else {
+            self.counters.foreign += 1;
+            return;
+        };
+        self.counters.transform_failures += 1;
+        for report in &mut turn.reports {
+            if let Report::TransformFailed { count, .. } = report {
+                *count += 1;
+                return;
+            }
+        }
+        turn.report(Report::TransformFailed { count: 1, first: error });
+    }
+
     /// Counts a document that is not ours; one report a step.
     pub(super) fn skip(&mut self, reason: SkipReason, turn: &mut Turn) {
         self.counters.skipped += 1;
@@ -179,7 +211,8 @@ impl Reflector {
     pub(super) fn read(&mut self, stream: Stream, turn: &mut Turn) -> Action {
         if self.resync_at.is_some_and(|at| at <= turn.now) {
             self.counters.resyncs += 1;
-            turn.events.push(Event::Resync);
+            self.round = self.round.wrapping_add(1);
+            turn.events.push(Event::Resync { round: self.round });
             self.arm_resync(turn);
         }
         let mut until = stream.ends_at();
@@ -204,7 +237,7 @@ impl Reflector {
     /// Sorts the end of a watch (R-43 … ).
     pub(super) fn watch_ended(&mut self, stream: &Stream, end: Result<(), Failure>, turn: &mut Turn) -> Action {
         if let Err(failure) = &end {
-            self.note(failure);
+            self.note(Verb::Watch, failure);
         }
         match end {
             Ok(()) | Err(Failure::Disconnected(_) | Failure::Refused) if stream.is_short(turn.now) => {

@@ -5,9 +5,10 @@
 //!
 //! ```text
 //! query    path and parameters → what is asked for (pure)
-//! form     Accept → whole objects, or metadata only (pure)
+//! form     Accept → whole objects, metadata only, or a table (pure)
 //! pages    lists that were cut into pages
-//! render   objects → bodies, a piece at a time (pure)
+//! table    objects → the cells that kubectl prints (pure)
+//! render   objects → bodies, a piece at a time
 //! ```
 //!
 //! A read without `resourceVersion` asks the API server for its most recent state; here it gets the cache's. One with
@@ -17,6 +18,7 @@ mod form;
 mod pages;
 mod query;
 mod render;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -31,14 +33,19 @@ use tokio::time::{Instant, sleep};
 
 use self::{
     form::Form,
-    pages::{Page, Snapshot},
+    pages::{Collection, Page, Snapshot},
     query::{ListQuery, Target, VersionQuery},
+    render::Style,
+    table::Table,
 };
-use super::status_object::StatusObject;
+use super::{
+    discovery,
+    lookup::{self, Served},
+    status_object::StatusObject,
+};
 use crate::{
-    informer::Informer,
     lister::Lister,
-    object::{KeyRef, ResourceVersion},
+    object::{KeyRef, ResourceType, ResourceVersion},
     registry::Registry,
 };
 
@@ -72,33 +79,50 @@ async fn read(
     headers: &HeaderMap,
 ) -> Result<Response<Body>, StatusObject> {
     let path = percent_decode_str(uri.path()).decode_utf8_lossy();
+    if let Some(document) = discovery::answer(registry, &path, headers) {
+        return document;
+    }
     let target = Target::parse(&path).ok_or_else(StatusObject::no_such_path)?;
-    let unit = registry
-        .find_type(target.group, target.version, target.plural)
-        .filter(|unit| target.fits(&unit.resource))
-        .ok_or_else(StatusObject::no_such_path)?;
-    let form = Form::negotiate(headers)?;
-    if unit.options.hides_values && form == Form::Whole {
-        return Err(StatusObject::forbidden(&unit.resource, target.name));
-    }
-    if !unit.lister().has_synced() {
-        return Err(StatusObject::not_synced(&unit.resource));
-    }
     let query = ListQuery::parse(uri.query().unwrap_or_default())?;
-    wait_for_version(&unit, &query.version).await?;
+    let served = lookup::find(registry, target.group, target.version, target.plural, query.unit)
+        .filter(|served| target.fits(&served.resource))
+        .ok_or_else(StatusObject::no_such_path)?;
+    let form = Form::negotiate(headers, target.name.is_none(), &query.include_object)?;
+    if served.hides_values() && form.shows_values() {
+        return Err(StatusObject::forbidden(&served.resource, target.name));
+    }
+    // What a verifier asks of one unit is kept in any case.
+    let is_kept = served.keeps_bodies() || served.is_unit() && matches!(form, Form::Metadata(_));
+    if !is_kept {
+        return Err(StatusObject::not_kept(&served.resource));
+    }
+    if !served.is_readable() {
+        return Err(StatusObject::not_synced(&served.resource));
+    }
+    wait_for_version(&served, &query.version).await?;
+    let resource = Arc::clone(&served.resource);
+    let table = || Table::of(&resource, served.is_metadata_only(), definition_of(registry, &resource).as_ref());
+    let style = Style::new(form, &resource.api_version(), &resource.kind, table);
     let body = match target.name {
-        Some(name) => get(&unit, target.namespace.unwrap_or_default(), name, form)?,
-        None => list(Arc::clone(&unit), snapshots, target.namespace.map(str::to_owned), query, form).await?,
+        Some(name) => get(&served, target.namespace.unwrap_or_default(), name, &style)?,
+        None => list(served.clone(), snapshots, target.namespace.map(str::to_owned), query, style).await?,
     };
-    Ok(respond(&unit, body))
+    Ok(respond(&served, body))
 }
 
-fn respond(unit: &Informer, body: Body) -> Response<Body> {
+/// Returns the custom resource definition of a type, where definitions are watched too.
+fn definition_of(registry: &Registry, resource: &ResourceType) -> Option<serde_json::Value> {
+    let definitions = lookup::find(registry, "apiextensions.k8s.io", "v1", "customresourcedefinitions", None)?;
+    let name = resource.qualified_name();
+    definitions.lister().get(KeyRef { namespace: "", name: &name }).ok()?.value().ok()
+}
+
+fn respond(served: &Served, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    for warning in &unit.options.warnings {
+    for warning in served.warnings() {
         if let Ok(value) = HeaderValue::from_str(&format!("299 deltabus \"{}\"", warning.replace('\\', "\\\\"))) {
             headers.append(header::WARNING, value);
         }
@@ -108,12 +132,12 @@ fn respond(unit: &Informer, body: Body) -> Response<Body> {
 
 /// Waits until the cache is as new as asked for; 504 if that takes too long (A-6), 410 where one exact version is asked
 /// for that has passed.
-async fn wait_for_version(unit: &Informer, asked: &VersionQuery) -> Result<(), StatusObject> {
+async fn wait_for_version(served: &Served, asked: &VersionQuery) -> Result<(), StatusObject> {
     let (VersionQuery::NotOlderThan(version) | VersionQuery::Exact(version)) = asked else { return Ok(()) };
     let deadline = Instant::now() + FRESH_TIMEOUT;
     loop {
         // One look a time: a lister is not to be held over an await.
-        let current = unit.lister().version().resource_version;
+        let current = served.lister().version().resource_version;
         match compare(&current, version)? {
             Ordering::Greater if matches!(asked, VersionQuery::Exact(_)) => return Err(StatusObject::version_expired()),
             Ordering::Greater | Ordering::Equal => return Ok(()),
@@ -129,43 +153,41 @@ fn compare(current: &ResourceVersion, asked: &ResourceVersion) -> Result<Orderin
     current.compare(asked).ok_or_else(invalid)
 }
 
-fn get(unit: &Informer, namespace: &str, name: &str, form: Form) -> Result<Body, StatusObject> {
-    let found = unit.lister().get(KeyRef { namespace, name });
-    let object = found.map_err(|_| StatusObject::not_found(&unit.resource, name))?;
-    Ok(Body::from(render::object(&object, form)))
+fn get(served: &Served, namespace: &str, name: &str, style: &Style) -> Result<Body, StatusObject> {
+    let found = served.lister().get(KeyRef { namespace, name });
+    let object = found.map_err(|_| StatusObject::not_found(&served.resource, name))?;
+    Ok(Body::from(render::object(&object, style)))
 }
 
 /// Lists on a thread of its own: sorting and filtering a large collection would hold up `/livez`.
 async fn list(
-    unit: Arc<Informer>,
+    served: Served,
     snapshots: Arc<Snapshots>,
     namespace: Option<String>,
     query: ListQuery,
-    form: Form,
+    style: Style,
 ) -> Result<Body, StatusObject> {
-    let kind = unit.resource.kind.clone();
-    let api_version = unit.resource.api_version();
-    let cutting = tokio::task::spawn_blocking(move || page(&unit, &snapshots, namespace, &query));
+    let cutting = tokio::task::spawn_blocking(move || page(&served, &snapshots, namespace, &query));
     let page = cutting.await.map_err(|_| StatusObject::internal_error("the list failed"))??;
-    let pieces = render::list(page, &api_version, &kind, form);
+    let pieces = render::list(page, style);
     Ok(Body::from_stream(futures_util::stream::iter(pieces.map(Ok::<_, std::convert::Infallible>))))
 }
 
 fn page(
-    unit: &Informer,
+    served: &Served,
     snapshots: &Snapshots,
     namespace: Option<String>,
     query: &ListQuery,
 ) -> Result<Page, StatusObject> {
-    let collection = (unit.resource.qualified_name(), namespace);
+    let collection = (served.resource.qualified_name(), namespace, query.unit);
     let (snapshot, offset) = match &query.continue_token {
         Some(token) => snapshots.get(token, &collection)?,
-        None => (select(&unit.lister(), collection, query)?, 0),
+        None => (select(&served.lister(), collection, query)?, 0),
     };
     Ok(snapshots.cut(snapshot, offset, query.limit))
 }
 
-fn select(lister: &Lister, collection: (String, Option<String>), query: &ListQuery) -> Result<Snapshot, StatusObject> {
+fn select(lister: &Lister, collection: Collection, query: &ListQuery) -> Result<Snapshot, StatusObject> {
     let namespace = collection.1.as_deref();
     let (version, items) = lister.snapshot(|view| {
         let items = match (&query.index, namespace) {

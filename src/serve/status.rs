@@ -13,8 +13,10 @@ use serde_json::{Value, json};
 use super::ServeState;
 use crate::{
     handler::status::HandlerState,
+    informer::Informer,
+    list_watch::kube::Scope,
     metrics,
-    registry::{UNDISCOVERED, why_unready},
+    registry::{Registry, UNDISCOVERED, why_unready},
 };
 
 /// The process answers.
@@ -39,7 +41,8 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
     for view in state.registry.views() {
         let why = why_unready(&view);
         let note = if why.is_none() && !view.synced { format!(" ({})", view.state.as_str()) } else { String::new() };
-        checks.push((format!("resource/{}/{}{note}", view.name, view.plural), why));
+        let namespace = view.namespace.map_or_else(String::new, |namespace| format!("/{namespace}"));
+        checks.push((format!("resource/{}/{}{namespace}{note}", view.name, view.plural), why));
     }
     for handler in (state.handlers)() {
         let why = (handler.state == HandlerState::Starting).then(|| "not started".to_owned());
@@ -50,7 +53,26 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
 
 /// `/v1/resources`.
 pub(super) async fn resources(State(state): State<ServeState>) -> Json<Value> {
-    Json(json!({ "resources": state.registry.views() }))
+    let registry = &state.registry;
+    let running = registry.informers().into_iter().map(|informer| unit_row(registry, &informer));
+    let waiting = registry.waiting().into_iter().map(|waiting| json!(waiting.status.view()));
+    Json(json!({ "resources": running.chain(waiting).collect::<Vec<_>>() }))
+}
+
+/// A unit's view, with the names of its type and with what it asks the API server for.
+fn unit_row(registry: &Registry, informer: &Informer) -> Value {
+    let Scope { labels, fields, namespace_fields, .. } = &informer.options.scope;
+    let fields = [fields, namespace_fields].into_iter().filter(|fields| !fields.is_empty()).map(String::as_str);
+    let names = registry.names(&informer.resource);
+    let mut row = json!(informer.status.view());
+    row["unit"] = informer.id.0.into();
+    row["namespaced"] = informer.resource.namespaced.into();
+    row["namespaces"] = json!(informer.options.gate.namespaces.patterns());
+    row["labelSelector"] = labels.as_str().into();
+    row["fieldSelector"] = fields.collect::<Vec<_>>().join(",").into();
+    row["singular"] = names.singular.into();
+    row["shortNames"] = names.short_names.into();
+    row
 }
 
 /// `/v1/handlers`.
@@ -60,7 +82,7 @@ pub(super) async fn handlers(State(state): State<ServeState>) -> Json<Value> {
 
 /// `/metrics`: OpenMetrics where `Accept` asks for it, else the older Prometheus text.
 pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap) -> impl IntoResponse {
-    let text = metrics::render(&state.registry.views(), &(state.handlers)());
+    let text = metrics::render(&state.registry.views(), &(state.handlers)(), state.registry.reloads().counts());
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (content_type, text) = if accept.contains("application/openmetrics-text") {
         ("application/openmetrics-text; version=1.0.0; charset=utf-8", text)

@@ -51,9 +51,22 @@ impl StatusObject {
     }
 
     pub(super) fn not_acceptable() -> Self {
-        let message = "only the following media types are accepted: application/json, \
-                       application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        let message = "only the following media types are accepted: application/json";
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    /// 406: the form asked for is not one of what is asked for.
+    pub(super) fn unsuitable(form: &str, what: &str) -> Self {
+        let message = format!("you requested {form}, but the requested object is {what}");
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    /// 406 of the discovery documents.
+    pub(super) fn no_representation() -> Self {
+        let message = "406: Not Acceptable\n\nAvailable representations: application/json";
+        let mut status = Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message);
+        status.details = json!({});
+        status
     }
 
     pub(super) fn internal_error(message: &str) -> Self {
@@ -69,7 +82,8 @@ impl StatusObject {
 
     pub(super) fn not_found(resource: &ResourceType, name: &str) -> Self {
         let mut status = Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{resource} {name:?} not found"));
-        status.details = json!({"name": name, "group": resource.group, "kind": resource.plural});
+        status.details = details(resource);
+        status.details["name"] = name.into();
         status
     }
 
@@ -80,14 +94,26 @@ impl StatusObject {
              application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
         );
         let mut status = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
-        status.details = json!({"group": resource.group, "kind": resource.plural});
+        status.details = details(resource);
+        status
+    }
+
+    /// 404: the type is watched, its objects are not kept.
+    pub(super) fn not_kept(resource: &ResourceType) -> Self {
+        let message = format!(
+            "{resource} is watched with cache = \"none\": its changes go to handlers, its objects are not kept and cannot \
+             be read here"
+        );
+        let mut status = Self::new(StatusCode::NOT_FOUND, "NotFound", message);
+        status.details = details(resource);
         status
     }
 
     pub(super) fn not_synced(resource: &ResourceType) -> Self {
         let message = format!("{resource} is not synced yet; its state is at /v1/resources");
         let mut status = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
-        status.details = json!({"group": resource.group, "kind": resource.plural, "retryAfterSeconds": 1});
+        status.details = details(resource);
+        status.details["retryAfterSeconds"] = 1.into();
         status.retry_after = true;
         status
     }
@@ -141,4 +167,13 @@ impl StatusObject {
         }
         response
     }
+}
+
+/// Names a type; the core group has no name.
+fn details(resource: &ResourceType) -> Value {
+    let mut details = json!({"kind": resource.plural});
+    if !resource.group.is_empty() {
+        details["group"] = resource.group.as_str().into();
+    }
+    details
 }

@@ -42,6 +42,38 @@ impl ApiError {
         }
     }
 
+    /// 404 in a group that nobody serves: plain text, as there is nobody to make a `Status`.
+    pub fn no_such_page() -> Self {
+        Self { reason: "", ..Self::new(404, "404 page not found") }
+    }
+
+    /// 403: the caller lacks the right. `name` may be empty; `place` is where it was asked for.
+    pub fn forbidden(group: &str, resource: &str, name: &str, verb: &str, place: &str) -> Self {
+        let plural = resource.split('/').next().unwrap_or_default();
+        let of_group = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+        let what = if name.is_empty() { of_group } else { format!("{of_group} {name:?}") };
+        let message = format!(
+            "{what} is forbidden: User \"simulator\" cannot {verb} resource \"{resource}\" in API group \"{group}\" {place}"
+        );
+        Self { details: Some(Box::new(details(name, group, plural))), ..Self::new(403, message) }
+    }
+
+    /// 403: the namespace is being deleted.
+    pub fn namespace_terminating(info: &TypeInfo, namespace: &str, name: &str) -> Self {
+        let message = format!(
+            "{} {name:?} is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
+            info.resource
+        );
+        let mut error = Self::about(403, info, name, message);
+        if let Some(details) = &mut error.details {
+            details["causes"] = json!([{
+                "reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"),
+                "field": "metadata.namespace",
+            }]);
+        }
+        error
+    }
+
     /// 409: the name is taken.
     pub fn already_exists(info: &TypeInfo, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", info.resource);
@@ -104,9 +136,16 @@ impl ApiError {
     }
 
     fn about(code: u16, info: &TypeInfo, name: &str, message: String) -> Self {
-        let details = json!({"name": name, "group": info.resource.group, "kind": info.resource.plural});
+        let details = details(name, &info.resource.group, &info.resource.plural);
         Self { details: Some(Box::new(details)), ..Self::new(code, message) }
     }
+}
+
+/// Names an object as `details` does: what is empty is left out.
+fn details(name: &str, group: &str, plural: &str) -> Value {
+    let fields = [("name", name), ("group", group), ("kind", plural)];
+    let named = fields.into_iter().filter(|(_, value)| !value.is_empty());
+    named.map(|(field, value)| (field.to_owned(), json!(value))).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn reason(code: u16) -> &'static str {

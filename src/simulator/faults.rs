@@ -9,7 +9,10 @@ use std::{
 
 use globset::{Glob, GlobMatcher};
 
-use super::random::Random;
+use super::{
+    random::Random,
+    rights::{Area, Attempt, Rights},
+};
 
 /// Which kind of request a fault is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,11 +260,12 @@ impl StreamPlan {
 #[derive(Debug)]
 pub struct Faults {
     schedule: Mutex<Schedule>,
+    rights: Mutex<Rights>,
 }
 
 impl Faults {
     pub(super) fn new(seed: u64) -> Self {
-        Self { schedule: Mutex::new(Schedule::new(seed)) }
+        Self { schedule: Mutex::new(Schedule::new(seed)), rights: Mutex::default() }
     }
 
     /// Adds a fault for paths that match the glob `path` (`*` also matches `/`, so `"*"` is every path).
@@ -271,9 +275,23 @@ impl Faults {
         self.lock().add(path, verb, times, fault)
     }
 
-    /// Removes all faults. Requests already struck stay so.
+    /// Refuses requests for want of rights: 403, and `SelfSubjectAccessReview`s say the same.
+    ///
+    /// `verb` is RBAC's (`list`, `watch`, `get` …, `*`), `resource` kubectl's (`pods`, `deployments.apps`, `*.apps`, `*`).
+    /// Open watches go on, and discovery still tells of the type, as on a real server.
+    pub fn forbid(&self, verb: &str, resource: &str, area: Area) {
+        self.rights().forbid(verb, resource, area);
+    }
+
+    /// Takes back a [`Faults::forbid`] with the same arguments.
+    pub fn allow(&self, verb: &str, resource: &str, area: &Area) {
+        self.rights().allow(verb, resource, area);
+    }
+
+    /// Removes all faults, and allows everything. Requests already struck stay so.
     pub fn clear(&self) {
         self.lock().clear();
+        self.rights().clear();
     }
 
     /// Returns how many times the present faults have struck.
@@ -283,6 +301,18 @@ impl Faults {
 
     pub(super) fn decide(&self, path: &str, verb: Verb) -> Vec<Fault> {
         self.lock().decide(path, verb)
+    }
+
+    pub(super) fn allows(&self, attempt: Attempt<'_>) -> bool {
+        self.rights().allows(attempt)
+    }
+
+    pub(super) fn is_restricted(&self) -> bool {
+        self.rights().is_restricted()
+    }
+
+    fn rights(&self) -> MutexGuard<'_, Rights> {
+        self.rights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Schedule> {

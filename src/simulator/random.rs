@@ -10,6 +10,11 @@ impl Random {
         Self(seed)
     }
 
+    /// Starts another sequence of the same seed, for a second user: from one sequence both would draw the same uids.
+    pub fn another(seed: u64) -> Self {
+        Self(!Self(seed).next_u64())
+    }
+
     /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -42,6 +42,7 @@ pub(super) struct Shared {
     pub(super) options: SimulatorOptions,
     requests: Mutex<VecDeque<SeenRequest>>,
     connections: AtomicUsize,
+    connections_peak: AtomicUsize,
     watches: AtomicUsize,
     orders: signal::Sender<Orders>,
 }
@@ -64,6 +65,7 @@ impl Shared {
             options,
             requests: Mutex::default(),
             connections: AtomicUsize::new(0),
+            connections_peak: AtomicUsize::new(0),
             watches: AtomicUsize::new(0),
             orders,
         }
@@ -79,6 +81,10 @@ impl Shared {
 
     pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn connections_peak(&self) -> usize {
+        self.connections_peak.load(Ordering::Relaxed)
     }
 
     pub(super) fn open_watches(&self) -> usize {
@@ -158,7 +164,8 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     // best effort: without it small frames wait for acknowledgements
     drop(stream.set_nodelay(true));
     let wire = Wire { stream, line: Arc::clone(&line) };
-    shared.connections.fetch_add(1, Ordering::Relaxed);
+    let open = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
+    shared.connections_peak.fetch_max(open, Ordering::Relaxed);
     let service =
         hyper::service::service_fn(|request| respond::respond(Arc::clone(&shared), Arc::clone(&line), request));
     let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(wire), service);

@@ -7,6 +7,7 @@
 //! above its `compacted` version; an old snapshot is the present with the history undone.
 
 mod fields;
+mod lifecycle;
 mod stored;
 mod write;
 
@@ -16,8 +17,6 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::Value;
-
 use super::{
     error::ApiError,
     random::Random,
@@ -26,8 +25,12 @@ use super::{
 };
 use crate::object::ObjectKey;
 
+use lifecycle::{Holds, Terminating};
 pub use stored::{ChangeKind, RawObject, Stored};
 pub use write::{Deletion, Part, PatchKind, Preconditions, WriteContext};
+
+/// The version of a store in which nothing has happened yet.
+const FIRST_VERSION: u64 = 100;
 
 /// A served type's place in the store; it is never given to another type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +93,8 @@ pub struct Store {
     version: u64,
     random: Random,
     limits: HistoryLimits,
+    /// Namespaces and definitions that go once nothing holds them.
+    terminating: Vec<Terminating>,
 }
 
 /// How much history each type keeps for watches.
@@ -121,7 +126,13 @@ struct TypeEntry {
 impl Store {
     /// Makes a store with the built-in types and nothing in it; `seed` decides uids and generated names.
     pub fn new(seed: u64, limits: HistoryLimits) -> Self {
-        let mut store = Self { types: Vec::new(), version: 100, random: Random::new(seed), limits };
+        let mut store = Self {
+            types: Vec::new(),
+            version: FIRST_VERSION,
+            random: Random::another(seed), // the workload draws uids too
+            limits,
+            terminating: Vec::new(),
+        };
         for info in builtin() {
             store.add_type(info);
         }
@@ -161,6 +172,11 @@ impl Store {
     /// Returns whether the type has gone with its definition.
     pub fn is_removed(&self, id: TypeId) -> bool {
         self.types[id.0].removed
+    }
+
+    /// Returns whether objects of this type are created and changed no more, as its definition was deleted.
+    pub fn is_terminating(&self, id: TypeId) -> bool {
+        self.terminating.iter().any(|thing| thing.holds == Holds::Type(Some(id)))
     }
 
     /// Returns one object.
@@ -285,7 +301,8 @@ impl Store {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
             history_bytes: 0,
-            compacted: 0,
+            // what was served under this name before is forgotten
+            compacted: if self.version > FIRST_VERSION { self.version } else { 0 },
         });
         TypeId(self.types.len() - 1)
     }
@@ -313,26 +330,6 @@ impl Store {
         let change = Change { version: self.version, kind: ChangeKind::Deleted, new: Arc::clone(&new), old: Some(old) };
         entry.remember(change, limits);
         Some(new)
-    }
-
-    /// Lets the types follow a definition that was created (`Some`) or deleted (`None`).
-    fn follow_definition(&mut self, before: Option<&Value>, after: Option<&Value>) {
-        let (before, after) = (before.and_then(TypeInfo::of_definition), after.and_then(TypeInfo::of_definition));
-        let id = before.and_then(|info| self.find(&info.resource.group, &info.resource.version, &info.resource.plural));
-        match (id, after) {
-            (Some(id), Some(info)) => self.types[id.0].info = Arc::new(info),
-            (None, Some(info)) => {
-                self.add_type(info);
-            }
-            (Some(id), None) => {
-                let keys: Vec<_> = self.types[id.0].objects.keys().cloned().collect();
-                for key in keys {
-                    self.remove(id, &key, None);
-                }
-                self.types[id.0].removed = true;
-            }
-            (None, None) => {}
-        }
     }
 }
 

@@ -59,6 +59,23 @@ impl TypeInfo {
         self.resource.plural == "namespaces" && self.resource.group.is_empty()
     }
 
+    /// Returns whether other objects go with objects of this type.
+    pub(super) fn is_lifecycle(&self) -> bool {
+        self.is_definition() || self.is_namespace()
+    }
+
+    /// Returns what can be done with objects of this type.
+    pub fn verbs(&self) -> &'static [&'static str] {
+        if !self.typed {
+            // in the order in which definitions are served
+            &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]
+        } else if self.is_namespace() {
+            &["create", "delete", "get", "list", "patch", "update", "watch"]
+        } else {
+            &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+        }
+    }
+
     /// Returns the fields that a field selector may name, beside `metadata.name` and `metadata.namespace`.
     pub fn selectable_fields(&self) -> &'static [&'static str] {
         match (&*self.resource.group, &*self.resource.plural) {
@@ -96,28 +113,49 @@ impl TypeInfo {
     }
 }
 
+/// Returns whether the server itself answers for a group, whatever definitions there are.
+pub(super) fn is_builtin_group(group: &str) -> bool {
+    ["authorization.k8s.io", "authentication.k8s.io"].contains(&group)
+        || builtin().iter().any(|info| info.resource.group == group)
+}
+
 /// Returns the built-in types, core first.
 pub(super) fn builtin() -> Vec<TypeInfo> {
     const NAMESPACED: bool = true;
     const CLUSTER: bool = false;
     const STATUS: bool = true;
     const PLAIN: bool = false;
-    let rows: [(&str, &str, &str, &str, &str, bool, bool); 16] = [
+    let rows = [
         ("", "v1", "Namespace", "namespaces", "ns", CLUSTER, STATUS),
         ("", "v1", "Node", "nodes", "no", CLUSTER, STATUS),
+        ("", "v1", "PersistentVolume", "persistentvolumes", "pv", CLUSTER, STATUS),
         ("", "v1", "Pod", "pods", "po", NAMESPACED, STATUS),
         ("", "v1", "Service", "services", "svc", NAMESPACED, STATUS),
         ("", "v1", "ConfigMap", "configmaps", "cm", NAMESPACED, PLAIN),
         ("", "v1", "Secret", "secrets", "", NAMESPACED, PLAIN),
         ("", "v1", "ServiceAccount", "serviceaccounts", "sa", NAMESPACED, PLAIN),
+        ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "pvc", NAMESPACED, STATUS),
         ("", "v1", "Event", "events", "ev", NAMESPACED, PLAIN),
         ("apps", "v1", "Deployment", "deployments", "deploy", NAMESPACED, STATUS),
         ("apps", "v1", "ReplicaSet", "replicasets", "rs", NAMESPACED, STATUS),
         ("apps", "v1", "StatefulSet", "statefulsets", "sts", NAMESPACED, STATUS),
         ("apps", "v1", "DaemonSet", "daemonsets", "ds", NAMESPACED, STATUS),
+        ("apps", "v1", "ControllerRevision", "controllerrevisions", "", NAMESPACED, PLAIN),
         ("batch", "v1", "Job", "jobs", "", NAMESPACED, STATUS),
         ("batch", "v1", "CronJob", "cronjobs", "cj", NAMESPACED, STATUS),
+        ("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", NAMESPACED, STATUS),
+        ("networking.k8s.io", "v1", "Ingress", "ingresses", "ing", NAMESPACED, STATUS),
+        ("networking.k8s.io", "v1", "IngressClass", "ingressclasses", "", CLUSTER, PLAIN),
+        ("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", "netpol", NAMESPACED, PLAIN),
+        ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", NAMESPACED, STATUS),
+        ("rbac.authorization.k8s.io", "v1", "Role", "roles", "", NAMESPACED, PLAIN),
+        ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", "", NAMESPACED, PLAIN),
+        ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", "", CLUSTER, PLAIN),
+        ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", "", CLUSTER, PLAIN),
+        ("storage.k8s.io", "v1", "StorageClass", "storageclasses", "sc", CLUSTER, PLAIN),
+        ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", "pc", CLUSTER, PLAIN),
         ("coordination.k8s.io", "v1", "Lease", "leases", "", NAMESPACED, PLAIN),
+        ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", "", NAMESPACED, PLAIN),
         ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", "crd", CLUSTER, STATUS),
     ];
     let info = |(group, version, kind, plural, short, namespaced, status): (&str, &str, &str, &str, &str, _, _)| {

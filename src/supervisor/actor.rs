@@ -23,7 +23,7 @@ use super::{
 use crate::{
     delta_fifo::actor::Drain,
     engine::arbiters::{Arbiters, Seat},
-    indexer::actor::{AddIndexers, AddIndexersError, Terminate},
+    indexer::actor::{AddIndexers, AddIndexersError, MoveError, MoveReader, Terminate},
     informer::{Actors, Informer, Shared},
     reflector::actor::Stop,
 };
@@ -65,6 +65,7 @@ struct Running {
     drain: Recipient<Drain>,
     terminate: Recipient<Terminate>,
     add_indexers: Recipient<AddIndexers>,
+    move_reader: Recipient<MoveReader>,
     heartbeats: [Recipient<Heartbeat>; 3],
     hooks: [Recipient<Inject>; 3],
     alive: [bool; 3],
@@ -175,6 +176,7 @@ impl UnitSupervisor {
             drain: fifo.clone().recipient(),
             terminate: indexer.clone().recipient(),
             add_indexers: indexer.clone().recipient(),
+            move_reader: indexer.clone().recipient(),
             heartbeats: [reflector.clone().recipient(), fifo.clone().recipient(), indexer.clone().recipient()],
             hooks: [reflector.recipient(), fifo.recipient(), indexer.recipient()],
             alive: [true; 3],
@@ -286,6 +288,18 @@ impl Handler<AddIndexers> for UnitSupervisor {
         Box::pin(async move {
             let indexer = indexer.ok_or(AddIndexersError::NotRunning)?;
             indexer.send(indexers).await.unwrap_or(Err(AddIndexersError::NotRunning))
+        })
+    }
+}
+
+impl Handler<MoveReader> for UnitSupervisor {
+    type Result = ResponseFuture<Result<(), MoveError>>;
+
+    fn handle(&mut self, asked: MoveReader, _ctx: &mut Self::Context) -> Self::Result {
+        let indexer = self.running.as_ref().map(|running| running.move_reader.clone());
+        Box::pin(async move {
+            let indexer = indexer.ok_or(MoveError::NotRunning)?;
+            indexer.send(asked).await.unwrap_or(Err(MoveError::NotRunning))
         })
     }
 }

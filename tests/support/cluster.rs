@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -56,6 +56,7 @@ impl std::error::Error for Unavailable {}
 pub(crate) struct Cluster {
     binary: PathBuf,
     home: Home,
+    own_flags: &'static [&'static str],
     flags: Vec<String>,
     server: Option<Child>,
     info: Value,
@@ -65,10 +66,15 @@ impl Cluster {
     /// Starts a server with further flags of kube-apiserver, for instance `--watch-cache=false`, and returns when it is
     /// ready. The first call in a checkout builds the binary: minutes. A start takes two or three seconds.
     pub(crate) fn start(flags: &[&str]) -> Result<Self, Unavailable> {
-        let binary = build()?;
+        Self::start_with(&[], flags)
+    }
+
+    /// Starts a server as [`Cluster::start`], with further flags of the `apiserver` command itself before them.
+    pub(crate) fn start_with(own_flags: &'static [&'static str], flags: &[&str]) -> Result<Self, Unavailable> {
+        let binary = build(".")?;
         let home = Home::create().map_err(|error| Unavailable::StartFailed(error.to_string()))?;
         let flags = flags.iter().map(ToString::to_string).collect();
-        let mut cluster = Self { binary, home, flags, server: None, info: Value::Null };
+        let mut cluster = Self { binary, home, own_flags, flags, server: None, info: Value::Null };
         cluster.start_server()?;
         Ok(cluster)
     }
@@ -78,14 +84,7 @@ impl Cluster {
     /// # Panics
     /// If the server does not start although it was built, and on any reason to skip if `DELTABUS_REQUIRE_CLUSTER=1`.
     pub(crate) fn start_or_skip(test_name: &str, flags: &[&str]) -> Option<Self> {
-        let reason = match Self::start(flags) {
-            Ok(cluster) => return Some(cluster),
-            Err(reason) => reason,
-        };
-        let required = std::env::var_os(REQUIRE_ENV).is_some_and(|value| value == "1");
-        assert!(!required && !matches!(reason, Unavailable::StartFailed(_)), "{test_name}: {reason}");
-        note(&format!("skipped: {test_name}: {reason}"));
-        None
+        or_skip(test_name, Self::start(flags))
     }
 
     /// The server's address, `https://127.0.0.1:…`. The same after a restart.
@@ -110,7 +109,12 @@ impl Cluster {
 
     /// The path of the CA certificate (PEM) that signed the server's.
     pub(crate) fn ca_file(&self) -> PathBuf {
-        self.home.path.join("cluster/ca.crt")
+        self.data_dir().join("ca.crt")
+    }
+
+    /// The directory of all that the cluster keeps, removed on drop.
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.home.path.join("cluster")
     }
 
     /// The path of what the server logs.
@@ -176,6 +180,12 @@ impl Cluster {
         RunningChurn(Some(child.expect("the cluster binary runs")))
     }
 
+    /// Returns what the server holds now of every type that can be listed and watched, in its group's preferred version,
+    /// but for the types named (`leases.coordination.k8s.io`). As [`Cluster::dump`].
+    pub(crate) fn dump_all(&self, except: &[&str]) -> Value {
+        self.run_json("dump", &[&["--all"], except].concat(), None)
+    }
+
     /// Returns what the server holds now of each resource (`pods`, `deployments.apps`):
     /// `{"pods": {"resourceVersion": "…", "items": {"namespace/name": {"uid": "…", "resourceVersion": "…"}}}}`.
     pub(crate) fn dump(&self, resources: &[&str]) -> Value {
@@ -230,25 +240,22 @@ impl Cluster {
     fn start_server(&mut self) -> Result<(), Unavailable> {
         let failed = |error: io::Error| Unavailable::StartFailed(error.to_string());
         let log = File::options().create(true).append(true).open(self.log_file()).map_err(failed)?;
-        let mut command = self.command("apiserver", &["--"]);
-        command.args(&self.flags).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let mut command = self.command("apiserver", self.own_flags);
+        command.arg("--").args(&self.flags).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(failed)?;
         let stdout = child.stdout.take().expect("stdout is piped");
         self.server = Some(child);
-        let (send, first_line) = mpsc::channel();
-        thread::spawn(move || send.send(BufReader::new(stdout).lines().next()));
-        if let Ok(Some(Ok(line))) = first_line.recv_timeout(START_TIMEOUT) {
+        if let Some(line) = first_line(stdout) {
             self.info = serde_json::from_str(&line).expect("the server's first line is JSON");
             return Ok(());
         }
         self.kill();
-        let log = fs::read(self.log_file()).unwrap_or_default();
-        Err(Unavailable::StartFailed(last_lines(&String::from_utf8_lossy(&log), 20)))
+        Err(Unavailable::StartFailed(end_of(&self.log_file())))
     }
 
     fn command(&self, name: &str, args: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
-        command.arg(name).arg("--data-dir").arg(self.home.path.join("cluster")).args(args);
+        command.arg(name).arg("--data-dir").arg(self.data_dir()).args(args);
         command
     }
 
@@ -283,10 +290,36 @@ impl Drop for Cluster {
             server.wait().ok();
         }
         if thread::panicking() {
-            let log = fs::read(self.log_file()).unwrap_or_default();
-            note(&format!("end of the API server's log:\n{}", last_lines(&String::from_utf8_lossy(&log), 20)));
+            note(&format!("end of the API server's log:\n{}", end_of(&self.log_file())));
         }
     }
+}
+
+/// Returns what started, or says on stderr why the test is skipped and returns `None`.
+///
+/// # Panics
+/// If something does not start although it was built, and on any reason to skip if `DELTABUS_REQUIRE_CLUSTER=1`.
+pub(super) fn or_skip<T>(test_name: &str, started: Result<T, Unavailable>) -> Option<T> {
+    let reason = match started {
+        Ok(started) => return Some(started),
+        Err(reason) => reason,
+    };
+    let required = std::env::var_os(REQUIRE_ENV).is_some_and(|value| value == "1");
+    assert!(!required && !matches!(reason, Unavailable::StartFailed(_)), "{test_name}: {reason}");
+    note(&format!("skipped: {test_name}: {reason}"));
+    None
+}
+
+/// Waits for the first line, by which a component says that it is ready; `None` where it ends without one.
+pub(super) fn first_line(stdout: ChildStdout) -> Option<String> {
+    let (send, line) = mpsc::channel();
+    thread::spawn(move || send.send(BufReader::new(stdout).lines().next()));
+    line.recv_timeout(START_TIMEOUT).ok()??.ok()
+}
+
+/// The last lines of a log.
+pub(super) fn end_of(log: &Path) -> String {
+    last_lines(&String::from_utf8_lossy(&fs::read(log).unwrap_or_default()), 20)
 }
 
 /// A workload in the background. Dropped, it is killed.
@@ -348,13 +381,18 @@ impl Drop for Home {
     }
 }
 
-/// Returns the binary for the module's present sources, after building it if it is not there.
-fn build() -> Result<PathBuf, Unavailable> {
+/// Returns the binary of a package of the module (`.`, `living`) for its present sources, after building it if it is not
+/// there.
+pub(super) fn build(package: &str) -> Result<PathBuf, Unavailable> {
     let failed = |error: io::Error| Unavailable::BuildFailed(error.to_string());
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster");
-    let binary = target_dir().join(format!("cluster-{:016x}", hash_of(&sources).map_err(failed)?));
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster");
+    let (name, path) = if package == "." { ("cluster", ".".to_owned()) } else { (package, format!("./{package}")) };
+    let binary = target_dir().join(format!("{name}-{:016x}", hash_of(&module, package).map_err(failed)?));
+    if binary.exists() {
+        return Ok(binary);
+    }
     fs::create_dir_all(target_dir()).map_err(failed)?;
-    // Other test binaries wait here, and then find it built.
+    // Others wait here, and then find it built; what two binaries share is compiled once.
     let lock = lock_file(&target_dir().join("build.lock")).map_err(failed)?;
     lock.lock().map_err(failed)?;
     if binary.exists() {
@@ -366,12 +404,12 @@ fn build() -> Result<PathBuf, Unavailable> {
         .stderr(Stdio::null())
         .status()
         .map_err(Unavailable::NoGo)?;
-    note("building the test API server (tests/cluster); a few minutes the first time");
+    note(&format!("building the test cluster (tests/cluster, {name}); a few minutes the first time"));
     let unfinished = binary.with_extension("unfinished");
     let output = Command::new("go")
-        .current_dir(&sources)
+        .current_dir(&module)
         .args(["build", "-trimpath", "-ldflags", &linker_flags(), "-o"])
-        .args([unfinished.as_os_str(), OsStr::new(".")])
+        .args([unfinished.as_os_str(), OsStr::new(&path)])
         .output()
         .map_err(Unavailable::NoGo)?;
     if !output.status.success() {
@@ -387,9 +425,15 @@ fn linker_flags() -> String {
     format!("-s -w -X {version}.gitVersion=v1.36.3 -X {version}.gitMajor=1 -X {version}.gitMinor=36")
 }
 
-fn hash_of(sources: &Path) -> io::Result<u64> {
-    let mut paths = fs::read_dir(sources)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    paths.retain(|path| path.extension().is_some_and(|extension| extension != "md"));
+/// A hash over the sources of a package and the versions of all that it is built from.
+fn hash_of(module: &Path, package: &str) -> io::Result<u64> {
+    let mut paths = vec![module.join("go.mod"), module.join("go.sum")];
+    for entry in fs::read_dir(module.join(package))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "go" || extension == "yaml") {
+            paths.push(path);
+        }
+    }
     paths.sort();
     let mut hasher = DefaultHasher::new();
     linker_flags().hash(&mut hasher);
@@ -415,6 +459,6 @@ fn last_lines(text: &str, count: usize) -> String {
 }
 
 /// Writes a line to the process's own stderr: `eprintln!` would be captured by the test harness and shown on failure only.
-fn note(text: &str) {
+pub(super) fn note(text: &str) {
     writeln!(io::stderr(), "{text}").ok();
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
@@ -14,6 +15,8 @@ use std::{
 
 use serde_json::Value;
 
+use super::stream::State;
+
 /// A running engine; killed when dropped.
 pub(crate) struct Engine {
     child: Child,
@@ -25,9 +28,16 @@ pub(crate) struct Engine {
 impl Engine {
     /// Writes `config` into `dir` and runs it. `[http]` is added: a free port.
     pub(crate) fn run(dir: &Path, config: &str) -> Self {
-        let path = dir.join("config.toml");
-        fs::write(&path, format!("{config}\n[http]\nlisten = \"127.0.0.1:0\"\n")).expect("the directory is writable");
-        Self::spawn(&["run", "-c", path.to_str().expect("temporary paths are text")])
+        Self::configure(dir, config);
+        Self::spawn(&["run", "-c", &text(dir, "config.toml")])
+    }
+
+    /// Changes the configuration that [`Engine::run`] was given, at once and as a whole.
+    pub(crate) fn configure(dir: &Path, config: &str) {
+        let unfinished = dir.join("config.unfinished");
+        let config = format!("{config}\n[http]\nlisten = \"127.0.0.1:0\"\n");
+        fs::write(&unfinished, config).expect("the directory is writable");
+        fs::rename(unfinished, dir.join("config.toml")).expect("the directory is writable");
     }
 
     /// Runs the binary with `args` and waits until it has said where it listens.
@@ -91,6 +101,41 @@ impl Engine {
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {code}: {error}: {body}"))
     }
 
+    /// Returns what the cache holds of all types; an error where one of them cannot be read now.
+    pub(crate) fn cached(&self) -> Result<State, String> {
+        let mut state = State::new();
+        for (resource, path) in self.watched() {
+            let accept = ("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
+            let answer = request(&self.http, "GET", &path, &[accept]).map_err(|error| format!("{path}: {error}"))?;
+            if answer.code != 200 {
+                return Err(format!("{path}: {}: {}", answer.code, answer.body));
+            }
+            for item in answer.json()["items"].as_array().expect("a list has items") {
+                let field = |name: &str| item["metadata"][name].as_str().unwrap_or_default().to_owned();
+                let key = format!("{resource}/{}/{}", field("namespace"), field("name"));
+                state.insert(key, (field("uid"), field("resourceVersion")));
+            }
+        }
+        Ok(state)
+    }
+
+    /// Returns the types that it watches or is about to: `plural.group` → the path of their list.
+    pub(crate) fn watched(&self) -> BTreeMap<String, String> {
+        let mut types = BTreeMap::new();
+        for row in self.json("/v1/resources")["resources"].as_array().expect("a list of rows") {
+            let text = |key: &str| row[key].as_str().unwrap_or_default();
+            let (version, plural) = (text("apiVersion"), text("plural"));
+            if matches!(text("state"), "waiting" | "forbidden" | "stopped") || version.is_empty() {
+                continue;
+            }
+            match version.split_once('/') {
+                Some((group, _)) => types.insert(format!("{plural}.{group}"), format!("/apis/{version}/{plural}")),
+                None => types.insert(plural.to_owned(), format!("/api/{version}/{plural}")),
+            };
+        }
+        types
+    }
+
     /// Waits until `/readyz` answers 200.
     pub(crate) fn wait_ready(&self, timeout: Duration) {
         self.wait_for("ready", timeout, || matches!(self.get("/readyz"), Ok((200, _))));
@@ -110,6 +155,12 @@ impl Engine {
     /// Returns whether the process still runs.
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends a signal, such as `-HUP`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill works");
     }
 
     /// Sends SIGTERM and waits for the end.

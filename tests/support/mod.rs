@@ -3,6 +3,8 @@
 
 pub(crate) mod cluster;
 pub(crate) mod engine;
+pub(crate) mod live;
+pub(crate) mod living;
 pub(crate) mod proxy;
 pub(crate) mod scripted;
 pub(crate) mod sabotaged;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -50,7 +50,8 @@ impl Scene {
         let workload = workload.run(simulator.store().clone(), rate).expect("a thread");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let access = ClusterAccess::without_credentials(&simulator.url(), "test").expect("a URL");
-        let engine = Engine::builder(config(&dir, supervision)).cluster(access).start().await.expect("it starts");
+        let engine =
+            Engine::builder().config(config(&dir, supervision)).cluster(access).start().await.expect("it starts");
         engine.wait_for_sync().await;
         let mut scene = Self { engine, simulator, workload: Some(workload), readers: Vec::new(), dir };
         for resource in RESOURCES {
@@ -159,7 +160,10 @@ impl Scene {
         let mut replays = BTreeMap::new();
         for handler in HANDLERS {
             let replayed = replay(&path(&dir, handler));
-            assert_eq!(replayed.state, server, "what {handler} was told is what the server has");
+            if replayed.state != server {
+                tell_differences(&path(&dir, handler), &replayed.state, &server);
+                panic!("what {handler} was told is not what the server has");
+            }
             let Replay { events, duplicates, .. } = replayed;
             eprintln!("{handler}: {events} events, {duplicates} duplicates, {} objects, {reads} reads", server.len());
             replays.insert(handler, replayed);
@@ -203,6 +207,19 @@ struct Reader {
     stop: Arc<AtomicBool>,
     reads: Arc<AtomicU64>,
     thread: JoinHandle<()>,
+}
+
+/// Prints what a file says of every object that it leaves otherwise than the server has it.
+fn tell_differences(path: &Path, told: &State, server: &State) {
+    for key in told.keys().chain(server.keys()).filter(|key| told.get(*key) != server.get(*key)) {
+        let [told, has] = [told.get(key), server.get(key)];
+        eprintln!("{key}: told {told:?}, the server has {has:?}");
+        let uids: Vec<&str> = [told, has].into_iter().flatten().map(|(uid, _)| uid.as_str()).collect();
+        let text = std::fs::read_to_string(path).expect("the handler wrote it");
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| uids.iter().any(|uid| line.contains(uid))) {
+            eprintln!("  line {number}: {}", line.split("\"data\":").next().unwrap_or_default());
+        }
+    }
 }
 
 fn path(dir: &TempDir, handler: &str) -> PathBuf {

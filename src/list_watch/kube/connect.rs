@@ -20,6 +20,10 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// How long an unused connection is kept. Less than load balancers do, so that few requests meet a closed one.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How much is read from a socket at once. A connection keeps a buffer of this size for as long as its watch lives, once
+/// its first list has filled it: hyper's own 400 KiB would be most of what a type costs.
+const READ_BUFFER: usize = 64 << 10;
+
 /// Makes a client on the current tokio runtime.
 ///
 /// It differs from the kube crate's own in the socket options, and in what is left out: its retries, which would be
@@ -36,6 +40,7 @@ pub(super) fn client(config: &Config) -> Result<kube::Client, kube::Error> {
     let http = Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+        .http1_max_buf_size(READ_BUFFER)
         .build::<_, kube::client::Body>(connector);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())

@@ -55,7 +55,9 @@ pub(super) fn watch_uri(resource: &ResourceType, scope: &Scope, request: &WatchR
 }
 
 fn scope_of(query: &mut Query, scope: &Scope) {
-    query.text("fieldSelector", &scope.fields);
+    let fields = [scope.fields.as_str(), scope.namespace_fields.as_str()];
+    let fields: Vec<_> = fields.into_iter().filter(|selector| !selector.is_empty()).collect();
+    query.text("fieldSelector", &fields.join(","));
     query.text("labelSelector", &scope.labels);
 }
 
@@ -142,11 +144,22 @@ mod tests {
     }
 
     #[test]
+    fn lw1_what_leaves_namespaces_out_is_joined_with_the_field_selector() {
+        let uri = |fields: &str, namespaces: &str| {
+            let scope = Scope { fields: fields.into(), namespace_fields: namespaces.into(), ..Scope::default() };
+            list_uri(&pods(), &scope, &list("", None, None))
+        };
+        assert_eq!(uri("", "metadata.namespace!=a"), "/api/v1/pods?fieldSelector=metadata.namespace%21%3Da");
+        assert_eq!(uri("a=b", "c!=d"), "/api/v1/pods?fieldSelector=a%3Db%2Cc%21%3Dd");
+    }
+
+    #[test]
     fn lw1_both_requests_carry_the_same_scope() {
         let scope = Scope {
             namespace: Some("a".into()),
             labels: "app in (web,api),!legacy".into(),
             fields: "status.phase!=Succeeded".into(),
+            namespace_fields: String::new(),
             metadata_only: true,
         };
         let selectors =

@@ -172,6 +172,7 @@ fn say(event: &WatchEvent) -> String {
         WatchEvent::Bookmark { resource_version, .. } => format!("@{resource_version}"),
         WatchEvent::Error(status) => format!("!{}", status.code),
         WatchEvent::Skipped(_) => "skipped".into(),
+        WatchEvent::PassedOver { .. } => "passed over".into(),
         WatchEvent::Undecodable(_) => "undecodable".into(),
     }
 }

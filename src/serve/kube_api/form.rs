@@ -1,4 +1,4 @@
-//! What `Accept` asks for: whole objects, or their metadata.
+//! What `Accept` asks for: whole objects, their metadata, or a table.
 
 use axum::http::{HeaderMap, header};
 
@@ -9,41 +9,94 @@ use super::super::status_object::StatusObject;
 pub(super) enum Form {
     /// As the server sent them.
     Whole,
-    /// `PartialObjectMetadata`.
+    /// `PartialObjectMetadata`, or its list.
+    Metadata(MetaVersion),
+    /// `Table`: what kubectl prints.
+    Table(MetaVersion, Include),
+}
+
+/// Version of the group `meta.k8s.io` that an answer is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MetaVersion {
+    V1,
+    V1Beta1,
+}
+
+impl MetaVersion {
+    /// Returns `meta.k8s.io/v1`.
+    pub(super) fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "meta.k8s.io/v1",
+            Self::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+}
+
+/// What of its object a row of a table carries: `includeObject`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Include {
+    None,
     Metadata,
+    Object,
+}
+
+impl Include {
+    /// Reads `includeObject`; 400 for what is none.
+    fn parse(text: &str) -> Result<Self, StatusObject> {
+        match text {
+            "" | "Metadata" => Ok(Self::Metadata),
+            "None" => Ok(Self::None),
+            "Object" => Ok(Self::Object),
+            other => Err(StatusObject::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
+                 'Object', 'None', or empty"
+            ))),
+        }
+    }
 }
 
 impl Form {
-    /// Returns the first form of `Accept` that there is; 406 where there is none.
+    /// Returns the first form of `Accept` that there is; 406 where there is none, or where it does not suit what is asked
+    /// for, as the API server answers.
     ///
-    /// Tables and protobuf are not made here: clients name JSON behind them.
-    pub(super) fn negotiate(headers: &HeaderMap) -> Result<Self, StatusObject> {
+    /// Protobuf and YAML are not made here: clients name JSON behind them.
+    pub(super) fn negotiate(headers: &HeaderMap, is_list: bool, include_object: &str) -> Result<Self, StatusObject> {
         let values = headers.get_all(header::ACCEPT);
         let mut ranges = values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
         let mut asked = ranges.by_ref().map(str::trim).filter(|range| !range.is_empty()).peekable();
         if asked.peek().is_none() {
             return Ok(Self::Whole);
         }
-        asked.find_map(Self::of_range).ok_or_else(StatusObject::not_acceptable)
+        let (name, version) = asked.find_map(of_range).ok_or_else(StatusObject::not_acceptable)?;
+        match name {
+            "" => Ok(Self::Whole),
+            "Table" => Ok(Self::Table(version, Include::parse(include_object)?)),
+            "PartialObjectMetadata" if is_list => Err(StatusObject::unsuitable(name, "a list")),
+            "PartialObjectMetadataList" if !is_list => Err(StatusObject::unsuitable(name, "not a list")),
+            _ => Ok(Self::Metadata(version)),
+        }
     }
 
-    fn of_range(range: &str) -> Option<Self> {
-        let mut parts = range.split(';').map(str::trim);
-        let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
-        if !matches!(&*media_type, "application/json" | "application/*" | "*/*") {
-            return None;
-        }
-        let parameters = || parts.clone().filter_map(|part| part.split_once('='));
-        let parameter = |name: &str| parameters().find(|(key, _)| *key == name).map(|(_, value)| value);
-        match parameter("as") {
-            None => Some(Self::Whole),
-            Some("PartialObjectMetadata" | "PartialObjectMetadataList")
-                if parameter("g").is_none_or(|group| group == "meta.k8s.io")
-                    && parameter("v").is_none_or(|version| version == "v1") =>
-            {
-                Some(Self::Metadata)
-            }
-            Some(_) => None,
-        }
+    /// Returns whether more of an object goes out than its metadata.
+    pub(super) fn shows_values(self) -> bool {
+        matches!(self, Self::Whole | Self::Table(_, Include::Object))
     }
+}
+
+/// Reads one range of `Accept`: the kind to convert to, empty for none, and its version.
+fn of_range(range: &str) -> Option<(&str, MetaVersion)> {
+    let mut parts = range.split(';').map(str::trim);
+    let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
+    if !matches!(&*media_type, "application/json" | "application/*" | "*/*") {
+        return None;
+    }
+    let parameters = || parts.clone().filter_map(|part| part.split_once('='));
+    let parameter = |name: &str| parameters().find(|(key, _)| *key == name).map(|(_, value)| value);
+    let Some(name) = parameter("as") else { return Some(("", MetaVersion::V1)) };
+    let version = match (parameter("g"), parameter("v")) {
+        (Some("meta.k8s.io"), Some("v1")) => MetaVersion::V1,
+        (Some("meta.k8s.io"), Some("v1beta1")) => MetaVersion::V1Beta1,
+        _ => return None,
+    };
+    matches!(name, "Table" | "PartialObjectMetadata" | "PartialObjectMetadataList").then_some((name, version))
 }

@@ -12,7 +12,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::super::status_object::StatusObject;
-use crate::object::SharedObject;
+use crate::{journal::UnitId, object::SharedObject};
 
 /// How long the rest of a paged list can be fetched.
 const SNAPSHOT_LIFE: Duration = Duration::from_mins(5);
@@ -20,8 +20,8 @@ const SNAPSHOT_LIFE: Duration = Duration::from_mins(5);
 /// Paged lists kept at a time; the oldest gives way.
 const SNAPSHOTS_MAX: usize = 64;
 
-/// A collection: the type, and a namespace or all of them.
-pub(super) type Collection = (String, Option<String>);
+/// A collection: the type, a namespace or all of them, one unit or all of them.
+pub(super) type Collection = (String, Option<String>, Option<UnitId>);
 
 /// The objects of one list, in order.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use super::{super::status_object::StatusObject, pages::Token};
 use crate::{
+    journal::UnitId,
     lister::selector::{FieldSelector, LabelSelector, Selector},
     object::{KeyRef, ResourceType, ResourceVersion},
 };
@@ -67,6 +68,10 @@ pub(super) struct ListQuery {
     pub(super) limit: Option<usize>,
     pub(super) continue_token: Option<Token>,
     pub(super) index: Option<(String, String)>,
+    /// One unit of a type that has several; ours.
+    pub(super) unit: Option<UnitId>,
+    /// What rows of a table carry; read where a table is asked for.
+    pub(super) include_object: String,
     pub(super) version: VersionQuery,
 }
 
@@ -85,6 +90,8 @@ impl ListQuery {
                 "continue" if !text.is_empty() => parsed.continue_token = Some(Token::parse(&text)?),
                 "resourceVersion" => version = text,
                 "resourceVersionMatch" => matching = text,
+                "includeObject" => parsed.include_object = text,
+                "unit" => parsed.unit = Some(parse_unit(&text)?),
                 "index" => index = Some(text),
                 "value" => value = Some(text),
                 "watch" if matches!(&*text, "true" | "True" | "TRUE" | "t" | "T" | "1") => {
@@ -114,6 +121,12 @@ fn parse_limit(text: &str) -> Result<Option<usize>, StatusObject> {
     let invalid = |_| StatusObject::bad_request(format!("limit: Invalid value: {text:?}: expected a whole number"));
     let limit: usize = if text.is_empty() { 0 } else { text.parse().map_err(invalid)? };
     Ok(Some(limit).filter(|limit| *limit > 0))
+}
+
+fn parse_unit(text: &str) -> Result<UnitId, StatusObject> {
+    let invalid =
+        |_| StatusObject::bad_request(format!("unit: Invalid value: {text:?}: expected a number of /v1/resources"));
+    text.parse().map(UnitId).map_err(invalid)
 }
 
 fn parse_version(version: &str, matching: &str) -> Result<VersionQuery, StatusObject> {

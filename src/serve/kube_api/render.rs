@@ -1,24 +1,94 @@
 //! Objects and lists as bodies. A list is made piece by piece while it is sent: its bytes never lie in memory whole.
 
-use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::{json, value::RawValue};
+use std::sync::Arc;
 
-use super::{form::Form, pages::Page};
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+
+use super::{
+    form::{Form, Include, MetaVersion},
+    pages::Page,
+    table::Table,
+};
 use crate::object::Object;
 
 /// A piece of a list is sent once it is this long.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Renders one object.
-pub(super) fn object(object: &Object, form: Form) -> Vec<u8> {
+/// How objects of one type are written.
+#[derive(Clone, Debug)]
+pub(super) enum Style {
+    /// As they are; their apiVersion and kind.
+    Whole(String, String),
+    /// `PartialObjectMetadata`.
+    Metadata(MetaVersion),
+    /// Rows, with ages as of a moment.
+    Table(Arc<Table>, MetaVersion, Include, Timestamp),
+}
+
+impl Style {
+    /// Puts a style together; `table` is made where one is asked for.
+    pub(super) fn new(form: Form, api_version: &str, kind: &str, table: impl FnOnce() -> Table) -> Self {
+        match form {
+            Form::Whole => Self::Whole(api_version.to_owned(), kind.to_owned()),
+            Form::Metadata(version) => Self::Metadata(version),
+            Form::Table(version, include) => Self::Table(Arc::new(table()), version, include, Timestamp::now()),
+        }
+    }
+
+    /// Writes what stands before the items of a list, up to and with the bracket.
+    fn head(&self, metadata: &Value) -> String {
+        match self {
+            Self::Whole(api_version, kind) => list_head(api_version, kind, metadata),
+            Self::Metadata(version) => list_head(version.api_version(), "PartialObjectMetadata", metadata),
+            Self::Table(table, version, ..) => {
+                let (version, columns) = (version.api_version(), Value::from(table.columns()));
+                format!(
+                    r#"{{"kind":"Table","apiVersion":"{version}","metadata":{metadata},"columnDefinitions":{columns},"rows":["#
+                )
+            }
+        }
+    }
+
+    fn push(&self, body: &mut Vec<u8>, object: &Object) {
+        match self {
+            Self::Whole(..) => body.extend_from_slice(&object.json()),
+            Self::Metadata(version) => push_metadata(body, object, *version),
+            Self::Table(table, version, include, now) => {
+                let (cells, conditions) = table.row(object, *now);
+                body.extend_from_slice(format!(r#"{{"cells":{cells}"#).as_bytes());
+                if let Some(conditions) = conditions {
+                    body.extend_from_slice(format!(r#","conditions":{conditions}"#).as_bytes());
+                }
+                body.extend_from_slice(br#","object":"#);
+                match include {
+                    Include::None => body.extend_from_slice(b"null"),
+                    Include::Metadata => push_metadata(body, object, *version),
+                    Include::Object => body.extend_from_slice(&object.json()),
+                }
+                body.push(b'}');
+            }
+        }
+    }
+}
+
+/// Renders one object: a table of one row, where a table is asked for.
+pub(super) fn object(object: &Object, style: &Style) -> Vec<u8> {
     let mut body = Vec::new();
-    push_object(&mut body, object, form);
+    if matches!(style, Style::Table(..)) {
+        body.extend_from_slice(style.head(&json!({"resourceVersion": object.resource_version()})).as_bytes());
+    }
+    style.push(&mut body, object);
+    if matches!(style, Style::Table(..)) {
+        body.extend_from_slice(b"]}");
+    }
     body
 }
 
 /// Renders a page, piece by piece.
-pub(super) fn list(page: Page, api_version: &str, kind: &str, form: Form) -> impl Iterator<Item = Bytes> + use<> {
+pub(super) fn list(page: Page, style: Style) -> impl Iterator<Item = Bytes> + use<> {
     let mut metadata = json!({"resourceVersion": page.resource_version});
     if let Some(token) = &page.next {
         metadata["continue"] = token.to_string().into();
@@ -26,12 +96,7 @@ pub(super) fn list(page: Page, api_version: &str, kind: &str, form: Form) -> imp
     if let Some(remaining) = page.remaining {
         metadata["remainingItemCount"] = remaining.into();
     }
-    let (api_version, kind) = match form {
-        Form::Whole => (api_version, kind),
-        Form::Metadata => ("meta.k8s.io/v1", "PartialObjectMetadata"),
-    };
-    let mut piece =
-        format!(r#"{{"kind":"{kind}List","apiVersion":"{api_version}","metadata":{metadata},"items":["#).into_bytes();
+    let mut piece = style.head(&metadata).into_bytes();
     let (first, mut at) = (page.range.start, page.range.start);
     let mut ended = false;
     std::iter::from_fn(move || {
@@ -47,22 +112,24 @@ pub(super) fn list(page: Page, api_version: &str, kind: &str, form: Form) -> imp
             if at > first {
                 piece.push(b',');
             }
-            push_object(&mut piece, &page.items[at], form);
+            style.push(&mut piece, &page.items[at]);
             at += 1;
         }
         Some(Bytes::from(std::mem::take(&mut piece)))
     })
 }
 
-fn push_object(body: &mut Vec<u8>, object: &Object, form: Form) {
-    match form {
-        Form::Whole => body.extend_from_slice(&object.json()),
-        Form::Metadata => {
-            body.extend_from_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#);
-            body.extend_from_slice(metadata(&object.json()).as_bytes());
-            body.push(b'}');
-        }
-    }
+fn list_head(api_version: &str, kind: &str, metadata: &Value) -> String {
+    format!(r#"{{"kind":"{kind}List","apiVersion":"{api_version}","metadata":{metadata},"items":["#)
+}
+
+fn push_metadata(body: &mut Vec<u8>, object: &Object, version: MetaVersion) {
+    let version = version.api_version();
+    body.extend_from_slice(
+        format!(r#"{{"kind":"PartialObjectMetadata","apiVersion":"{version}","metadata":"#).as_bytes(),
+    );
+    body.extend_from_slice(metadata(&object.json()).as_bytes());
+    body.push(b'}');
 }
 
 /// Returns the raw text of an object's `metadata`.

@@ -1,6 +1,9 @@
 use axum::http::{HeaderMap, HeaderValue, header};
 
-use super::{form::Form, query::*};
+use super::{
+    form::{Form, Include, MetaVersion},
+    query::*,
+};
 use crate::object::{KeyRef, ResourceVersion};
 
 #[test]
@@ -27,26 +30,36 @@ fn lists_are_in_the_order_of_the_server_s_keys() {
 
 #[test]
 fn the_first_acceptable_form_is_given() {
-    let form = |accept: &str| {
+    let form = |accept: &str, is_list| {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
-        Form::negotiate(&headers).ok()
+        Form::negotiate(&headers, is_list, "").ok()
     };
-    assert_eq!(Form::negotiate(&HeaderMap::new()).ok(), Some(Form::Whole));
-    for (accept, expected) in [
-        ("", Some(Form::Whole)),
-        ("*/*", Some(Form::Whole)),
-        ("application/json", Some(Form::Whole)),
-        ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Some(Form::Whole)),
-        ("application/vnd.kubernetes.protobuf, application/json", Some(Form::Whole)),
-        ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Some(Form::Metadata)),
-        ("application/json; as=PartialObjectMetadataList; g=meta.k8s.io; v=v1, application/json", Some(Form::Metadata)),
-        ("application/vnd.kubernetes.protobuf", None),
-        ("application/json;as=Table;v=v1;g=meta.k8s.io", None),
-        ("text/html", None),
+    assert_eq!(Form::negotiate(&HeaderMap::new(), true, "Some").ok(), Some(Form::Whole));
+    let whole = Some(Form::Whole);
+    let metadata = Some(Form::Metadata(MetaVersion::V1));
+    let table = Some(Form::Table(MetaVersion::V1, Include::Metadata));
+    for (accept, of_object, of_list) in [
+        ("", whole, whole),
+        ("*/*", whole, whole),
+        ("application/json", whole, whole),
+        ("application/vnd.kubernetes.protobuf, application/json", whole, whole),
+        ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", table, table),
+        ("application/json;as=Table;g=meta.k8s.io;v=v1", table, table),
+        ("application/json;as=Table;g=meta.k8s.io;v=v2,application/json", whole, whole),
+        ("application/json;as=Table;g=meta.k8s.io;v=v2", None, None),
+        ("application/json;as=Table", None, None),
+        ("application/json;as=Banana;g=meta.k8s.io;v=v1", None, None),
+        ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json", metadata, None),
+        ("application/json; as=PartialObjectMetadataList; g=meta.k8s.io; v=v1, application/json", None, metadata),
+        ("application/vnd.kubernetes.protobuf", None, None),
+        ("text/html", None, None),
     ] {
-        assert_eq!(form(accept), expected, "{accept}");
+        assert_eq!(form(accept, false), of_object, "an object: {accept}");
+        assert_eq!(form(accept, true), of_list, "a list: {accept}");
     }
+    let old = "application/json;as=Table;g=meta.k8s.io;v=v1beta1";
+    assert_eq!(form(old, true), Some(Form::Table(MetaVersion::V1Beta1, Include::Metadata)));
 }
 
 #[test]

@@ -1,41 +1,78 @@
 //! Discovery, version and health.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use super::{
     super::{store::Store, types::TypeInfo},
     request::Call,
 };
+use crate::object::ResourceType;
 
-const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// What a type can do whose definition was deleted.
+const VERBS_OF_TERMINATING: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
+
+/// What is served and cannot be listed: group, kind, plural.
+const CREATE_ONLY: [(&str, &str, &str); 4] = [
+    ("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
+    ("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews"),
+    ("authentication.k8s.io", "TokenReview", "tokenreviews"),
+];
+
+/// One type as discovery tells of it.
+struct Served {
+    info: Arc<TypeInfo>,
+    verbs: &'static [&'static str],
+}
+
+/// Returns what discovery tells of.
+fn served(store: &Store) -> Vec<Served> {
+    let of_store = store.types().map(|(id, info)| {
+        let verbs = if store.is_terminating(id) { &VERBS_OF_TERMINATING[..] } else { info.verbs() };
+        Served { info: Arc::clone(info), verbs }
+    });
+    let reviews = CREATE_ONLY.iter().map(|(group, kind, plural)| {
+        let text = |text: &str| text.to_owned();
+        let (group, version, kind, plural) = (text(group), text("v1"), text(kind), text(plural));
+        let resource = ResourceType { group, version, kind, plural, namespaced: false };
+        let (list_kind, singular) = (String::new(), resource.kind.to_lowercase());
+        let short_names = Vec::new();
+        let info = Arc::new(TypeInfo { resource, list_kind, singular, short_names, typed: true, status: false });
+        Served { info, verbs: &["create"] }
+    });
+    of_store.chain(reviews).collect()
+}
 
 /// Answers a discovery path; `None` if it is none.
 pub(super) fn answer(store: &Store, call: &Call) -> Option<Value> {
+    let served = &served(store)[..];
     let segments: Vec<&str> = call.path.split('/').filter(|segment| !segment.is_empty()).collect();
     let aggregated = is_aggregated(call);
     match segments[..] {
-        ["api"] if aggregated => Some(aggregate(store, call, true)),
-        ["apis"] if aggregated => Some(aggregate(store, call, false)),
+        ["api"] if aggregated => Some(aggregate(served, call, true)),
+        ["apis"] if aggregated => Some(aggregate(served, call, false)),
         ["api"] => Some(json!({
             "kind": "APIVersions", "versions": ["v1"],
             "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1"}],
         })),
         ["apis"] => {
-            let groups: Vec<_> = groups(store).into_iter().filter(|group| !group.is_empty()).collect();
-            let groups: Vec<_> = groups.iter().map(|group| group_document(store, group)).collect();
+            let groups: Vec<_> = groups(served).into_iter().filter(|group| !group.is_empty()).collect();
+            let groups: Vec<_> = groups.iter().map(|group| group_document(served, group)).collect();
             Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }
-        ["api", version] => resources(store, "", version),
-        ["apis", group, version] => resources(store, group, version),
-        ["apis", group] if groups(store).iter().any(|found| found == group) => {
-            let mut document = group_document(store, group);
+        ["api", version] => resources(served, "", version),
+        ["apis", group, version] => resources(served, group, version),
+        ["apis", group] if groups(served).iter().any(|found| found == group) => {
+            let mut document = group_document(served, group);
             document["kind"] = json!("APIGroup");
             document["apiVersion"] = json!("v1");
             Some(document)
         }
-        ["openapi", "v3"] => Some(openapi_index(store)),
-        ["openapi", "v3", "api", version] => openapi(store, "", version),
-        ["openapi", "v3", "apis", group, version] => openapi(store, group, version),
+        ["openapi", "v3"] => Some(openapi_index(served)),
+        ["openapi", "v3", "api", version] => openapi(served, "", version),
+        ["openapi", "v3", "apis", group, version] => openapi(served, group, version),
         ["version"] => Some(json!({
             "major": "1", "minor": "36", "gitVersion": "v1.36.0-simulator", "gitCommit": "", "gitTreeState": "clean",
             "buildDate": "2026-01-01T00:00:00Z", "goVersion": "none", "compiler": "rustc", "platform": "simulator",
@@ -58,9 +95,9 @@ pub(super) fn aggregated_version(call: &Call) -> &'static str {
     }
 }
 
-fn groups(store: &Store) -> Vec<String> {
+fn groups(served: &[Served]) -> Vec<String> {
     let mut groups = Vec::new();
-    for (_, info) in store.types() {
+    for Served { info, .. } in served {
         if !groups.contains(&info.resource.group) {
             groups.push(info.resource.group.clone());
         }
@@ -68,9 +105,9 @@ fn groups(store: &Store) -> Vec<String> {
     groups
 }
 
-fn versions<'a>(store: &'a Store, group: &str) -> Vec<&'a str> {
+fn versions<'a>(served: &'a [Served], group: &str) -> Vec<&'a str> {
     let mut versions = Vec::new();
-    for (_, info) in store.types() {
+    for Served { info, .. } in served {
         if info.resource.group == group && !versions.contains(&info.resource.version.as_str()) {
             versions.push(info.resource.version.as_str());
         }
@@ -78,28 +115,28 @@ fn versions<'a>(store: &'a Store, group: &str) -> Vec<&'a str> {
     versions
 }
 
-fn group_document(store: &Store, group: &str) -> Value {
-    let versions: Vec<_> = versions(store, group)
+fn group_document(served: &[Served], group: &str) -> Value {
+    let versions: Vec<_> = versions(served, group)
         .into_iter()
         .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
         .collect();
     json!({"name": group, "preferredVersion": versions.first(), "versions": versions})
 }
 
-fn of_version<'a>(store: &'a Store, group: &str, version: &str) -> Vec<&'a TypeInfo> {
-    let infos = store.types().map(|(_, info)| &**info);
-    infos.filter(|info| info.resource.group == group && info.resource.version == version).collect()
+fn of_version<'a>(served: &'a [Served], group: &str, version: &str) -> Vec<&'a Served> {
+    let of_version = |of: &&Served| of.info.resource.group == group && of.info.resource.version == version;
+    served.iter().filter(of_version).collect()
 }
 
-fn resources(store: &Store, group: &str, version: &str) -> Option<Value> {
-    let infos = of_version(store, group, version);
-    let group_version = infos.first()?.resource.api_version();
+fn resources(served: &[Served], group: &str, version: &str) -> Option<Value> {
+    let infos = of_version(served, group, version);
+    let group_version = infos.first()?.info.resource.api_version();
     let mut resources = Vec::new();
-    for info in infos {
+    for Served { info, verbs } in infos {
         let resource = &info.resource;
         resources.push(json!({
             "name": resource.plural, "singularName": info.singular, "namespaced": resource.namespaced,
-            "kind": resource.kind, "verbs": VERBS, "shortNames": info.short_names,
+            "kind": resource.kind, "verbs": verbs, "shortNames": info.short_names,
         }));
         if info.status {
             resources.push(json!({
@@ -113,14 +150,14 @@ fn resources(store: &Store, group: &str, version: &str) -> Option<Value> {
     }))
 }
 
-fn aggregate(store: &Store, call: &Call, core: bool) -> Value {
-    let groups = groups(store).into_iter().filter(|group| group.is_empty() == core);
+fn aggregate(served: &[Served], call: &Call, core: bool) -> Value {
+    let groups = groups(served).into_iter().filter(|group| group.is_empty() == core);
     let items: Vec<_> = groups
         .map(|group| {
-            let versions: Vec<_> = versions(store, &group)
+            let versions: Vec<_> = versions(served, &group)
                 .into_iter()
                 .map(|version| {
-                    let resources: Vec<_> = of_version(store, &group, version).into_iter().map(aggregated).collect();
+                    let resources: Vec<_> = of_version(served, &group, version).into_iter().map(aggregated).collect();
                     json!({"version": version, "freshness": "Current", "resources": resources})
                 })
                 .collect();
@@ -132,13 +169,13 @@ fn aggregate(store: &Store, call: &Call, core: bool) -> Value {
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": version, "metadata": {}, "items": items})
 }
 
-fn aggregated(info: &TypeInfo) -> Value {
+fn aggregated(Served { info, verbs }: &Served) -> Value {
     let resource = &info.resource;
     let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
     let scope = if resource.namespaced { "Namespaced" } else { "Cluster" };
     let mut document = json!({
         "resource": resource.plural, "responseKind": kind, "scope": scope, "singularResource": info.singular,
-        "verbs": VERBS, "shortNames": info.short_names,
+        "verbs": verbs, "shortNames": info.short_names,
     });
     if info.status {
         document["subresources"] =
@@ -148,9 +185,9 @@ fn aggregated(info: &TypeInfo) -> Value {
 }
 
 /// Lists the `OpenAPI` documents, one a group and version.
-fn openapi_index(store: &Store) -> Value {
+fn openapi_index(served: &[Served]) -> Value {
     let mut paths = Map::new();
-    for (_, info) in store.types() {
+    for Served { info, .. } in served {
         let version = &info.resource.version;
         let path = match info.resource.group.as_str() {
             "" => format!("api/{version}"),
@@ -163,12 +200,12 @@ fn openapi_index(store: &Store) -> Value {
 }
 
 /// An `OpenAPI` document without schemas: it says that the server validates fields, so that kubectl does not try to.
-fn openapi(store: &Store, group: &str, version: &str) -> Option<Value> {
-    let infos = of_version(store, group, version);
+fn openapi(served: &[Served], group: &str, version: &str) -> Option<Value> {
+    let infos = of_version(served, group, version);
     infos.first()?;
     let paths: Map<String, Value> = infos
         .into_iter()
-        .map(|info| {
+        .map(|Served { info, .. }| {
             let resource = &info.resource;
             let path = format!("{}/{{name}}", resource.path(Some("{namespace}")));
             let parameters = json!([{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}]);

@@ -105,6 +105,20 @@ impl Call {
         }
     }
 
+    /// Returns what RBAC calls this request.
+    pub(super) fn right(&self, resource: &Resource) -> &'static str {
+        match (&self.method, resource.name.is_some()) {
+            (&Method::GET, _) if self.flag("watch") => "watch",
+            (&Method::GET, true) => "get",
+            (&Method::GET, false) => "list",
+            (&Method::POST, _) => "create",
+            (&Method::PUT, _) => "update",
+            (&Method::PATCH, _) => "patch",
+            (&Method::DELETE, false) => "deletecollection",
+            _ => "delete",
+        }
+    }
+
     /// Returns the shape that `Accept` asks for.
     pub(super) fn shape(&self) -> Shape {
         if self.accept.contains("as=PartialObjectMetadata") { Shape::Metadata } else { Shape::Whole }

@@ -12,10 +12,11 @@ use super::{
     super::{
         error::ApiError,
         faults::{Fault, Verb},
+        rights::Attempt,
         selector::Selector,
         shared::now,
         store::{Deletion, ListQuery, Part, PatchKind, Preconditions, Stored, TypeId, WriteContext},
-        types::TypeInfo,
+        types::{TypeInfo, is_builtin_group},
     },
     Line, Shared,
     body::{Batch, Body, cut, full},
@@ -80,12 +81,13 @@ async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let Target::Resource(resource) = &call.target else { return other(shared, call) };
     if resource.group == "authorization.k8s.io" && call.method == Method::POST {
-        return review(resource, &read_body(request).await?);
+        return review(shared, resource, &read_body(request).await?);
     }
+    check_rights(shared, call, resource)?;
     let (id, info) = {
         let store = shared.store.lock();
         let found = store.find(&resource.group, &resource.version, &resource.plural);
-        let id = found.ok_or_else(ApiError::no_such_path)?;
+        let id = found.ok_or_else(|| unserved(&resource.group))?;
         (id, Arc::clone(store.info(id)))
     };
     if resource.namespace.is_some() && !info.resource.namespaced {
@@ -123,13 +125,11 @@ fn other(shared: &Shared, call: &Call) -> Result<Response<Body>, ApiError> {
     let path = call.path.trim_end_matches('/');
     if ["/readyz", "/livez", "/healthz"].iter().any(|health| path == *health || path.starts_with(&format!("{health}/")))
     {
-        let mut batch = Batch::default();
-        batch.push(Bytes::from_static(b"ok"));
-        let mut response = response(StatusCode::OK, full(batch));
-        response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain"));
-        return Ok(response);
+        return Ok(plain(StatusCode::OK, "ok"));
     }
-    let document = discovery::answer(&shared.store.lock(), call).ok_or_else(ApiError::no_such_path)?;
+    let group = path.strip_prefix("/apis/").map_or("-", |rest| rest.split('/').next().unwrap_or_default());
+    let group = if path.starts_with("/api/") { "" } else { group };
+    let document = discovery::answer(&shared.store.lock(), call).ok_or_else(|| unserved(group))?;
     let mut response = json_response(StatusCode::OK, &document);
     if discovery::is_aggregated(call) {
         let version = discovery::aggregated_version(call);
@@ -141,14 +141,51 @@ fn other(shared: &Shared, call: &Call) -> Result<Response<Body>, ApiError> {
     Ok(response)
 }
 
-/// Answers what a client asks about its own rights: everything is allowed.
-fn review(resource: &Resource, body: &Bytes) -> Result<Response<Body>, ApiError> {
+/// What a path is answered with that nobody serves.
+fn unserved(group: &str) -> ApiError {
+    if is_builtin_group(group) { ApiError::no_such_path() } else { ApiError::no_such_page() }
+}
+
+/// Rights are looked at before it is known whether the type exists, as on a real server.
+fn check_rights(shared: &Shared, call: &Call, resource: &Resource) -> Result<(), ApiError> {
+    let verb = call.right(resource);
+    let namespace = resource.namespace.as_deref().unwrap_or_default();
+    if shared.faults.allows(Attempt { verb, group: &resource.group, plural: &resource.plural, namespace }) {
+        return Ok(());
+    }
+    let place = if namespace.is_empty() {
+        "at the cluster scope".to_owned()
+    } else {
+        format!("in the namespace \"{namespace}\"")
+    };
+    let whole = match &resource.subresource {
+        Some(subresource) => format!("{}/{subresource}", resource.plural),
+        None => resource.plural.clone(),
+    };
+    let name = resource.name.as_deref().unwrap_or_default();
+    Err(ApiError::forbidden(&resource.group, &whole, name, verb, &place))
+}
+
+/// Answers what a client asks about its own rights.
+fn review(shared: &Shared, resource: &Resource, body: &Bytes) -> Result<Response<Body>, ApiError> {
     let mut review = parse(body)?;
     let status = match resource.plural.as_str() {
-        "selfsubjectaccessreviews" | "subjectaccessreviews" => json!({"allowed": true}),
+        "selfsubjectaccessreviews" | "subjectaccessreviews" => {
+            let asked = &review["spec"]["resourceAttributes"];
+            let text = |field: &str| asked[field].as_str().unwrap_or_default();
+            let attempt = Attempt {
+                verb: text("verb"),
+                group: text("group"),
+                plural: text("resource"),
+                namespace: text("namespace"),
+            };
+            json!({"allowed": asked.is_null() || shared.faults.allows(attempt)})
+        }
+        // rules only grant: what is forbidden here cannot be said
         "selfsubjectrulesreviews" => json!({
             "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}], "incomplete": false,
+            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+            "incomplete": shared.faults.is_restricted(),
         }),
         _ => return Err(ApiError::no_such_path()),
     };
@@ -255,6 +292,8 @@ fn preconditions(body: &Bytes) -> Result<Preconditions, ApiError> {
 
 fn deleted(info: &TypeInfo, deletion: &Deletion) -> Response<Body> {
     match deletion {
+        // content goes before them: what is answered is the mark
+        Deletion::Done(object) if info.is_lifecycle() => object_response(StatusCode::OK, object, Shape::Whole),
         Deletion::Waiting(object) => object_response(StatusCode::OK, object, Shape::Whole),
         Deletion::Done(object) => {
             let details = json!({
@@ -289,6 +328,9 @@ fn wrong_list(fault: &Fault) -> Response<Body> {
 }
 
 fn refusal(error: &ApiError) -> Response<Body> {
+    if error.code == 404 && error.reason.is_empty() {
+        return plain(StatusCode::NOT_FOUND, &format!("{}\n", error.message));
+    }
     let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = json_response(code, &error.status());
     if let Some(seconds) = error.retry_after {
@@ -305,6 +347,15 @@ fn object_response(code: StatusCode, object: &Stored, shape: Shape) -> Response<
     }
     batch.push(Bytes::from_static(b"\n"));
     response(code, full(batch))
+}
+
+fn plain(code: StatusCode, text: &str) -> Response<Body> {
+    let mut batch = Batch::default();
+    batch.push(text.to_owned());
+    let mut response = response(code, full(batch));
+    let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
 }
 
 fn json_response(code: StatusCode, document: &Value) -> Response<Body> {

@@ -1,4 +1,4 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -212,40 +212,123 @@ fn history_is_bounded_by_count_and_bytes() {
     assert!(store.check_watch(id, store.version()).is_ok());
 }
 
-#[test]
-fn definitions_add_and_remove_types() {
-    let mut fixture = fixture("customresourcedefinitions.apiextensions.k8s.io");
-    let definition = json!({
+/// The kinds of the changes after `version`, with what `of` makes of each state.
+fn told<T>(store: &Store, id: TypeId, version: u64, of: impl Fn(&Value) -> T) -> Vec<(ChangeKind, T)> {
+    let mut changes = Vec::new();
+    store.read(id, version, 100, &mut changes).unwrap();
+    changes.iter().map(|change| (change.kind, of(&change.new.value()))).collect()
+}
+
+fn book_definition() -> Value {
+    json!({
         "metadata": {"name": "books.shop.io"},
         "spec": {"group": "shop.io", "scope": "Namespaced", "names": {"kind": "Book", "plural": "books"},
                  "versions": [{"name": "v1", "served": true, "storage": true}]},
-    });
-    let created = fixture.store.create(fixture.id, "", definition, &context(Part::Main)).unwrap();
-    assert_eq!(created.value()["status"]["conditions"][1]["type"], "Established");
-    let books = fixture.store.find("shop.io", "v1", "books").unwrap();
-    let book = json!({"spec": {"z": 1, "a": 2}, "metadata": {"name": "b", "annotations": {"n": "1"}}});
-    let book = fixture.store.create(books, "default", book, &context(Part::Main)).unwrap();
-    let text = String::from_utf8(book.json().to_vec()).unwrap();
-    assert!(text.starts_with(r#"{"apiVersion":"shop.io/v1","kind":"Book","metadata":{"annotations":"#), "{text}");
-    let key = ObjectKey::new("", "books.shop.io");
-    fixture.store.delete(fixture.id, &key, &Preconditions::default(), &context(Part::Main)).unwrap();
-    assert!(fixture.store.find_name("books.shop.io").is_none());
-    assert!(fixture.store.is_removed(books));
-    let mut changes = Vec::new();
-    fixture.store.read(books, 0, 10, &mut changes).unwrap();
-    assert_eq!(changes.last().unwrap().kind, ChangeKind::Deleted);
+    })
 }
 
 #[test]
-fn a_namespace_takes_its_objects_with_it() {
+fn definitions_add_and_remove_types_in_the_steps_of_a_real_server() {
+    let Fixture { mut store, id } = fixture("customresourcedefinitions.apiextensions.k8s.io");
+    let before = store.version();
+    let created = store.create(id, "", book_definition(), &context(Part::Main)).unwrap().value();
+    assert_eq!(created["status"]["conditions"], Value::Null);
+    let conditions = |definition: &Value| {
+        let conditions = definition["status"]["conditions"].as_array().into_iter().flatten();
+        let text = |condition: &Value, name: &str| condition[name].as_str().unwrap().to_owned();
+        conditions.map(|condition| text(condition, "reason") + "=" + &text(condition, "status")).collect::<Vec<_>>()
+    };
+    let text = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let expected = [
+        (ChangeKind::Added, text(&[])),
+        (ChangeKind::Modified, text(&["NoConflicts=True", "Installing=False"])),
+        (ChangeKind::Modified, text(&["NoConflicts=True", "InitialNamesAccepted=True"])),
+    ];
+    assert_eq!(told(&store, id, before, conditions), expected);
+
+    let books = store.find("shop.io", "v1", "books").unwrap();
+    let book = json!({"spec": {"z": 1, "a": 2}, "metadata": {"name": "b", "annotations": {"n": "1"}}});
+    let book = store.create(books, "default", book, &context(Part::Main)).unwrap();
+    let shown = String::from_utf8(book.json().to_vec()).unwrap();
+    assert!(shown.starts_with(r#"{"apiVersion":"shop.io/v1","kind":"Book","metadata":{"annotations":"#), "{shown}");
+
+    let before = store.version();
+    let key = ObjectKey::new("", "books.shop.io");
+    let gone = store.delete(id, &key, &Preconditions::default(), &context(Part::Main)).unwrap();
+    assert!(matches!(&gone, Deletion::Done(last) if last.value()["metadata"]["deletionTimestamp"] == NOW));
+    assert!(store.find_name("books.shop.io").is_none() && store.is_removed(books));
+    let last = |definition: &Value| conditions(definition).pop().unwrap();
+    let expected = [
+        (ChangeKind::Modified, "InstanceDeletionPending=True".to_owned()),
+        (ChangeKind::Modified, "InstanceDeletionInProgress=True".to_owned()),
+        (ChangeKind::Deleted, "InstanceDeletionInProgress=True".to_owned()),
+    ];
+    assert_eq!(told(&store, id, before, last), expected);
+    assert_eq!(told(&store, books, before, |_| ()), [(ChangeKind::Deleted, ())]);
+    let mut changes = Vec::new();
+    store.read(books, before, 1, &mut changes).unwrap();
+    assert!(changes[0].version < store.version(), "its objects go before the definition does");
+
+    store.create(id, "", book_definition(), &context(Part::Main)).unwrap();
+    let again = store.find_name("books.shop.io").unwrap();
+    assert!(again != books && store.len(again) == 0);
+    assert_eq!(store.check_watch(again, before).unwrap_err().code, 410, "versions of the type before are of no use");
+}
+
+#[test]
+fn finalizers_of_its_objects_hold_a_definition() {
+    let Fixture { mut store, id } = fixture("customresourcedefinitions.apiextensions.k8s.io");
+    store.create(id, "", book_definition(), &context(Part::Main)).unwrap();
+    let books = store.find_name("books.shop.io").unwrap();
+    let book = json!({"metadata": {"name": "b", "finalizers": ["shop.io/lent"]}});
+    store.create(books, "default", book, &context(Part::Main)).unwrap();
+    let key = ObjectKey::new("", "books.shop.io");
+    let deletion = store.delete(id, &key, &Preconditions::default(), &context(Part::Main)).unwrap();
+    assert!(matches!(deletion, Deletion::Waiting(_)) && store.is_terminating(books));
+    let refused = store.create(books, "default", json!({"metadata": {"name": "c"}}), &context(Part::Main)).unwrap_err();
+    assert_eq!(refused.code, 405);
+    let released = json!({"metadata": {"finalizers": null}});
+    let book = ObjectKey::new("default", "b");
+    store.patch(books, &book, released, PatchKind::Merge, &context(Part::Main)).unwrap();
+    assert!(store.is_removed(books) && store.get(id, &key).is_none());
+}
+
+#[test]
+fn a_namespace_takes_its_objects_with_it_and_goes_last() {
     let mut fixture = fixture("pods");
     fixture.create("a", &json!({}));
-    let namespaces = fixture.store.find_name("namespaces").unwrap();
+    let Fixture { mut store, id } = fixture;
+    let namespaces = store.find_name("namespaces").unwrap();
     let object = json!({"metadata": {"name": "default"}});
-    fixture.store.create(namespaces, "", object, &context(Part::Main)).unwrap();
+    store.create(namespaces, "", object.clone(), &context(Part::Main)).unwrap();
+    let held = json!({"metadata": {"name": "held", "finalizers": ["x/y"]}});
+    store.create(id, "default", held, &context(Part::Main)).unwrap();
+    let before = store.version();
     let key = ObjectKey::new("", "default");
-    fixture.store.delete(namespaces, &key, &Preconditions::default(), &context(Part::Main)).unwrap();
-    assert_eq!(fixture.store.len(fixture.id), 0);
+    store.delete(namespaces, &key, &Preconditions::default(), &context(Part::Main)).unwrap();
+    assert_eq!(store.len(id), 1);
+    let refused = store.create(id, "default", json!({"metadata": {"name": "b"}}), &context(Part::Main)).unwrap_err();
+    assert_eq!(refused.details.unwrap()["causes"][0]["reason"], "NamespaceTerminating");
+    let pod = ObjectKey::new("default", "held");
+    store.patch(id, &pod, json!({"metadata": {"finalizers": null}}), PatchKind::Merge, &context(Part::Main)).unwrap();
+    let phase = |namespace: &Value| namespace["status"]["phase"].as_str().unwrap().to_owned();
+    let expected = [(ChangeKind::Modified, "Terminating".to_owned()), (ChangeKind::Deleted, "Terminating".to_owned())];
+    assert_eq!(told(&store, namespaces, before, phase), expected);
+    let kinds: Vec<_> = told(&store, id, before, |_| ()).into_iter().map(|(kind, ())| kind).collect();
+    assert_eq!(kinds, [ChangeKind::Deleted, ChangeKind::Modified, ChangeKind::Deleted]);
+    store.create(namespaces, "", object, &context(Part::Main)).unwrap();
+    store.create(id, "default", json!({"metadata": {"name": "b"}}), &context(Part::Main)).unwrap();
+}
+
+#[test]
+fn a_namespace_keeps_its_name_as_a_label_whatever_is_written() {
+    let Fixture { mut store, id } = fixture("namespaces");
+    let key = ObjectKey::new("", "a");
+    let object = |labels: Value| json!({"metadata": {"name": "a", "labels": labels}});
+    store.create(id, "", object(json!({"team": "x"})), &context(Part::Whole)).unwrap();
+    let updated = store.update(id, &key, object(json!({"team": "y"})), &context(Part::Whole)).unwrap().value();
+    assert_eq!(updated["metadata"]["labels"], json!({"team": "y", "kubernetes.io/metadata.name": "a"}));
+    assert_eq!(updated["status"]["phase"], "Active");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{error::ApiError, types::TypeInfo},
-    ChangeKind, RawObject, Store, Stored, TypeId, fields,
+    ChangeKind, RawObject, Store, Stored, TypeId, fields, lifecycle,
 };
 use crate::object::ObjectKey;
 
@@ -71,6 +71,7 @@ impl Store {
         let info = Arc::clone(self.info(id));
         check_envelope(&info, namespace, &object)?;
         let metadata = metadata_mut(&mut object)?;
+        self.check_is_open(id, namespace, text(metadata, "name").unwrap_or_default())?;
         if text(metadata, "resourceVersion").is_some_and(|version| !version.is_empty()) {
             return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
         }
@@ -111,7 +112,7 @@ impl Store {
         }
         metadata.remove("deletionTimestamp");
         let managed = metadata.contains_key("managedFields") && context.part == Part::Whole;
-        if has_generation(&object) {
+        if has_generation(&info, &object) {
             metadata_mut(&mut object)?.insert("generation".to_owned(), json!(1));
         }
         set_defaults(&info, &mut object, context);
@@ -119,7 +120,11 @@ impl Store {
             metadata_mut(&mut object)?.remove("managedFields");
             fields::note(&info, None, &mut object, context.manager, false, context.time);
         }
-        Ok(self.put(id, &info, ChangeKind::Added, None, &object))
+        let created = self.put(id, &info, ChangeKind::Added, &object);
+        if info.is_definition() {
+            self.establish(id, &info, object, context);
+        }
+        Ok(created)
     }
 
     /// Replaces an object. 409 if the object names a version other than the present one.
@@ -166,7 +171,7 @@ impl Store {
 
     /// Deletes an object, or marks it where finalizers hold it.
     ///
-    /// With a namespace go the objects in it, with a definition its type: what controllers do elsewhere.
+    /// With a namespace go the objects in it, with a definition its objects and its type: what controllers do elsewhere.
     pub fn delete(
         &mut self,
         id: TypeId,
@@ -186,19 +191,32 @@ impl Store {
                 return Err(ApiError::conflict(&info, name, &why));
             }
         }
+        let deletion = self.delete_present(id, &info, &present, context)?;
+        let gone = self.settle().into_iter().find(|gone| gone.key() == key && info.is_lifecycle());
+        Ok(gone.map_or(deletion, Deletion::Done))
+    }
+
+    /// Deletes or marks an object that is there.
+    pub(super) fn delete_present(
+        &mut self,
+        id: TypeId,
+        info: &Arc<TypeInfo>,
+        present: &Arc<Stored>,
+        context: &WriteContext<'_>,
+    ) -> Result<Deletion, ApiError> {
+        let mut object = present.value();
+        if info.is_lifecycle() {
+            return Ok(self.terminate(id, info, present, context));
+        }
         if !has_finalizers(&object) {
-            return Ok(Deletion::Done(self.finish_deletion(id, &info, &present, None)));
+            let gone = self.remove(id, present.key(), None).expect("the caller has just seen the object");
+            return Ok(Deletion::Done(gone));
         }
-        let metadata = metadata_mut(&mut object)?;
-        if metadata.contains_key("deletionTimestamp") {
-            return Ok(Deletion::Waiting(present));
+        if object.pointer("/metadata/deletionTimestamp").is_some() {
+            return Ok(Deletion::Waiting(Arc::clone(present)));
         }
-        metadata.insert("deletionTimestamp".to_owned(), json!(context.time));
-        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
-        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
-            metadata.insert("generation".to_owned(), json!(generation + 1));
-        }
-        Ok(Deletion::Waiting(self.put(id, &info, ChangeKind::Modified, None, &object)))
+        mark_deleted(&mut object, context)?;
+        Ok(Deletion::Waiting(self.put(id, info, ChangeKind::Modified, &object)))
     }
 
     fn replace(
@@ -213,7 +231,8 @@ impl Store {
         let key = present.key().as_ref();
         check_same(info, &old, &mut object, key.name)?;
         confine(info, &old, &mut object, context.part);
-        let spec_changed = has_generation(&old) && without_status(&old) != without_status(&object);
+        keep_defaults(info, &old, &mut object);
+        let spec_changed = has_generation(info, &old) && without_status(&old) != without_status(&object);
         let metadata = metadata_mut(&mut object)?;
         for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
             match old["metadata"].get(field) {
@@ -240,53 +259,36 @@ impl Store {
         }
         let status = context.part == Part::Status;
         fields::note(info, Some(&old), &mut object, context.manager, status, context.time);
-        if old["metadata"].get("deletionTimestamp").is_some() && !has_finalizers(&object) {
+        let is_marked = old["metadata"].get("deletionTimestamp").is_some();
+        if is_marked && !has_finalizers(&object) && !info.is_lifecycle() {
             let last = RawObject::of_value(info, &object);
-            return Ok(self.finish_deletion(id, info, present, last));
+            let gone = self.remove(id, present.key(), last).expect("the caller has just seen the object");
+            self.settle();
+            return Ok(gone);
         }
-        Ok(self.put(id, info, ChangeKind::Modified, Some(&old), &object))
+        let stored = self.put(id, info, ChangeKind::Modified, &object);
+        if info.is_definition() {
+            self.follow_definition(&old, &object);
+        }
+        self.settle();
+        Ok(stored)
     }
 
-    fn put(
-        &mut self,
-        id: TypeId,
-        info: &Arc<TypeInfo>,
-        kind: ChangeKind,
-        old: Option<&Value>,
-        object: &Value,
-    ) -> Arc<Stored> {
+    pub(super) fn put(&mut self, id: TypeId, info: &Arc<TypeInfo>, kind: ChangeKind, object: &Value) -> Arc<Stored> {
         let raw = RawObject::of_value(info, object).expect("a checked object has metadata");
-        let stored = self.commit(id, kind, raw);
-        if info.is_definition() {
-            self.follow_definition(old.or(Some(object)), Some(object));
-        }
-        stored
+        self.commit(id, kind, raw)
     }
+}
 
-    fn finish_deletion(
-        &mut self,
-        id: TypeId,
-        info: &Arc<TypeInfo>,
-        present: &Arc<Stored>,
-        last: Option<RawObject>,
-    ) -> Arc<Stored> {
-        let gone = self.remove(id, present.key(), last).expect("the caller has just seen the object");
-        if info.is_definition() {
-            self.follow_definition(Some(&gone.value()), None);
-        }
-        if info.is_namespace() {
-            let namespace = present.key().as_ref().name;
-            let within = |(at, entry): (usize, &super::TypeEntry)| {
-                let keys = entry.objects.keys().filter(|key| key.as_ref().namespace == namespace);
-                keys.map(|key| (TypeId(at), key.clone())).collect::<Vec<_>>()
-            };
-            let inside: Vec<_> = self.types.iter().enumerate().flat_map(within).collect();
-            for (id, key) in inside {
-                self.remove(id, &key, None);
-            }
-        }
-        gone
+/// Marks an object that finalizers hold.
+fn mark_deleted(object: &mut Value, context: &WriteContext<'_>) -> Result<(), ApiError> {
+    let metadata = metadata_mut(object)?;
+    metadata.insert("deletionTimestamp".to_owned(), json!(context.time));
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+    if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+        metadata.insert("generation".to_owned(), json!(generation + 1));
     }
+    Ok(())
 }
 
 fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
@@ -368,8 +370,9 @@ fn without_status(object: &Value) -> Vec<(&String, &Value)> {
     members.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind")).collect()
 }
 
-fn has_generation(object: &Value) -> bool {
-    object.get("spec").is_some()
+/// Custom resources have one whatever they contain.
+fn has_generation(info: &TypeInfo, object: &Value) -> bool {
+    !info.typed || object.get("spec").is_some()
 }
 
 fn has_finalizers(object: &Value) -> bool {
@@ -387,23 +390,35 @@ fn set_defaults(info: &TypeInfo, object: &mut Value, context: &WriteContext<'_>)
         "Namespace" if info.typed => {
             object["spec"] = json!({"finalizers": ["kubernetes"]});
             object["status"] = json!({"phase": "Active"});
-            let name = object["metadata"]["name"].clone();
-            if !object["metadata"]["labels"].is_object() {
-                object["metadata"]["labels"] = json!({});
-            }
-            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+            label_with_name(object);
         }
-        "CustomResourceDefinition" if info.typed => {
-            let condition = |kind: &str, reason: &str| json!({"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": context.time});
-            let stored = TypeInfo::of_definition(object).map(|defined| defined.resource.version);
-            object["status"] = json!({
-                "conditions": [condition("NamesAccepted", "NoConflicts"), condition("Established", "InitialNamesAccepted")],
-                "acceptedNames": object["spec"]["names"], "storedVersions": stored.into_iter().collect::<Vec<_>>(),
-            });
-        }
+        "CustomResourceDefinition" if info.typed => object["status"] = lifecycle::unaccepted(object),
         _ if info.typed && info.status && absent => object["status"] = json!({}),
         _ => {}
     }
+}
+
+/// Puts back what the server never lets go of in namespaces and definitions.
+fn keep_defaults(info: &TypeInfo, old: &Value, object: &mut Value) {
+    if !info.is_lifecycle() {
+        return;
+    }
+    for name in ["spec", "status"] {
+        if object.get(name).is_none() {
+            object[name] = old[name].clone();
+        }
+    }
+    if info.is_namespace() {
+        label_with_name(object);
+    }
+}
+
+fn label_with_name(namespace: &mut Value) {
+    let name = namespace["metadata"]["name"].clone();
+    if !namespace["metadata"]["labels"].is_object() {
+        namespace["metadata"]["labels"] = json!({});
+    }
+    namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
 }
 
 /// RFC 7386.

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Deployment, template::Fill};
+use super::{
+    Controller, Deployment,
+    template::{Fill, address},
+};
 
 pub(super) fn node(number: usize, time: &str) -> Value {
     let condition = |kind: &str, status: &str, reason: &str| {
@@ -51,9 +54,11 @@ pub(super) fn configmap(deployment: &Deployment, revision: usize) -> Value {
     })
 }
 
-pub(super) fn service(deployment: &Deployment, number: usize) -> Value {
+pub(super) fn service(deployment: &Deployment, number: usize, uid: &str) -> Value {
     json!({
-        "metadata": {"name": deployment.name, "namespace": deployment.namespace, "labels": labels(deployment)},
+        "metadata": {
+            "name": deployment.name, "namespace": deployment.namespace, "uid": uid, "labels": labels(deployment),
+        },
         "spec": {
             "type": "ClusterIP", "clusterIP": format!("10.96.{}.{}", number / 250, number % 250 + 1),
             "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
@@ -62,7 +67,14 @@ pub(super) fn service(deployment: &Deployment, number: usize) -> Value {
     })
 }
 
-pub(super) fn deployment(deployment: &Deployment, replicas: usize) -> Value {
+/// A deployment with the status that its rollout has, if one is under way.
+pub(super) fn deployment(deployment: &Deployment) -> Value {
+    let wanted = deployment.replicas;
+    let (replicas, updated, ready) = match &deployment.rollout {
+        Some(rollout) => (rollout.old + rollout.new, rollout.new, rollout.old + rollout.ready),
+        None => (wanted, wanted, wanted),
+    };
+    let reason = if deployment.rollout.is_some() { "ReplicaSetUpdated" } else { "NewReplicaSetAvailable" };
     json!({
         "metadata": {
             "name": deployment.name, "namespace": deployment.namespace, "uid": deployment.uid,
@@ -70,45 +82,240 @@ pub(super) fn deployment(deployment: &Deployment, replicas: usize) -> Value {
             "annotations": {"deployment.kubernetes.io/revision": deployment.revision.to_string()},
         },
         "spec": {
-            "replicas": replicas, "revisionHistoryLimit": 10,
+            "replicas": wanted, "revisionHistoryLimit": 2,
             "selector": {"matchLabels": {"app.kubernetes.io/name": deployment.app}},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}},
-            "template": template(deployment),
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": template(deployment, deployment.revision),
         },
         "status": {
-            "observedGeneration": deployment.revision, "replicas": replicas, "readyReplicas": replicas,
-            "updatedReplicas": if deployment.rolling_from.is_some() { 0 } else { replicas },
+            "observedGeneration": deployment.generation, "replicas": replicas, "updatedReplicas": updated,
+            "readyReplicas": ready, "availableReplicas": ready, "unavailableReplicas": replicas - ready,
+            "conditions": [
+                {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"},
+                {"type": "Progressing", "status": "True", "reason": reason},
+            ],
         },
     })
 }
 
-pub(super) fn replicaset(deployment: &Deployment, hash: &str, uid: &str, replicas: usize) -> Value {
+/// The `ReplicaSet` of a deployment's present revision.
+pub(super) fn replicaset(deployment: &Deployment, replicas: usize, ready: usize) -> Value {
+    let of = (&*deployment.hash, &*deployment.set_uid, deployment.revision);
+    set_of(deployment, of, replicas, ready)
+}
+
+/// The `ReplicaSet` that a rollout replaces.
+pub(super) fn earlier_replicaset(deployment: &Deployment, replicas: usize) -> Value {
+    let from = deployment.rollout.as_ref().map(|rollout| (&*rollout.from, &*rollout.from_uid));
+    let (hash, uid) = from.unwrap_or((&deployment.hash, &deployment.set_uid));
+    set_of(deployment, (hash, uid, deployment.revision - 1), replicas, replicas)
+}
+
+fn set_of(deployment: &Deployment, (hash, uid, revision): (&str, &str, usize), replicas: usize, ready: usize) -> Value {
     json!({
         "metadata": {
             "name": format!("{}-{hash}", deployment.name), "namespace": deployment.namespace, "uid": uid,
             "labels": labels(deployment),
-            "ownerReferences": [{
-                "apiVersion": "apps/v1", "kind": "Deployment", "name": deployment.name, "uid": deployment.uid,
-                "controller": true, "blockOwnerDeletion": true,
-            }],
+            "ownerReferences": [owner("apps/v1", "Deployment", &deployment.name, &json!(deployment.uid))],
         },
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": {"app.kubernetes.io/name": deployment.app, "pod-template-hash": hash}},
-            "template": template(deployment),
+            "template": template(deployment, revision),
         },
-        "status": {"replicas": replicas, "readyReplicas": replicas, "observedGeneration": 1},
+        "status": {"replicas": replicas, "readyReplicas": ready, "availableReplicas": ready, "observedGeneration": 1},
     })
 }
 
-pub(super) fn job(namespace: &str, name: &str) -> Value {
+/// What stands beside some deployments: who may be disturbed, who scales, what is reached from outside.
+pub(super) fn beside(deployment: &Deployment, number: usize) -> Vec<(&'static str, Value)> {
+    let metadata = json!({"name": deployment.name, "namespace": deployment.namespace, "labels": labels(deployment)});
+    let selector = json!({"matchLabels": {"app.kubernetes.io/name": deployment.app}});
+    let host = format!("{}.{}.example.com", deployment.name, deployment.namespace);
+    let backend = json!({"service": {"name": deployment.name, "port": {"name": "http"}}});
+    let rule = json!({"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}});
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment.name});
+    let budget = json!({"metadata": metadata, "spec": {"maxUnavailable": 1, "selector": selector}});
+    let ingress = json!({"metadata": metadata, "spec": {"ingressClassName": "nginx", "rules": [rule]}});
+    let scaler = json!({"metadata": metadata, "spec": {"minReplicas": 1, "maxReplicas": 8, "scaleTargetRef": target}});
+    let policy = json!({"metadata": metadata, "spec": {"podSelector": selector, "policyTypes": ["Ingress"]}});
+    let all = [
+        ("poddisruptionbudgets.policy", budget, 2),
+        ("ingresses.networking.k8s.io", ingress, 3),
+        ("horizontalpodautoscalers.autoscaling", scaler, 4),
+        ("networkpolicies.networking.k8s.io", policy, 5),
+    ];
+    let chosen = all.into_iter().filter(|(.., every)| number.is_multiple_of(*every));
+    chosen.map(|(resource, object, _)| (resource, object)).collect()
+}
+
+/// Which pods a service reaches.
+pub(super) fn endpoints(deployment: &Deployment, service_uid: &Value, pods: &[&Fill]) -> Value {
+    let endpoint = |pod: &&Fill| {
+        json!({
+            "addresses": [address(10, pod.number)], "nodeName": format!("node-{:04}", pod.node),
+            "conditions": {"ready": pod.ready, "serving": pod.ready, "terminating": false},
+            "targetRef": {"kind": "Pod", "name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+        })
+    };
     json!({
-        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": "import"}},
-        "spec": {
-            "parallelism": 1, "completions": 1, "backoffLimit": 2,
-            "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "import", "image": "import:2.0.1"}]}},
+        "metadata": {
+            "name": format!("{}-endpoints", deployment.name), "namespace": deployment.namespace,
+            "labels": {"kubernetes.io/service-name": deployment.name},
+            "ownerReferences": [owner("v1", "Service", &deployment.name, service_uid)],
         },
+        "addressType": "IPv4", "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>(),
+    })
+}
+
+pub(super) fn daemonset(agent: &Controller, nodes: usize) -> Value {
+    json!({
+        "metadata": metadata_of(agent),
+        "spec": {"selector": {"matchLabels": {"app.kubernetes.io/name": agent.name}}, "template": plain_template(&agent.name)},
+        "status": {
+            "currentNumberScheduled": nodes, "desiredNumberScheduled": nodes, "numberReady": nodes,
+            "numberMisscheduled": 0, "observedGeneration": 1,
+        },
+    })
+}
+
+pub(super) fn statefulset(database: &Controller, replicas: usize, ready: usize) -> Value {
+    json!({
+        "metadata": metadata_of(database),
+        "spec": {
+            "replicas": replicas, "serviceName": database.name,
+            "selector": {"matchLabels": {"app.kubernetes.io/name": database.name}},
+            "template": plain_template(&database.name),
+        },
+        "status": {"replicas": replicas, "readyReplicas": ready, "currentReplicas": replicas, "observedGeneration": 1},
+    })
+}
+
+/// The claim and the volume of one pod of a database.
+pub(super) fn volume_of(database: &Controller, number: usize) -> [(&'static str, Value); 2] {
+    let Controller { namespace, name, .. } = database;
+    let claim = format!("data-{name}-{number}");
+    let volume = format!("pv-{namespace}-{number}");
+    let size = json!({"storage": "20Gi"});
+    [
+        (
+            "persistentvolumes",
+            json!({
+                "metadata": {"name": volume},
+                "spec": {
+                    "capacity": size, "accessModes": ["ReadWriteOnce"], "storageClassName": "standard",
+                    "claimRef": {"namespace": namespace, "name": claim},
+                },
+                "status": {"phase": "Bound"},
+            }),
+        ),
+        (
+            "persistentvolumeclaims",
+            json!({
+                "metadata": {"name": claim, "namespace": namespace},
+                "spec": {
+                    "volumeName": volume, "accessModes": ["ReadWriteOnce"], "storageClassName": "standard",
+                    "resources": {"requests": size},
+                },
+                "status": {"phase": "Bound", "capacity": size},
+            }),
+        ),
+    ]
+}
+
+/// A cron job, and the job it has last started.
+pub(super) fn cron_job(cron_job: &Controller, last: Option<(&Controller, &str)>) -> Value {
+    let status = last.map_or_else(
+        || json!({}),
+        |(job, time)| json!({"lastScheduleTime": time, "active": [{"kind": "Job", "namespace": job.namespace, "name": job.name}]}),
+    );
+    json!({
+        "metadata": metadata_of(cron_job),
+        "spec": {
+            "schedule": "*/5 * * * *", "concurrencyPolicy": "Allow",
+            "jobTemplate": {"spec": {"template": plain_template("report")}},
+        },
+        "status": status,
+    })
+}
+
+pub(super) fn job(job: &Controller, cron_job: &Controller) -> Value {
+    let mut metadata = metadata_of(job);
+    metadata["ownerReferences"] = json!([owner("batch/v1", "CronJob", &cron_job.name, &json!(cron_job.uid))]);
+    json!({
+        "metadata": metadata,
+        "spec": {"parallelism": 1, "completions": 1, "backoffLimit": 2, "template": plain_template("report")},
         "status": {"active": 1},
+    })
+}
+
+/// What is patched into a job at its end.
+pub(super) fn job_ended(succeeded: bool, time: &str) -> Value {
+    let (kind, count) = if succeeded { ("Complete", "succeeded") } else { ("Failed", "failed") };
+    let condition = json!({"type": kind, "status": "True", "lastTransitionTime": time});
+    json!({"status": {"active": null, count: 1, "conditions": [condition]}})
+}
+
+/// What a cluster has once.
+pub(super) fn cluster_wide() -> Vec<(&'static str, Value)> {
+    let read = json!([{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}]);
+    let subject = json!([{"kind": "ServiceAccount", "name": "node-agent", "namespace": "kube-system"}]);
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "node-agent"});
+    vec![
+        ("clusterroles.rbac.authorization.k8s.io", json!({"metadata": {"name": "node-agent"}, "rules": read})),
+        (
+            "clusterrolebindings.rbac.authorization.k8s.io",
+            json!({"metadata": {"name": "node-agent"}, "subjects": subject, "roleRef": role}),
+        ),
+        (
+            "storageclasses.storage.k8s.io",
+            json!({"metadata": {"name": "standard"}, "provisioner": "simulated", "reclaimPolicy": "Delete"}),
+        ),
+        (
+            "ingressclasses.networking.k8s.io",
+            json!({"metadata": {"name": "nginx"}, "spec": {"controller": "simulated"}}),
+        ),
+        ("priorityclasses.scheduling.k8s.io", json!({"metadata": {"name": "important"}, "value": 1000})),
+        ("serviceaccounts", json!({"metadata": {"name": "node-agent", "namespace": "kube-system"}})),
+    ]
+}
+
+/// What every namespace of the shop has.
+pub(super) fn of_namespace(namespace: &str) -> Vec<(&'static str, Value)> {
+    let metadata = |name: &str| json!({"name": name, "namespace": namespace});
+    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"});
+    let subject = json!([{"kind": "ServiceAccount", "name": "default", "namespace": namespace}]);
+    let secret = json!({"metadata": metadata("credentials"), "type": "Opaque", "data": {"password": "c2ltdWxhdGVk"}});
+    vec![
+        ("serviceaccounts", json!({"metadata": metadata("default")})),
+        ("secrets", secret),
+        ("roles.rbac.authorization.k8s.io", json!({"metadata": metadata("reader"), "rules": rules})),
+        (
+            "rolebindings.rbac.authorization.k8s.io",
+            json!({"metadata": metadata("reader"), "subjects": subject, "roleRef": role}),
+        ),
+    ]
+}
+
+fn metadata_of(of: &Controller) -> Value {
+    let labels = json!({"app.kubernetes.io/name": of.name});
+    json!({"name": of.name, "namespace": of.namespace, "uid": of.uid, "labels": labels})
+}
+
+fn owner(api_version: &str, kind: &str, name: &str, uid: &Value) -> Value {
+    json!({
+        "apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+fn plain_template(app: &str) -> Value {
+    let container = json!({"name": app, "image": format!("registry.example.com/{app}:2.0.1")});
+    json!({
+        "metadata": {"labels": {"app.kubernetes.io/name": app}},
+        "spec": {"serviceAccountName": "default", "containers": [container]},
     })
 }
 
@@ -140,15 +347,15 @@ fn with_phase(phase: &str, status: &Value) -> String {
     format!(r#"{{"phase":"{phase}",{}"#, rest.strip_prefix('{').unwrap_or(&rest))
 }
 
-pub(super) fn website_definition() -> Value {
+/// Defines a namespaced type in version v1; its kind is the plural without its s.
+pub(super) fn definition(group: &str, plural: &str) -> Value {
+    let singular = plural.strip_suffix('s').unwrap_or(plural);
+    let kind = singular[..1].to_uppercase() + &singular[1..];
     json!({
-        "metadata": {"name": "websites.demo.deltabus.dev"},
+        "metadata": {"name": format!("{plural}.{group}")},
         "spec": {
-            "group": "demo.deltabus.dev", "scope": "Namespaced",
-            "names": {
-                "kind": "Website", "listKind": "WebsiteList", "plural": "websites", "singular": "website",
-                "shortNames": ["site"],
-            },
+            "group": group, "scope": "Namespaced",
+            "names": {"kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": singular},
             "versions": [{
                 "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
                 "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
@@ -161,14 +368,14 @@ fn labels(deployment: &Deployment) -> Value {
     json!({"app.kubernetes.io/name": deployment.app, "app.kubernetes.io/part-of": "shop"})
 }
 
-fn template(deployment: &Deployment) -> Value {
+fn template(deployment: &Deployment, revision: usize) -> Value {
     json!({
         "metadata": {"labels": labels(deployment)},
         "spec": {
             "serviceAccountName": deployment.app,
             "containers": [{
                 "name": deployment.app,
-                "image": format!("registry.example.com/shop/{}:1.{}.0", deployment.app, deployment.revision),
+                "image": format!("registry.example.com/shop/{}:1.{}.0", deployment.app, revision),
                 "ports": [{"name": "http", "containerPort": 8080}],
             }],
         },

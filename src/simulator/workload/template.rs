@@ -235,7 +235,7 @@ impl Fill {
     }
 }
 
-fn address(first: u8, number: usize) -> String {
+pub(super) fn address(first: u8, number: usize) -> String {
     format!("{first}.{}.{}.{}", (number >> 16) & 0xff, (number >> 8) & 0xff, number & 0xff)
 }
 

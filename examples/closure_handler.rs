@@ -1,0 +1,42 @@
+//! A function as a handler: says which pods were deleted, and what of their last state is known.
+//!
+//! `cargo run --example closure_handler`
+
+use std::future::Future;
+
+use actix::System;
+use deltabus::{
+    config::HandlerOptions,
+    dispatcher::Notification,
+    engine::{Engine, EngineBuilder, EngineError},
+    indexer::Change,
+};
+use k8s_openapi::api::core::v1::Pod;
+
+fn main() -> Result<(), EngineError> {
+    let ctrl_c = async { drop(tokio::signal::ctrl_c().await) };
+    System::new().block_on(watch_deletions(Engine::builder(), |line| println!("{line}"), ctrl_c))
+}
+
+/// Says each deletion in a line, until `done`.
+pub(crate) async fn watch_deletions(
+    builder: EngineBuilder,
+    mut say: impl FnMut(String) + Send + 'static,
+    done: impl Future<Output = ()>,
+) -> Result<(), EngineError> {
+    // It has a thread of its own and may block. What it fails is tried again, as the options say.
+    let on_change = move |notification: &Notification| {
+        for event in notification.events() {
+            if let Change::Deleted { object, tombstone, .. } = &event.record.change {
+                let how = if *tombstone { "was gone when we looked again" } else { "was deleted" };
+                say(format!("{} {how}", object.key()));
+            }
+        }
+        Ok(())
+    };
+    let builder = builder.watch::<Pod>().on_change("deletions", HandlerOptions::default(), on_change);
+    let engine = builder.start().await?;
+    done.await;
+    engine.stop().await;
+    Ok(())
+}

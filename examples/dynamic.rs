@@ -1,0 +1,41 @@
+//! Reads types by the names that kubectl knows them by, without their Rust types: how many objects of each namespace.
+//!
+//! `cargo run --example dynamic -- pods deployments.apps certificates.cert-manager.io`
+
+use std::{collections::BTreeMap, time::Duration};
+
+use actix::System;
+use deltabus::engine::{Engine, EngineBuilder, EngineError};
+
+/// Objects by type and namespace.
+pub(crate) type Counts = BTreeMap<String, BTreeMap<String, usize>>;
+
+fn main() -> Result<(), EngineError> {
+    let types: Vec<String> = std::env::args().skip(1).collect();
+    for (resource, by_namespace) in System::new().block_on(count(Engine::builder(), &types))? {
+        println!("{resource}: {by_namespace:?}");
+    }
+    Ok(())
+}
+
+/// Counts what is cached of some types, once it is in sync or ten seconds have passed.
+pub(crate) async fn count(mut builder: EngineBuilder, types: &[String]) -> Result<Counts, EngineError> {
+    for name in types {
+        builder = builder.watch_type(name, |_| {});
+    }
+    let engine = builder.start().await?;
+    for (entry, synced) in engine.wait_for_sync_within(Duration::from_secs(10)).await {
+        if !synced {
+            eprintln!("{entry} is not in sync yet");
+        }
+    }
+    let mut counts = Counts::new();
+    for watched in engine.registry().types() {
+        let by_namespace = counts.entry(watched.resource.to_string()).or_default();
+        for object in watched.lister().list(&deltabus::lister::Selector::all()) {
+            *by_namespace.entry(object.namespace().to_owned()).or_default() += 1;
+        }
+    }
+    engine.stop().await;
+    Ok(counts)
+}

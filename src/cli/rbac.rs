@@ -1,0 +1,291 @@
+//! `deltabus rbac`: the least rights that a configuration needs, as YAML.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    io::{self, Write as _},
+    str::FromStr,
+};
+
+use clap::Args;
+use deltabus::{
+    config::{Config, Loaded, Rediscover, Resource, TypePattern},
+    discovery::{self, Catalog, Pattern, Resolution, Selection, Unmatched, WantedEntry},
+    object::ResourceType,
+};
+
+use super::{ConfigArgs, report, server::Server};
+
+/// Prints the least rights that a configuration needs, as YAML: a cluster role, a role for each namespace that an
+/// entry names, and their bindings where --service-account says to whom.
+///
+/// The API server is asked which types the configuration means. Discovery itself needs the rights that every
+/// authenticated user has (`system:discovery`).
+#[derive(Debug, Args)]
+pub(crate) struct RbacArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+    /// Bind the roles to this service account.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    service_account: Option<ServiceAccount>,
+    /// Name of the roles and bindings.
+    #[arg(long, default_value = "deltabus")]
+    name: String,
+    /// Grant whole groups for `*.GROUP`, and everything for `*`, so that types to come are allowed too.
+    ///
+    /// Without it each type of a wildcard is named as it is served now.
+    #[arg(long)]
+    wildcard: bool,
+}
+
+/// Who gets the rights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ServiceAccount {
+    namespace: String,
+    name: String,
+}
+
+impl FromStr for ServiceAccount {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            _ => Err("expected NAMESPACE/NAME"),
+        }
+    }
+}
+
+/// Where a right is needed: everywhere, or in one namespace.
+type Place = Option<String>;
+
+/// The right to list and watch: where, which group, which plural.
+type Right = (Place, String, String);
+
+/// What has to be granted.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Grants {
+    rights: BTreeSet<Right>,
+    remarks: Vec<String>,
+}
+
+/// Prints the roles.
+pub(crate) fn rbac(args: &RbacArgs) -> anyhow::Result<()> {
+    let Loaded { config, warnings, .. } = args.config.load()?;
+    report::warnings(&warnings);
+    let catalog = Server::of(&config.kube, "")?.catalog()?;
+    let grants = Grants::of(&config, &catalog, args.wildcard);
+    let yaml = grants.to_yaml(&args.name, args.service_account.as_ref());
+    io::stdout().lock().write_all(yaml.as_bytes())?;
+    Ok(())
+}
+
+impl Grants {
+    /// Returns what a configuration needs on a server.
+    fn of(config: &Config, catalog: &Catalog, wildcard: bool) -> Self {
+        let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+        let selection = discovery::select(catalog, &wanted);
+        let mut grants = Self::default();
+        if wildcard {
+            grants.wildcards(config);
+        }
+        for owned in &selection.owned {
+            if let Some(entry) = config.resources.get(&owned.entry) {
+                grants.of_type(entry, &owned.resource);
+            }
+        }
+        grants.of_the_engine(config, &wanted, &selection);
+        grants.merge();
+        grants.remark(config, catalog, &selection, wildcard);
+        grants
+    }
+
+    fn add(&mut self, place: Place, group: &str, plural: &str) {
+        self.rights.insert((place, group.to_owned(), plural.to_owned()));
+    }
+
+    fn of_type(&mut self, entry: &Resource, resource: &ResourceType) {
+        for place in places(entry, resource.namespaced) {
+            self.add(place, &resource.group, &resource.plural);
+        }
+    }
+
+    /// Grants groups as a whole. What of them has no namespaces cannot be had by a Role.
+    fn wildcards(&mut self, config: &Config) {
+        for entry in config.resources.values() {
+            for pattern in &entry.patterns {
+                let group = match pattern.pattern() {
+                    Pattern::All => "*",
+                    Pattern::Group(group) => group,
+                    Pattern::Type { .. } => continue,
+                };
+                for place in places(entry, true) {
+                    self.add(place, group, "*");
+                }
+            }
+        }
+    }
+
+    /// What the engine watches for itself: CRDs, to notice types that come and go; namespaces, to know their labels.
+    fn of_the_engine(&mut self, config: &Config, wanted: &[WantedEntry], selection: &Selection) {
+        if config.kube.rediscover == Rediscover::CrdWatch && discovery::depends_on_crds(wanted, selection) {
+            self.add(None, "apiextensions.k8s.io", "customresourcedefinitions");
+        }
+        if config.resources.values().any(|entry| !entry.namespace_selector.is_empty()) {
+            self.add(None, "", "namespaces");
+        }
+    }
+
+    /// Leaves out what is granted more widely already.
+    fn merge(&mut self) {
+        let all = self.rights.clone();
+        self.rights.retain(|right| {
+            let (place, group, plural) = right;
+            let mut wider = [place.clone(), None].into_iter().flat_map(|place| {
+                let right = |group: &str, plural: &str| (place.clone(), group.to_owned(), plural.to_owned());
+                [right(group, plural), right(group, "*"), right("*", "*")]
+            });
+            !wider.any(|other| other != *right && all.contains(&other))
+        });
+    }
+
+    /// Says what the reader should know of the roles.
+    fn remark(&mut self, config: &Config, catalog: &Catalog, selection: &Selection, wildcard: bool) {
+        let entries = config.resources.values();
+        let mut patterns = entries.flat_map(|entry| &entry.patterns).map(TypePattern::pattern);
+        if patterns.any(Pattern::is_wildcard) {
+            self.remarks.push(if wildcard {
+                "Types to come are allowed too, and so are those that an entry excludes.".to_owned()
+            } else {
+                "The types of wildcards are those that are served now: new ones need a new run, or --wildcard."
+                    .to_owned()
+            });
+        }
+        for Unmatched { entry, pattern, resolution } in &selection.unmatched {
+            let text = config.resources.get(entry).and_then(|entry| entry.patterns.get(*pattern));
+            if let (Some(text), Resolution::Missing { .. } | Resolution::Empty { .. }) = (text, resolution) {
+                self.remarks.push(format!(
+                    "[resources.{entry}] \"{text}\" is not served now and not granted: run this again when it is."
+                ));
+            }
+        }
+        for unavailable in catalog.unavailable() {
+            let place = format!("{}/{}", unavailable.group, unavailable.version);
+            let place = place.trim_start_matches('/');
+            self.remarks.push(format!("The types of {place} could not be asked for, and are not granted."));
+        }
+        let reads_secrets =
+            |(_, group, plural): &Right| matches!((&**group, &**plural), ("" | "*", "*") | ("", "secrets"));
+        if self.rights.iter().any(reads_secrets) {
+            self.remarks.push(
+                "Secrets are watched as metadata only, which RBAC cannot grant alone: this right reads their values."
+                    .to_owned(),
+            );
+        }
+    }
+
+    fn to_yaml(&self, name: &str, account: Option<&ServiceAccount>) -> String {
+        let mut yaml = String::from("# The rights that deltabus needs for this configuration.\n");
+        for remark in &self.remarks {
+            write(&mut yaml, format_args!("# {remark}\n"));
+        }
+        let mut places: BTreeMap<&Place, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
+        for (place, group, plural) in &self.rights {
+            places.entry(place).or_default().entry(group).or_default().push(format!("{plural:?}"));
+        }
+        for (place, groups) in places {
+            let kind = if place.is_some() { "Role" } else { "ClusterRole" };
+            head(&mut yaml, kind, name, place.as_deref());
+            yaml.push_str("rules:\n");
+            for (group, plurals) in groups {
+                let plurals = plurals.join(", ");
+                write(&mut yaml, format_args!("  - apiGroups: [{group:?}]\n    resources: [{plurals}]\n"));
+                yaml.push_str("    verbs: [\"list\", \"watch\"]\n");
+            }
+            if let Some(ServiceAccount { namespace, name: account }) = account {
+                head(&mut yaml, &format!("{kind}Binding"), name, place.as_deref());
+                write(
+                    &mut yaml,
+                    format_args!(
+                        "roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {kind}\n  name: {name:?}\n\
+                         subjects:\n  - kind: ServiceAccount\n    namespace: {namespace:?}\n    name: {account:?}\n"
+                    ),
+                );
+            }
+        }
+        yaml
+    }
+}
+
+/// Returns where the rights on a type of an entry are needed.
+fn places(entry: &Resource, namespaced: bool) -> Vec<Place> {
+    match entry.namespaces.names().filter(|_| namespaced) {
+        Some(names) => names.into_iter().map(|name| Some(name.to_owned())).collect(),
+        None => vec![None],
+    }
+}
+
+/// Begins a document.
+fn head(yaml: &mut String, kind: &str, name: &str, namespace: Option<&str>) {
+    let namespace = namespace.map(|namespace| format!("  namespace: {namespace:?}\n")).unwrap_or_default();
+    write(
+        yaml,
+        format_args!(
+            "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name:?}\n{namespace}"
+        ),
+    );
+}
+
+fn write(yaml: &mut String, text: std::fmt::Arguments<'_>) {
+    yaml.write_fmt(text).expect("writing to a string succeeds");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grants(rights: &[(Option<&str>, &str, &str)]) -> Grants {
+        let mut grants = Grants::default();
+        for (place, group, plural) in rights {
+            grants.add(place.map(str::to_owned), group, plural);
+        }
+        grants.merge();
+        grants
+    }
+
+    #[test]
+    fn what_is_granted_more_widely_is_left_out() {
+        #[track_caller]
+        fn check(rights: &[(Option<&str>, &str, &str)], left: &[(Option<&str>, &str, &str)]) {
+            let mut expected = Grants::default();
+            for (place, group, plural) in left {
+                expected.add(place.map(str::to_owned), group, plural);
+            }
+            assert_eq!(grants(rights), expected);
+        }
+        let (pods, pods_in_a) = ((None, "", "pods"), (Some("a"), "", "pods"));
+        check(&[pods, pods_in_a, (Some("b"), "", "nodes")], &[pods, (Some("b"), "", "nodes")]);
+        check(&[pods_in_a, (Some("b"), "", "*"), (Some("b"), "", "pods")], &[pods_in_a, (Some("b"), "", "*")]);
+        check(&[(None, "apps", "*"), (None, "apps", "deployments"), (Some("a"), "apps", "*")], &[(None, "apps", "*")]);
+        check(&[(None, "*", "*"), pods, pods_in_a, (None, "apps", "*")], &[(None, "*", "*")]);
+        check(&[(Some("a"), "*", "*"), pods, pods_in_a], &[(Some("a"), "*", "*"), pods]);
+    }
+
+    #[test]
+    fn roles_are_bound_in_each_place() {
+        let mut grants = grants(&[(None, "apps", "deployments"), (None, "", "nodes"), (Some("a"), "", "pods")]);
+        grants.remarks.push("A remark.".to_owned());
+        let account = "ops/deltabus".parse::<ServiceAccount>();
+        insta::assert_snapshot!(grants.to_yaml("watcher", account.as_ref().ok()));
+        assert!(!grants.to_yaml("watcher", None).contains("Binding"));
+    }
+
+    #[test]
+    fn a_service_account_has_a_namespace_and_a_name() {
+        for text in ["deltabus", "/deltabus", "ops/", "a/b/c", ""] {
+            assert!(text.parse::<ServiceAccount>().is_err(), "{text}");
+        }
+    }
+}

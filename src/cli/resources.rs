@@ -1,0 +1,223 @@
+//! `deltabus resources`: what the server offers, what the configuration matches of it, and what RBAC allows.
+
+use std::io::{self, Write as _};
+
+use anstyle::{AnsiColor, Style};
+use clap::{Args, ValueEnum};
+use deltabus::{
+    config::{Config, Loaded, TypePattern},
+    discovery::{self, Catalog, Conflict, Resolution, Selection, ServedType, Unmatched, identity},
+    object::ResourceType,
+};
+use serde_json::{Value, json};
+
+use super::{
+    ConfigArgs, report,
+    server::{Rights, Server},
+};
+
+const HEADER: Style = Style::new().bold();
+const REFUSED: Style = AnsiColor::Red.on_default();
+const UNKNOWN: Style = AnsiColor::Yellow.on_default();
+const UNMATCHED: Style = Style::new().dimmed();
+
+/// Shows which types a configuration watches: what the server offers, which entry and pattern it matches, and whether
+/// this user may list and watch it.
+///
+/// A type that several patterns match belongs to the most specific one. What is matched and not there is named on stderr.
+#[derive(Debug, Args)]
+pub(crate) struct ResourcesArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+    /// Also the types that no entry matches, and those that cannot be watched.
+    #[arg(long)]
+    all: bool,
+    /// How it is printed.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Output,
+}
+
+/// How types are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Aligned columns.
+    Table,
+    /// One JSON document.
+    Json,
+}
+
+/// One line: a type, and the entry that watches it.
+struct Row<'a> {
+    resource: &'a ResourceType,
+    served: Option<&'a ServedType>,
+    owner: Option<(&'a str, usize)>,
+    rights: Rights,
+}
+
+/// Prints the types.
+pub(crate) fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
+    let Loaded { config, warnings, .. } = args.config.load()?;
+    report::warnings(&warnings);
+    let server = Server::of(&config.kube, "")?;
+    let catalog = server.catalog()?;
+    let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+    let selection = discovery::select(&catalog, &wanted);
+    let mut rows = rows(&catalog, &selection, args.all);
+    let is_watchable = |row: &Row<'_>| row.served.is_none_or(ServedType::is_watchable);
+    let asked: Vec<_> = rows.iter().filter(|row| is_watchable(row)).map(|row| row.asked(&config)).collect();
+    let rights = server.rights(&asked)?;
+    for (row, rights) in rows.iter_mut().filter(|row| is_watchable(row)).zip(rights) {
+        row.rights = rights;
+    }
+    match args.output {
+        Output::Table => {
+            print_table(&config, &rows)?;
+            tell(&config, &catalog, &selection, args.all);
+        }
+        Output::Json => {
+            let document = document(&config, &catalog, &selection, &rows);
+            let mut stdout = io::stdout().lock();
+            serde_json::to_writer_pretty(&mut stdout, &document)?;
+            stdout.write_all(b"\n")?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the types in the catalog's order, each with its owners.
+fn rows<'a>(catalog: &'a Catalog, selection: &'a Selection, all: bool) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    for served in catalog.types() {
+        let owners = selection.owned.iter().filter(|owned| owned.resource == served.resource);
+        let before = rows.len();
+        rows.extend(owners.map(|owned| Row {
+            resource: &served.resource,
+            served: Some(served),
+            owner: Some((&*owned.entry, owned.pattern)),
+            rights: Rights::default(),
+        }));
+        // another version of what an entry has is no further type
+        let is_owned_otherwise =
+            selection.owned.iter().any(|owned| identity(&owned.resource) == identity(&served.resource));
+        if all && rows.len() == before && served.preferred && !is_owned_otherwise {
+            let resource = &served.resource;
+            rows.push(Row { resource, served: Some(served), owner: None, rights: Rights::default() });
+        }
+    }
+    rows
+}
+
+fn pattern<'a>(config: &'a Config, entry: &str, position: usize) -> &'a str {
+    let resource = config.resources.get(entry);
+    resource.and_then(|resource| resource.patterns.get(position)).map_or("", TypePattern::as_str)
+}
+
+impl<'a> Row<'a> {
+    fn asked<'b>(&self, config: &'b Config) -> (&'a ResourceType, Option<&'b deltabus::config::Resource>) {
+        (self.resource, self.owner.and_then(|(entry, _)| config.resources.get(entry)))
+    }
+
+    fn access(&self) -> String {
+        match self.served.filter(|served| !served.is_watchable()) {
+            Some(served) => format!("only {}", served.verbs.join(", ")),
+            None => self.rights.cell(),
+        }
+    }
+
+    fn style(&self) -> Style {
+        match self.owner {
+            None => UNMATCHED,
+            Some(_) if !self.rights.refused.is_empty() => REFUSED,
+            Some(_) if self.rights.unknown.is_some() => UNKNOWN,
+            Some(_) => Style::new(),
+        }
+    }
+
+    fn json(&self, config: &Config) -> Value {
+        let ResourceType { group, version, kind, plural, namespaced } = self.resource;
+        let rights = &self.rights;
+        let access = match self.served {
+            Some(served) if !served.is_watchable() => "unwatchable",
+            _ if !rights.refused.is_empty() => "refused",
+            _ if rights.unknown.is_some() => "unknown",
+            _ => "allowed",
+        };
+        json!({
+            "name": plural,
+            "group": group,
+            "version": version,
+            "kind": kind,
+            "namespaced": namespaced,
+            "entry": self.owner.map(|(entry, _)| entry),
+            "pattern": self.owner.map(|(entry, position)| pattern(config, entry, position)),
+            "access": access,
+            "refused": rights.refused,
+            "unknown": rights.unknown,
+        })
+    }
+}
+
+fn print_table(config: &Config, rows: &[Row<'_>]) -> io::Result<()> {
+    let mut cells =
+        vec![["NAME", "GROUP", "VERSION", "KIND", "SCOPE", "ENTRY", "PATTERN", "ACCESS"].map(str::to_owned)];
+    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    cells.extend(rows.iter().map(|row| {
+        let ResourceType { group, version, kind, plural, namespaced } = row.resource;
+        let scope = if *namespaced { "Namespaced" } else { "Cluster" };
+        let (entry, position) = row.owner.unwrap_or_default();
+        let pattern = pattern(config, entry, position);
+        [plural, group, version, kind, scope, entry, pattern, &row.access()].map(or_dash)
+    }));
+    let table = report::table(&cells);
+    let styles = [HEADER].into_iter().chain(rows.iter().map(Row::style));
+    let mut stdout = anstream::stdout().lock();
+    for (line, style) in table.lines().zip(styles) {
+        writeln!(stdout, "{style}{line}{style:#}")?;
+    }
+    Ok(())
+}
+
+/// Says on stderr what the table does not show.
+fn tell(config: &Config, catalog: &Catalog, selection: &Selection, all: bool) {
+    for Unmatched { entry, pattern: position, resolution } in &selection.unmatched {
+        let state = match resolution {
+            Resolution::Missing { .. } | Resolution::Empty { .. } => "matches nothing now",
+            _ => "matches nothing",
+        };
+        let text = pattern(config, entry, *position);
+        report::note(&format!("[resources.{entry}] \"{text}\" {state}: {}", resolution.why_not()));
+    }
+    for Conflict { resource, first, second } in &selection.conflicts {
+        let text = pattern(config, &second.entry, second.pattern);
+        report::note(&format!(
+            "[resources.{}] \"{text}\" matches {resource} too, which [resources.{}] has: `deltabus validate` tells more",
+            second.entry, first.entry
+        ));
+    }
+    for unavailable in catalog.unavailable() {
+        let place = format!("{}/{}", unavailable.group, unavailable.version);
+        report::note(&format!("the types of {} are not known: {}", place.trim_start_matches('/'), unavailable.error));
+    }
+    let others = rows(catalog, selection, true).iter().filter(|row| row.owner.is_none()).count();
+    if !all && others > 0 {
+        report::note(&format!("{} of the server not matched; --all shows them", report::counted(others, "type")));
+    }
+}
+
+fn document(config: &Config, catalog: &Catalog, selection: &Selection, rows: &[Row<'_>]) -> Value {
+    let unmatched = selection.unmatched.iter().map(|Unmatched { entry, pattern: position, resolution }| {
+        json!({ "entry": entry, "pattern": pattern(config, entry, *position), "why": resolution.why_not() })
+    });
+    let conflicts = selection.conflicts.iter().map(|Conflict { resource, first, second }| {
+        json!({ "name": resource.plural, "group": resource.group, "entry": first.entry, "other": second.entry })
+    });
+    let unavailable = catalog.unavailable().iter().map(
+        |unavailable| json!({ "group": unavailable.group, "version": unavailable.version, "error": unavailable.error }),
+    );
+    json!({
+        "resources": rows.iter().map(|row| row.json(config)).collect::<Vec<_>>(),
+        "unmatched": unmatched.collect::<Vec<_>>(),
+        "conflicts": conflicts.collect::<Vec<_>>(),
+        "unavailable": unavailable.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,154 @@
+//! The API server, as commands ask it: what it serves, and what this user may do there.
+
+use anyhow::Context as _;
+use deltabus::{
+    config::{Kube, Resource},
+    discovery::{self, Access, Catalog, DiscoveryError},
+    list_watch::kube::ClusterAccess,
+    object::ResourceType,
+};
+use tokio::runtime::Runtime;
+
+/// The server that a configuration means.
+pub(crate) struct Server {
+    access: ClusterAccess,
+    runtime: Runtime,
+    /// What helps where it cannot be asked.
+    hint: &'static str,
+}
+
+impl Server {
+    /// Finds the server; asks nothing yet.
+    pub(crate) fn of(kube: &Kube, hint: &'static str) -> anyhow::Result<Self> {
+        let access =
+            ClusterAccess::load(&kube.access()).with_context(|| format!("the API server cannot be asked{hint}"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { access, runtime, hint })
+    }
+
+    /// Asks what is served. Blocks.
+    pub(crate) fn catalog(&self) -> anyhow::Result<Catalog> {
+        let catalog = self.runtime.block_on(async {
+            let client = self.access.client()?;
+            anyhow::Ok(discovery::discover(&client).await?)
+        });
+        catalog.with_context(|| format!("the API server {} cannot be asked{}", self.access.server_url(), self.hint))
+    }
+
+    /// Asks what this user may do with each type where the entry it belongs to shows it; of a type without an entry, in
+    /// all namespaces. Blocks.
+    pub(crate) fn rights(&self, types: &[(&ResourceType, Option<&Resource>)]) -> anyhow::Result<Vec<Rights>> {
+        let mut asked = Vec::new();
+        let mut of_type = Vec::new();
+        for (index, (resource, entry)) in types.iter().enumerate() {
+            let names = entry.and_then(|entry| entry.namespaces.names()).filter(|_| resource.namespaced);
+            let scopes =
+                names.map_or(vec![None], |names| names.into_iter().map(|name| Some(name.to_owned())).collect());
+            for scope in scopes {
+                asked.push(((*resource).clone(), scope));
+                of_type.push(index);
+            }
+        }
+        let answers = self.runtime.block_on(async {
+            let client = self.access.client()?;
+            anyhow::Ok(discovery::allowed_each(&client, &asked).await)
+        })?;
+        let mut rights = vec![Rights::default(); types.len()];
+        for (((_, namespace), answer), index) in asked.into_iter().zip(answers).zip(of_type) {
+            rights[index].add(namespace.as_deref(), answer);
+        }
+        Ok(rights)
+    }
+}
+
+/// What a user may do with a type.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rights {
+    /// What it may not.
+    pub(crate) refused: Vec<Refused>,
+    /// Why that is not known.
+    pub(crate) unknown: Option<String>,
+}
+
+/// A verb that a user lacks.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Refused {
+    /// `list` or `watch`.
+    pub(crate) verb: &'static str,
+    /// Where; `None` for all namespaces.
+    pub(crate) namespace: Option<String>,
+    /// What the server says about it; may be empty.
+    pub(crate) reason: String,
+}
+
+impl Rights {
+    fn add(&mut self, namespace: Option<&str>, answer: Result<Access, DiscoveryError>) {
+        match answer {
+            Ok(Access { list, watch, reason }) => {
+                let verbs = [("list", list), ("watch", watch)].into_iter().filter(|(_, allowed)| !allowed);
+                self.refused.extend(verbs.map(|(verb, _)| Refused {
+                    verb,
+                    namespace: namespace.map(str::to_owned),
+                    reason: reason.clone(),
+                }));
+            }
+            // a server without authorization has no such API
+            Err(error) if matches!(error.code(), Some(404 | 405)) => {
+                self.unknown = Some("the server does not tell what a user may do".to_owned());
+            }
+            Err(error) => self.unknown = Some(error.to_string()),
+        }
+    }
+
+    /// Returns the verbs that are refused somewhere, each once.
+    pub(crate) fn verbs(&self) -> Vec<&'static str> {
+        let is_refused = |verb: &&str| self.refused.iter().any(|refused| refused.verb == *verb);
+        ["list", "watch"].into_iter().filter(is_refused).collect()
+    }
+
+    /// Returns the namespaces where a verb is refused; none where it is refused in all.
+    pub(crate) fn namespaces(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.refused.iter().filter_map(|refused| refused.namespace.as_deref()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Says it in a cell of a table.
+    pub(crate) fn cell(&self) -> String {
+        let verbs = self.verbs();
+        if verbs.is_empty() {
+            return if self.unknown.is_some() { "unknown" } else { "list, watch" }.to_owned();
+        }
+        let namespaces = self.namespaces();
+        let place = if namespaces.is_empty() { String::new() } else { format!(" in {}", namespaces.join(", ")) };
+        format!("no {}{place}", verbs.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_told_in_few_words() {
+        let access = |list, watch| Ok(Access { list, watch, reason: String::new() });
+        let of = |answers: Vec<(Option<&str>, Result<Access, DiscoveryError>)>| {
+            let mut rights = Rights::default();
+            for (namespace, answer) in answers {
+                rights.add(namespace, answer);
+            }
+            rights.cell()
+        };
+        assert_eq!(of(vec![(None, access(true, true))]), "list, watch");
+        assert_eq!(of(vec![(None, access(false, false))]), "no list, watch");
+        assert_eq!(of(vec![(Some("a"), access(true, true)), (Some("b"), access(true, false))]), "no watch in b");
+        assert_eq!(
+            of(vec![(Some("a"), access(false, true)), (Some("b"), access(true, false))]),
+            "no list, watch in a, b"
+        );
+        let error = || DiscoveryError::Request { path: "/x".to_owned(), code: Some(405), said: "no".to_owned() };
+        assert_eq!(of(vec![(None, Err(error()))]), "unknown");
+        assert_eq!(of(vec![(Some("a"), Err(error())), (Some("b"), access(false, true))]), "no list in b");
+    }
+}

@@ -1,0 +1,229 @@
+//! `deltabus verify`: proves that a running engine misses nothing, by the API server's own word.
+
+mod compare;
+mod unit;
+
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use deltabus::{list_watch::kube::ClusterAccess, list_watch::kube::raw::RawClient};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
+
+use self::{
+    compare::{Difference, Different, Outcome},
+    unit::{Parties, Unit, Verdict},
+};
+use super::{
+    engine_client::{EngineArgs, EngineClient},
+    report,
+};
+
+/// Units that are verified at a time.
+const AT_ONCE: usize = 8;
+
+/// Differences of one unit that are named in the table.
+const NAMED_MAX: usize = 20;
+
+const EXAMPLES: &str = "\
+For every type, the API server lists the metadata of all objects as of the version that the cache has; uid and
+resourceVersion of each must be the cache's. Needs the right to list what the engine watches.
+
+Examples:
+
+  deltabus verify                                         the engine on this machine, kubectl's cluster
+  deltabus verify -c config.toml                          both as this configuration has them
+  deltabus verify --engine http://127.0.0.1:9090 --wait 1m
+  deltabus verify -o json | jq '.units[] | select(.verdict != \"equal\")'
+
+Exit codes: 0 equal; 1 different, or not provable, and stdout says which; 2 bad usage or bad configuration.";
+
+/// Proves that a running engine misses nothing.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// How long a type that is behind may take to catch up.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    wait: Duration,
+    /// How to print.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// How the verdicts are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// A line a type, and one a difference.
+    #[default]
+    Table,
+    /// One JSON document.
+    Json,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let expected = |_| "expected a duration like 10s or 1m".to_owned();
+    text.parse::<jiff::SignedDuration>()
+        .map_err(expected)?
+        .try_into()
+        .map_err(|_| "expected no negative time".to_owned())
+}
+
+/// Verifies, prints what came of it, and fails unless all is equal.
+pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
+    let config = args.engine.load()?;
+    let url = args.engine.url(config.as_ref())?;
+    let kube = config.map(|config| config.kube.access()).unwrap_or_default();
+    let access = ClusterAccess::load(&kube).context("the API server cannot be asked")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let verdicts = runtime.block_on(async {
+        let engine = EngineClient::new(url.clone())?;
+        let units = unit::units(&engine).await?;
+        let parties = Parties { engine, server: RawClient::new(&access)?, patience: args.wait };
+        let (watched, waiting): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| unit.id.is_some());
+        for unit in &waiting {
+            report::note(&format!("[resources.{}] waits for {}: not verified", unit.name, unit.resource().plural));
+        }
+        let verdicts = stream::iter(watched).map(async |unit| {
+            let verdict = unit.verify(&parties).await;
+            (unit, verdict)
+        });
+        anyhow::Ok(verdicts.buffered(AT_ONCE).collect::<Vec<_>>().await)
+    })?;
+    match args.output {
+        Output::Table => print_table(&verdicts)?,
+        Output::Json => {
+            let document = document(&url, &access.server_url(), &verdicts);
+            writeln!(io::stdout(), "{document:#}")?;
+        }
+    }
+    conclude(&verdicts)
+}
+
+/// Says what all verdicts come to.
+fn conclude(verdicts: &[(Unit, Verdict)]) -> anyhow::Result<()> {
+    if verdicts.is_empty() {
+        bail!("nothing is proven: the engine watches no type yet");
+    }
+    let (mut objects, mut different, mut unproven) = (0, 0, 0);
+    for (_, verdict) in verdicts {
+        match verdict {
+            Verdict::Compared(_, outcome) => {
+                objects += outcome.objects;
+                different += usize::from(outcome.different > 0);
+            }
+            Verdict::Unproven(_) => unproven += 1,
+        }
+    }
+    let types = |count| report::counted(count, "type");
+    if different > 0 {
+        bail!("the cache differs from the server in {}", types(different));
+    }
+    if unproven > 0 {
+        bail!("nothing is proven of {}", types(unproven));
+    }
+    report::note(&format!("the cache equals the server: {}, {objects} objects", types(verdicts.len())));
+    Ok(())
+}
+
+fn print_table(verdicts: &[(Unit, Verdict)]) -> io::Result<()> {
+    let mut rows = vec![["TYPE", "NAMESPACE", "VERSION", "OBJECTS", "VERDICT"].map(str::to_owned)];
+    for (unit, verdict) in verdicts {
+        let namespace = unit.namespace.clone().unwrap_or_else(|| "*".to_owned());
+        let resource = unit.resource().qualified_name();
+        rows.push(match verdict {
+            Verdict::Compared(version, outcome) => {
+                [resource, namespace, version.to_string(), outcome.objects.to_string(), word(outcome)]
+            }
+            Verdict::Unproven(why) => {
+                [resource, namespace, "-".to_owned(), "-".to_owned(), format!("not provable: {why}")]
+            }
+        });
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(report::table(&rows).as_bytes())?;
+    for (unit, verdict) in verdicts {
+        let Verdict::Compared(_, outcome) = verdict else { continue };
+        for different in outcome.named.iter().take(NAMED_MAX) {
+            writeln!(out, "{} {}: {}", unit.resource(), different.key, sentence(different))?;
+        }
+        let more = outcome.different.saturating_sub(NAMED_MAX as u64);
+        if more > 0 {
+            writeln!(out, "{}: {more} more, see -o json", unit.resource())?;
+        }
+    }
+    Ok(())
+}
+
+fn word(outcome: &Outcome) -> String {
+    match outcome.different {
+        0 => "equal".to_owned(),
+        count => format!("different: {count}"),
+    }
+}
+
+fn sentence(different: &Different) -> String {
+    let state = |state: &Option<compare::State>| match state {
+        Some(state) => format!("version {} of uid {}", state.resource_version, state.uid),
+        None => "nothing".to_owned(),
+    };
+    let word = match different.kind {
+        Difference::Missing => "missing",
+        Difference::Extra => "extra",
+        Difference::Stale => "stale",
+    };
+    format!("{word}, the cache has {}, the server {}", state(&different.cache), state(&different.server))
+}
+
+fn document(engine: &str, server: &str, verdicts: &[(Unit, Verdict)]) -> Value {
+    let unit = |(unit, verdict): &(Unit, Verdict)| {
+        let mut document = json!({
+            "entry": unit.name,
+            "type": unit.resource().qualified_name(),
+            "apiVersion": unit.resource().api_version(),
+            "namespace": unit.namespace,
+            "unit": unit.id,
+        });
+        match verdict {
+            Verdict::Compared(version, outcome) => {
+                document["verdict"] = if outcome.different == 0 { "equal" } else { "different" }.into();
+                document["resourceVersion"] = version.as_str().into();
+                document["objects"] = outcome.objects.into();
+                document["different"] = outcome.different.into();
+                document["differences"] = json!(outcome.named);
+            }
+            Verdict::Unproven(why) => {
+                document["verdict"] = "unproven".into();
+                document["reason"] = why.as_str().into();
+            }
+        }
+        document
+    };
+    let units: Vec<Value> = verdicts.iter().map(unit).collect();
+    let has = |verdict: &str| units.iter().any(|unit| unit["verdict"] == verdict);
+    let verdict = if has("different") {
+        "different"
+    } else if has("unproven") || units.is_empty() {
+        "unproven"
+    } else {
+        "equal"
+    };
+    json!({"engine": engine, "server": server, "verdict": verdict, "units": units})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("1m"), Ok(Duration::from_mins(1)));
+        assert!(parse_duration("10").is_err() && parse_duration("-1s").is_err() && parse_duration("").is_err());
+    }
+}

@@ -1,0 +1,381 @@
+//! One unit of an engine, held against the API server at the version of its cache.
+
+use std::{cmp::Ordering, time::Duration};
+
+use anyhow::Context as _;
+use deltabus::{
+    list_watch::Failure,
+    list_watch::kube::raw::{Answer, RawClient},
+    object::{ResourceType, ResourceVersion},
+    scope::Namespaces,
+};
+use futures_util::future;
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    super::engine_client::{EngineClient, message},
+    compare::{Comparison, Outcome, Side, State},
+};
+
+/// Objects in one page.
+const PAGE: &str = "500";
+
+const LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const EVENT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// How long one answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// How long the server is listened to for changes that the cache has not seen yet, in seconds.
+const LISTEN_SECONDS: &str = "1";
+
+/// Between two looks at a unit that is not synced.
+const POLL: Duration = Duration::from_millis(200);
+
+/// How often a version is given up because nobody can list it any more.
+const ATTEMPTS: usize = 5;
+
+/// Why nothing can be said of a unit that was replaced meanwhile.
+const GONE: &str = "the engine does not watch it any more, or in another way; verify again";
+
+/// How often the server is asked again that refuses for the moment, or cannot be reached.
+const RETRIES: u32 = 3;
+
+/// Between two such requests.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A row of `/v1/resources`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Unit {
+    /// Name of the `[resources.*]` entry.
+    pub(super) name: String,
+    api_version: String,
+    kind: String,
+    plural: String,
+    pub(super) state: String,
+    synced: bool,
+    last_error: Option<String>,
+    /// Its number; a pattern that waits for its type has none.
+    #[serde(rename = "unit")]
+    pub(super) id: Option<u32>,
+    resource_version: ResourceVersion,
+    #[serde(default)]
+    namespaced: bool,
+    #[serde(default)]
+    pub(super) namespace: Option<String>,
+    #[serde(default)]
+    label_selector: String,
+    #[serde(default)]
+    field_selector: String,
+    /// What of a cluster-wide unit is shown, where that is not all.
+    #[serde(default)]
+    namespaces: Vec<String>,
+}
+
+/// What can be said of a unit.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// Both lists were read, at this version.
+    Compared(ResourceVersion, Outcome),
+    /// Nothing is proven, for this reason.
+    Unproven(String),
+}
+
+/// Who is held against whom.
+pub(super) struct Parties {
+    pub(super) engine: EngineClient,
+    pub(super) server: RawClient,
+    /// How long a unit that is behind may take to catch up.
+    pub(super) patience: Duration,
+}
+
+/// One page of metadata.
+#[derive(Deserialize)]
+struct Page {
+    metadata: ListMeta,
+    /// `null` where there is none.
+    items: Option<Vec<Item>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMeta {
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default, rename = "continue")]
+    next: String,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    namespace: String,
+    name: String,
+    uid: String,
+    resource_version: String,
+}
+
+/// A list that cannot be read on.
+enum Stopped {
+    /// 410: its version is gone.
+    Expired,
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Stopped {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Unit {
+    /// Returns its type.
+    pub(super) fn resource(&self) -> ResourceType {
+        let (group, version) = self.api_version.split_once('/').unwrap_or(("", &self.api_version));
+        ResourceType {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: self.kind.clone(),
+            plural: self.plural.clone(),
+            namespaced: self.namespaced,
+        }
+    }
+
+    /// Holds the unit against the server.
+    pub(super) async fn verify(&self, parties: &Parties) -> Verdict {
+        match self.try_verify(parties).await {
+            Ok(verdict) => verdict,
+            Err(error) => Verdict::Unproven(format!("{error:#}")),
+        }
+    }
+
+    async fn try_verify(&self, parties: &Parties) -> anyhow::Result<Verdict> {
+        let deadline = Instant::now() + parties.patience;
+        if let Some(why) = self.wait_until_synced(parties, deadline).await? {
+            return Ok(Verdict::Unproven(why));
+        }
+        for _ in 0..ATTEMPTS {
+            if let Some(why) = self.wait_until_caught_up(parties, deadline).await? {
+                return Ok(Verdict::Unproven(why));
+            }
+            match self.compare(parties).await {
+                Ok((version, outcome)) => return Ok(Verdict::Compared(version, outcome)),
+                Err(Stopped::Failed(error)) => return Err(error),
+                Err(Stopped::Expired) => sleep(POLL).await,
+            }
+        }
+        Ok(Verdict::Unproven(format!(
+            "{ATTEMPTS} versions of the cache were compacted away before the server could list them"
+        )))
+    }
+
+    /// Waits until the cache is complete; returns why it is not.
+    async fn wait_until_synced(&self, parties: &Parties, deadline: Instant) -> anyhow::Result<Option<String>> {
+        let mut now = self.clone();
+        while !now.synced {
+            let error = now.last_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+            if now.state == "forbidden" {
+                return Ok(Some(format!("the engine may not list or watch it{error}")));
+            }
+            if Instant::now() >= deadline {
+                return Ok(Some(format!("not synced, {}{error}", now.state)));
+            }
+            sleep(POLL).await;
+            match self.again(parties).await? {
+                Some(unit) => now = unit,
+                None => return Ok(Some(GONE.to_owned())),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until the cache has what the server says has changed since the cache's version; returns why it has not.
+    ///
+    /// A version alone does not tell: that of a quiet type stays behind those of others.
+    async fn wait_until_caught_up(&self, parties: &Parties, deadline: Instant) -> anyhow::Result<Option<String>> {
+        let Some(mut now) = self.again(parties).await? else { return Ok(Some(GONE.to_owned())) };
+        let Some(last) = self.last_change_since(parties, &now.resource_version).await? else { return Ok(None) };
+        while now.resource_version.compare(&last) == Some(Ordering::Less) {
+            if Instant::now() >= deadline {
+                return Ok(Some(format!(
+                    "the cache is behind: it is at version {} ({}), the server changed an object in version {last}",
+                    now.resource_version, now.state
+                )));
+            }
+            sleep(POLL).await;
+            match self.again(parties).await? {
+                Some(unit) => now = unit,
+                None => return Ok(Some(GONE.to_owned())),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks the engine for the unit's row again; `None` where there is none any more.
+    async fn again(&self, parties: &Parties) -> anyhow::Result<Option<Self>> {
+        Ok(units(&parties.engine).await?.into_iter().find(|unit| unit.id == self.id))
+    }
+
+    /// Returns the version of the last change that the server tells after `version`; `None` where there is none, or it
+    /// does not say.
+    async fn last_change_since(
+        &self,
+        parties: &Parties,
+        version: &ResourceVersion,
+    ) -> anyhow::Result<Option<ResourceVersion>> {
+        #[derive(Deserialize)]
+        struct Event {
+            #[serde(rename = "type")]
+            kind: String,
+            object: Item,
+        }
+        let path = self.server_path(&[
+            ("resourceVersion", version.as_str()),
+            ("watch", "true"),
+            ("timeoutSeconds", LISTEN_SECONDS),
+        ]);
+        let Answer { code, body, .. } = ask_server(parties, &path, EVENT).await?;
+        if code != 200 {
+            return Ok(None);
+        }
+        let lines = body.split(|byte| *byte == b'\n').rev();
+        let mut events = lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok());
+        let change = events.find(|event| matches!(&*event.kind, "ADDED" | "MODIFIED" | "DELETED"));
+        Ok(change.map(|event| ResourceVersion::from(&*event.object.metadata.resource_version)))
+    }
+
+    /// Reads both lists, at the version that the cache has now.
+    async fn compare(&self, parties: &Parties) -> Result<(ResourceVersion, Outcome), Stopped> {
+        let namespaces = Namespaces::parse(&self.namespaces).context("the engine's namespaces")?;
+        let mut comparison = Comparison::default();
+        let mut cached = Some(self.cache_list(parties, "").await?);
+        let version = cached.as_ref().map(|page| page.metadata.resource_version.clone()).unwrap_or_default();
+        let mut served = Some(self.server_list(parties, &version, "").await?);
+        while cached.is_some() || served.is_some() {
+            for (side, page) in [(Side::Cache, &mut cached), (Side::Server, &mut served)] {
+                for Item { metadata } in page.iter_mut().flat_map(|page| page.items.take().unwrap_or_default()) {
+                    if side == Side::Cache || metadata.namespace.is_empty() || namespaces.matches(&metadata.namespace) {
+                        let (key, state) = metadata.split();
+                        comparison.see(side, key, state);
+                    }
+                }
+            }
+            (cached, served) = self.next_pages(parties, &version, [cached.as_ref(), served.as_ref()]).await?;
+        }
+        Ok((ResourceVersion::from(&*version), comparison.finish()))
+    }
+
+    /// Reads what follows two pages; `None` behind the last one.
+    async fn next_pages(
+        &self,
+        parties: &Parties,
+        version: &str,
+        [cached, served]: [Option<&Page>; 2],
+    ) -> Result<(Option<Page>, Option<Page>), Stopped> {
+        let from_cache = async {
+            match next_token(cached) {
+                Some(next) => self.cache_list(parties, next).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let from_server = async {
+            match next_token(served) {
+                Some(next) => self.server_list(parties, version, next).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let (cached, served) = future::join(from_cache, from_server).await;
+        Ok((cached?, served?))
+    }
+
+    async fn cache_list(&self, parties: &Parties, next: &str) -> Result<Page, Stopped> {
+        let path = self.cache_path(&[("limit", PAGE), ("continue", next)]);
+        let answer = parties.engine.ask(&path, LIST).await?;
+        if answer.code == 404 {
+            return Err(anyhow::anyhow!(GONE).into());
+        }
+        page("the engine", &path, answer)
+    }
+
+    async fn server_list(&self, parties: &Parties, version: &str, next: &str) -> Result<Page, Stopped> {
+        let at = [("resourceVersion", version), ("resourceVersionMatch", "Exact")];
+        // The token has the version.
+        let at = if next.is_empty() { &at[..] } else { &[("continue", next)] };
+        let path = self.server_path(&[&[("limit", PAGE)], at].concat());
+        page("the API server", &path, ask_server(parties, &path, LIST).await?)
+    }
+
+    fn cache_path(&self, query: &[(&str, &str)]) -> String {
+        let unit = self.id.unwrap_or_default().to_string();
+        self.path(&[&[("unit", &*unit)], query].concat())
+    }
+
+    fn server_path(&self, query: &[(&str, &str)]) -> String {
+        let selectors = [("labelSelector", &*self.label_selector), ("fieldSelector", &*self.field_selector)];
+        self.path(&[&selectors, query].concat())
+    }
+
+    /// Returns a path of the unit's collection; what is empty is left out of the query.
+    fn path(&self, query: &[(&str, &str)]) -> String {
+        let mut text = form_urlencoded::Serializer::new(String::new());
+        text.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
+        format!("{}?{}", self.resource().path(self.namespace.as_deref()), text.finish().replace('+', "%20"))
+    }
+}
+
+impl Metadata {
+    fn split(self) -> (Box<str>, State) {
+        let Self { namespace, name, uid, resource_version } = self;
+        let key = if namespace.is_empty() { name } else { format!("{namespace}/{name}") };
+        (key.into(), State { uid: uid.into(), resource_version: resource_version.into() })
+    }
+}
+
+/// Returns every row of the engine's `/v1/resources`.
+pub(super) async fn units(engine: &EngineClient) -> anyhow::Result<Vec<Unit>> {
+    #[derive(Deserialize)]
+    struct Resources {
+        resources: Vec<Unit>,
+    }
+    Ok(engine.get_json::<Resources>("/v1/resources").await?.resources)
+}
+
+/// Asks the API server, and again where it is too busy or was not reached.
+async fn ask_server(parties: &Parties, path: &str, accept: &str) -> anyhow::Result<Answer> {
+    let mut tries = 0;
+    loop {
+        let answer = parties.server.get(path, accept, ANSWER_TIMEOUT).await;
+        let may_mend = match &answer {
+            Ok(answer) => matches!(answer.code, 429 | 500..=504),
+            Err(failure) => matches!(failure, Failure::Refused | Failure::Disconnected(_)),
+        };
+        if !may_mend || tries == RETRIES {
+            return answer.context("failed to ask the API server");
+        }
+        tries += 1;
+        sleep(RETRY_AFTER).await;
+    }
+}
+
+fn next_token(page: Option<&Page>) -> Option<&str> {
+    page.map(|page| &*page.metadata.next).filter(|next| !next.is_empty())
+}
+
+fn page(who: &str, path: &str, answer: Answer) -> Result<Page, Stopped> {
+    let Answer { code, body, .. } = answer;
+    match code {
+        200 => {
+            let page = serde_json::from_slice(&body).with_context(|| format!("unexpected answer of {who} to {path}"));
+            Ok(page?)
+        }
+        410 => Err(Stopped::Expired),
+        code => Err(Stopped::Failed(anyhow::anyhow!("{who} answered {}", message(code, &body)))),
+    }
+}

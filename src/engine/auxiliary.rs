@@ -1,0 +1,135 @@
+//! Informers that the engine keeps for itself: of namespaces, to follow their labels, and of CRDs, to see types come
+//! and go.
+//!
+//! They are ordinary ones, supervised as all are, in metadata mode; their journal is their own, in memory, and its one
+//! reader tells the conductor what was seen. They are in no registry: nobody configured them.
+
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+use actix::{Actor, Addr};
+use tokio::task::JoinHandle;
+
+use super::{arbiters::Arbiters, options, plan::KnownNamespaces};
+use crate::{
+    indexer::{Cause, Change},
+    informer::{Informer, Shared},
+    journal::{ChangeSet, Interest, Journal, ReaderOptions, Start, UnitId, UnitInterest},
+    object::ResourceType,
+    reflector::ReflectorConfig,
+    status::UnitState,
+    supervisor::{
+        SupervisorConfig,
+        actor::{StopUnit, UnitSupervisor},
+    },
+};
+
+/// Changes that are read at once.
+const BATCH: (usize, usize) = (1_000, 1 << 20);
+/// The only unit of its journal.
+const UNIT: UnitId = UnitId(0);
+
+/// What was seen of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sighting {
+    /// Its name.
+    pub(super) name: String,
+    /// It was deleted.
+    pub(super) gone: bool,
+    /// It was there already when the informer started.
+    pub(super) initial: bool,
+}
+
+/// What an auxiliary informer is made of.
+#[derive(Clone)]
+pub(super) struct Parts {
+    pub(super) shared: Shared,
+    pub(super) arbiters: Arc<Arbiters>,
+    pub(super) supervision: SupervisorConfig,
+    pub(super) reflector: ReflectorConfig,
+}
+
+/// A running auxiliary informer.
+pub(super) struct Auxiliary {
+    informer: Arc<Informer>,
+    supervisor: Addr<UnitSupervisor>,
+    pump: JoinHandle<()>,
+}
+
+impl Auxiliary {
+    /// Starts one on the current arbiter; `tell` is called with what was seen, also with nothing once the first list
+    /// is there.
+    pub(super) fn start(resource: ResourceType, parts: Parts, tell: impl Fn(Vec<Sighting>) + 'static) -> Self {
+        let Parts { shared, arbiters, supervision, reflector } = parts;
+        let journal = Journal::in_memory();
+        let interest = Interest { units: [(UNIT, UnitInterest::default())].into(), changes: ChangeSet::ALL };
+        let reader = journal
+            .open_reader(Start::Next, ReaderOptions { interest, ..ReaderOptions::default() })
+            .expect("a new journal has no gap");
+        let shared = Shared { journal: journal.clone(), ..shared };
+        let options = options::auxiliary(reflector);
+        let informer = Informer::new(UNIT, "", Arc::new(resource), options, Arc::default(), None);
+        let informer = Arc::new(informer);
+        let supervisor = UnitSupervisor::new(Arc::clone(&informer), shared, arbiters, supervision).start();
+        let pump = actix_rt::spawn(async move {
+            loop {
+                journal.readable(reader).await;
+                let records = journal.read(reader, BATCH.0, BATCH.1);
+                let Some(last) = records.last().map(|record| record.sequence) else { continue };
+                tell(records.iter().filter_map(|record| sighting(&record.change)).collect());
+                journal.ack(reader, last);
+            }
+        });
+        Self { informer, supervisor, pump }
+    }
+
+    /// Returns whether its first list has come.
+    pub(super) fn is_synced(&self) -> bool {
+        self.informer.status.view().synced
+    }
+
+    /// Returns the objects as namespaces, with their labels.
+    pub(super) fn namespaces(&self) -> KnownNamespaces {
+        let view = self.informer.status.view();
+        if !view.synced {
+            let forbidden = view.state == UnitState::Forbidden;
+            return if forbidden { KnownNamespaces::Forbidden } else { KnownNamespaces::Unknown };
+        }
+        let objects = self.informer.objects();
+        let owned = |(key, value): (Cow<'_, str>, Cow<'_, str>)| (key.into_owned(), value.into_owned());
+        let known = objects.iter().map(|object| {
+            (object.name().to_owned(), object.labels().into_iter().map(owned).collect::<BTreeMap<_, _>>())
+        });
+        KnownNamespaces::Known(known.collect())
+    }
+
+    /// Stops it; returns when its actors have ended.
+    pub(super) async fn stop(self) {
+        self.pump.abort();
+        let _ended_by_itself = self.supervisor.send(StopUnit).await;
+    }
+}
+
+fn sighting(change: &Change) -> Option<Sighting> {
+    let (object, gone, initial) = match change {
+        Change::Added { object, cause } => (object, false, *cause == Cause::Initial),
+        Change::Updated { object, .. } => (object, false, false),
+        Change::Deleted { object, .. } | Change::Removed { object, .. } => (object, true, false),
+        Change::Unchanged { .. } | Change::Synced { .. } => return None,
+    };
+    Some(Sighting { name: object.name().to_owned(), gone, initial })
+}
+
+/// The type of namespaces.
+pub(super) fn namespaces() -> ResourceType {
+    cluster_scoped("", "v1", "Namespace", "namespaces")
+}
+
+/// The type of CRDs.
+pub(super) fn definitions() -> ResourceType {
+    cluster_scoped("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
+}
+
+fn cluster_scoped(group: &str, version: &str, kind: &str, plural: &str) -> ResourceType {
+    let [group, version, kind, plural] = [group, version, kind, plural].map(str::to_owned);
+    ResourceType { group, version, kind, plural, namespaced: false }
+}

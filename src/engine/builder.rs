@@ -1,0 +1,208 @@
+//! What an engine is made of, and its start.
+
+use std::{
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use actix::Recipient;
+use k8s_openapi::Resource as Typed;
+use tokio::{
+    sync::{Notify, Semaphore, watch},
+    time::Instant,
+};
+
+use super::{
+    EngineError,
+    arbiters::Arbiters,
+    conductor::{Auxiliaries, Conductor},
+    handlers::{self, OwnHandler, OwnSink},
+    library::Library,
+    options,
+    rediscovery::Rediscovery,
+    running::{EngineHandle, RunningEngine},
+    sources::KubeSources,
+    state::State,
+    typed::pattern_of,
+};
+use crate::{
+    config::{Config, HandlerOptions, Resource},
+    dispatcher::Notification,
+    handler::{HandlerError, status::HandlerView},
+    indexer::index_func::IndexFunc,
+    informer::Shared,
+    journal::Journal,
+    list_watch::{kube::ClusterAccess, transform::Transform},
+    registry::Registry,
+    serve::{self, ServeState, Server, Surface},
+};
+
+/// How long the handlers of an engine that cannot start may take to close.
+const FAILED_START_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the handlers show, asked for anew each time.
+pub(super) type Statuses = Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>;
+
+/// What is said of how a type is watched.
+type ResourceOptions = Box<dyn FnOnce(&mut Resource)>;
+
+/// What an engine is made of; every part may be left out, and may also come later: see [`EngineHandle`].
+pub struct EngineBuilder {
+    library: Library,
+    watched: Vec<(String, ResourceOptions)>,
+    access: Option<ClusterAccess>,
+    own_handlers: Vec<OwnHandler>,
+}
+
+impl EngineBuilder {
+    pub(super) fn new() -> Self {
+        let mut base = Config::default();
+        base.http.listen = None; // nobody asked for a server
+        let library = Library { base, ..Library::default() };
+        Self { library, watched: Vec::new(), access: None, own_handlers: Vec::new() }
+    }
+
+    /// Takes a configuration, as a file has it. Without one nothing is served over HTTP, and all else has its default.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.library.base = config;
+        self
+    }
+
+    /// Uses this access to the cluster instead of what `[kube]` says.
+    #[must_use]
+    pub fn cluster(mut self, access: ClusterAccess) -> Self {
+        self.access = Some(access);
+        self
+    }
+
+    /// Watches a type, in all namespaces; one that the configuration names already is watched as it says.
+    #[must_use]
+    pub fn watch<K: Typed>(self) -> Self {
+        self.watch_type(&pattern_of::<K>(), |_| {})
+    }
+
+    /// Watches a type by its name, as `match` of a configuration spells it; `options` may say how. Its entry is called
+    /// `pods`, `deployments_apps`: letters, digits and underscores.
+    #[must_use]
+    pub fn watch_type(mut self, pattern: &str, options: impl FnOnce(&mut Resource) + 'static) -> Self {
+        self.watched.push((pattern.to_owned(), Box::new(options)));
+        self
+    }
+
+    /// Adds a handler of your own: an actor that takes [`Notification`]s of everything that is watched. It is asked for
+    /// the next batch when it has answered the last one.
+    #[must_use]
+    pub fn handler(mut self, name: &str, options: HandlerOptions, actor: Recipient<Notification>) -> Self {
+        self.own_handlers.push(own(name, options, OwnSink::Actor(actor)));
+        self
+    }
+
+    /// Adds a handler of your own: a function that is called with everything that changes, batch by batch, on a thread of
+    /// its own, where it may block. What it fails is retried as `options` say.
+    #[must_use]
+    pub fn on_change(
+        mut self,
+        name: &str,
+        options: HandlerOptions,
+        function: impl FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static,
+    ) -> Self {
+        self.own_handlers.push(own(name, options, OwnSink::Closure(Box::new(function))));
+        self
+    }
+
+    /// Adds an index to the types of an entry (I-7): a function of yours.
+    #[must_use]
+    pub fn index(mut self, entry: &str, index: IndexFunc) -> Self {
+        self.library.indexes.entry(entry.to_owned()).or_default().push(index);
+        self
+    }
+
+    /// Changes every object of an entry as it comes in, before anyone sees it (F-60).
+    #[must_use]
+    pub fn transform(mut self, entry: &str, transform: Transform) -> Self {
+        self.library.transforms.insert(entry.to_owned(), transform);
+        self
+    }
+
+    /// Starts everything; returns when handlers and HTTP are up. Call it inside an actix `System`; the API server need
+    /// not be reachable yet.
+    ///
+    /// # Errors
+    /// When there is no access to a cluster, something cannot be watched as asked, a handler cannot be made, or an
+    /// address cannot be bound.
+    pub async fn start(self) -> Result<RunningEngine, EngineError> {
+        let Self { mut library, watched, access, own_handlers } = self;
+        for (pattern, options) in watched {
+            library.watch(&pattern, options)?;
+        }
+        let config = library.config()?;
+        let access = access.map_or_else(|| ClusterAccess::load(&config.kube.access()), Ok)?;
+        let cluster = options::cluster_name(&config, &access);
+        let journal = Journal::in_memory();
+        let registry = Arc::new(Registry::default());
+
+        let delivery = handlers::start(&config, &cluster, &journal, own_handlers)?;
+        let statuses: Statuses = {
+            let board = delivery.board.clone();
+            Arc::new(move || board.views())
+        };
+        let servers = match listen(&config, &registry, &statuses) {
+            Ok(servers) => servers,
+            Err(error) => {
+                // What was started ends before its runtime does: actix polls an actor once more when it drops it.
+                delivery.stop(FAILED_START_TIMEOUT, &registry).await;
+                return Err(error);
+            }
+        };
+
+        let shared = Shared {
+            journal,
+            sources: Arc::new(KubeSources { access: access.clone(), limits: options::limits(&config.kube) }),
+            list_permits: Arc::new(Semaphore::new(config.kube.max_concurrent_lists as usize)),
+        };
+        let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let conductor = Arc::new(Conductor {
+            access,
+            registry,
+            lanes: delivery.lanes.clone(),
+            shared,
+            arbiters: Arc::new(Arbiters::new(cores)),
+            supervision: options::supervisor(&config.supervision),
+            delivery: Mutex::new(Some(delivery)),
+            library: Mutex::new(library),
+            auxiliaries: Mutex::new(Auxiliaries::default()),
+            clock: Instant::now(),
+            poked: Notify::new(),
+            failed: watch::Sender::new(None),
+            sabotage: false.into(),
+            state: Mutex::new(State::new(
+                Arc::new(config.clone()),
+                Rediscovery::new(options::backoff(&config.kube.backoff)),
+            )),
+        });
+        conductor.show_all_waiting();
+        let conducting = conductor.start();
+        Ok(RunningEngine::new(EngineHandle { conductor, cluster: cluster.into(), statuses }, servers, conducting))
+    }
+}
+
+pub(super) fn own(name: &str, options: HandlerOptions, sink: OwnSink) -> OwnHandler {
+    OwnHandler { name: name.to_owned(), resources: vec!["*".to_owned()], options, sink }
+}
+
+fn listen(config: &Config, registry: &Arc<Registry>, statuses: &Statuses) -> Result<Vec<Server>, EngineError> {
+    let surfaces =
+        [("listen", config.http.listen, Surface::Full), ("probe_listen", config.http.probe_listen, Surface::Probes)];
+    let mut servers = Vec::new();
+    for (key, address, surface) in surfaces {
+        let Some(address) = address else { continue };
+        let state = ServeState::new(Arc::clone(registry), Arc::clone(statuses));
+        let server =
+            serve::start(address, surface, state).map_err(|error| EngineError::Listen { address, key, error })?;
+        tracing::info!("serving http://{} ({})", server.address(), if key == "listen" { "all" } else { "probes" });
+        servers.push(server);
+    }
+    Ok(servers)
+}

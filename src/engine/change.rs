@@ -1,0 +1,215 @@
+//! Changes the units of one type.
+//!
+//! ```text
+//! readers are told what they shall begin or end with        (moves, while the old units run)
+//! old actors end                                            what was read is applied and journaled
+//! new informers are seeded and shown in the registry        the cache is readable at once, whole
+//! what nobody shows any more is appended as removed         under the old unit's id
+//! new supervisors start
+//! ```
+//!
+//! The last three happen between two awaits. Each type has a task of its own, so one that hangs holds up its own type
+//! only. Where a task ends by a panic, the units are what the state says; those that were asked to stop are not sound,
+//! and the next change begins from there.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use actix::{Actor, Addr};
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::{
+    conductor::Conductor,
+    options::{self, Extras},
+    plan::{TypeName, UnitSpec},
+    reconcile::{Fate, First, From, Start, Steps, distribute},
+    state::{TypeState, Unit},
+};
+use crate::{
+    dispatcher::{UnitInfo, UnitOptions},
+    indexer::{FirstList, Retirement, actor::MoveReader, retirement},
+    informer::{Informer, Seed},
+    journal::{Move, UnitId},
+    object::SharedObject,
+    supervisor::actor::{StopUnit, UnitSupervisor},
+};
+
+/// How long moves may hold up a change of their units: a unit that restarts cannot answer.
+const MOVES_BEFORE_STOP: Duration = Duration::from_secs(10);
+/// How often a unit that cannot answer now is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+impl Conductor {
+    /// Tells readers what they shall hear of a type's units, and brings those to what is desired.
+    pub(super) async fn change(self: Arc<Self>, name: TypeName, steps: Steps) {
+        let changes = !steps.is_empty();
+        self.make_moves(&name, changes.then(|| Instant::now() + MOVES_BEFORE_STOP)).await;
+        if !changes {
+            return;
+        }
+        self.stop_units(&name, &steps).await;
+        self.replace_units(&name, &steps);
+        self.start_units(&name);
+    }
+
+    /// Has the units make the moves that wait, in order; gives up at `by`, or when a unit is gone for good.
+    async fn make_moves(&self, name: &TypeName, by: Option<Instant>) {
+        let take = |kept: &mut TypeState| std::mem::take(&mut kept.moves);
+        let mut moves: VecDeque<(UnitId, Move)> = self.of_type(name, take).unwrap_or_default().into();
+        while let Some((unit, asked)) = moves.pop_front() {
+            let supervisor = self.of_type(name, |kept| {
+                kept.units.iter().find(|known| known.informer.id == unit).and_then(|known| known.supervisor.clone())
+            });
+            let Some(supervisor) = supervisor.flatten() else { continue };
+            let answer = supervisor.send(MoveReader(asked)).await;
+            if !matches!(answer, Ok(Err(_))) {
+                continue;
+            }
+            moves.push_front((unit, asked));
+            if by.is_some_and(|by| Instant::now() >= by) {
+                break;
+            }
+            sleep(ASK_AGAIN).await;
+        }
+        // What came meanwhile waits behind what is left.
+        self.of_type(name, |kept| {
+            let later = std::mem::take(&mut kept.moves);
+            kept.moves = moves.into_iter().chain(later).collect();
+        });
+    }
+
+    async fn stop_units(&self, name: &TypeName, steps: &Steps) {
+        let asked = self.of_type(name, |kept| {
+            let is_asked = |unit: &&mut Unit| steps.fate(unit.informer.id).is_some();
+            let stopping = kept.units.iter_mut().filter(is_asked);
+            let asked = stopping.filter_map(|unit| {
+                unit.stopping = true;
+                unit.supervisor.clone()
+            });
+            asked.collect::<Vec<Addr<UnitSupervisor>>>()
+        });
+        let ends = asked.unwrap_or_default().into_iter().map(|supervisor| async move {
+            let _ended_by_itself = supervisor.send(StopUnit).await;
+        });
+        join_all(ends).await;
+    }
+
+    /// Puts new units, seeded, in the place of those that have stopped, and says of the rest that it left.
+    fn replace_units(&self, name: &TypeName, steps: &Steps) {
+        let mut state = self.lock();
+        let extras = |entry: &str| self.extras(entry, &state.indexes);
+        let extras: Vec<Extras> = steps.start.iter().map(|start| extras(&start.spec.entry)).collect();
+        let mut next_unit = state.next_unit;
+        let Some(kept) = state.types.get_mut(name) else { return };
+        let (old, mut units): (Vec<Unit>, Vec<Unit>) =
+            kept.units.drain(..).partition(|unit| steps.fate(unit.informer.id).is_some());
+        let cached = old.iter().map(|unit| (unit.informer.id, unit.informer.objects())).collect();
+        let (seeds, retired) = distribute(cached, &steps.start, |object: &SharedObject| object.namespace());
+
+        for ((start, objects), extras) in steps.start.iter().zip(seeds).zip(extras) {
+            let id = UnitId(next_unit);
+            next_unit += 1;
+            match self.make_unit(id, start, seed(start, objects, &old), kept, extras) {
+                Ok(unit) => {
+                    kept.inherit_moves(&start.from, id);
+                    units.push(unit);
+                }
+                Err(error) => warn!(resource = %start.spec.resource, %error, "failed to read the options of the type"),
+            }
+        }
+        kept.moves.retain(|(unit, _)| units.iter().any(|known| known.informer.id == *unit));
+        if units.is_empty() {
+            kept.siblings = Arc::default(); // what comes back is synced anew
+        }
+        kept.units = units;
+        kept.settled = true;
+        state.next_unit = next_unit;
+        self.show(&state);
+        drop(state);
+        for (unit, (_, objects)) in old.iter().zip(retired) {
+            let how = match steps.fate(unit.informer.id) {
+                Some(Fate::Deleted(_)) => Retirement::Deleted,
+                Some(Fate::Removed(cause)) => Retirement::Removed(cause),
+                None => continue,
+            };
+            let left = objects.len();
+            unit.informer.retire(&self.shared.journal, retirement(objects, how));
+            self.lanes.remove_unit(unit.informer.id);
+            info!(resource = %unit.spec.resource, namespace = unit.spec.namespace, left, "the unit has ended");
+        }
+    }
+
+    /// Makes one unit, and makes it known to handlers: before its first append, or they would miss it.
+    fn make_unit(
+        &self,
+        id: UnitId,
+        start: &Start,
+        seed: Option<Seed>,
+        kept: &TypeState,
+        extras: Extras,
+    ) -> Result<Unit, String> {
+        let spec = &start.spec;
+        let options = options::informer(spec, extras)?;
+        let late = matches!(start.from, From::Nothing { late: true });
+        let info =
+            UnitInfo { entry: spec.entry.clone(), resource: spec.resource.clone(), namespace: spec.namespace.clone() };
+        let resync_period = spec.options.options.resync;
+        self.lanes.add_unit(id, info, UnitOptions { late, resync_period, cached: options.indexer.keep.is_whole() });
+        let first = match start.from {
+            From::Nothing { late } => First::Initial { late },
+            From::Continue(_) => First::Done,
+            From::Compare { cause, .. } => First::Compared(cause),
+        };
+        let resource = Arc::new(spec.resource.clone());
+        let informer = Informer::new(id, &spec.entry, resource, options, Arc::clone(&kept.siblings), seed);
+        Ok(Unit { spec: spec.clone(), informer: Arc::new(informer), supervisor: None, first, stopping: false })
+    }
+
+    fn start_units(&self, name: &TypeName) {
+        self.of_type(name, |kept| {
+            for unit in kept.units.iter_mut().filter(|unit| unit.supervisor.is_none()) {
+                let UnitSpec { entry, resource, namespace, .. } = &unit.spec;
+                info!(%resource, version = resource.version, namespace, entry, "watching");
+                let (informer, shared) = (Arc::clone(&unit.informer), self.shared.clone());
+                let supervisor = UnitSupervisor::new(informer, shared, Arc::clone(&self.arbiters), self.supervision);
+                unit.supervisor = Some(supervisor.start());
+            }
+        });
+    }
+}
+
+impl TypeState {
+    /// What a reader was to be told by a unit that is gone, its heir tells.
+    fn inherit_moves(&mut self, from: &From, heir: UnitId) {
+        for (unit, _) in &mut self.moves {
+            if from.takes(*unit) {
+                *unit = heir;
+            }
+        }
+    }
+}
+
+/// Returns what a unit begins with; `objects` are those of the old ones that it shows.
+fn seed(start: &Start, objects: Vec<SharedObject>, old: &[Unit]) -> Option<Seed> {
+    match &start.from {
+        From::Nothing { .. } => None,
+        From::Continue(unit) => old.iter().find(|old| old.informer.id == *unit).map(|old| old.informer.seed()),
+        From::Compare { with, cause } => {
+            let with: Vec<&Unit> = old.iter().filter(|old| with.contains(&old.informer.id)).collect();
+            let bodies = with.iter().all(|old| old.first_list().bodies);
+            let complete = with.iter().any(|old| old.spec.contains(&start.spec) && old.first_list().complete);
+            Some(Seed::Relist { objects, first_list: FirstList { cause: *cause, bodies, complete } })
+        }
+    }
+}
+
+impl Unit {
+    /// Returns what another one may make of the cache.
+    fn first_list(&self) -> FirstList {
+        match self.informer.seed_to_relist(|_| false) {
+            Seed::Relist { first_list, .. } => first_list,
+            Seed::Resume { .. } => FirstList::default(),
+        }
+    }
+}

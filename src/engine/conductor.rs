@@ -1,0 +1,329 @@
+//! The conductor: brings what runs to what shall run, whenever one of the two changes.
+//!
+//! ```text
+//! configuration ─┐                                        ┌▶ change of one type's units  (a task each)
+//! catalog ───────┤                                        │
+//! namespaces ────┼─▶ plan (pure) ─▶ reconcile (pure) ─────┼▶ discovery, questions about rights  (tasks)
+//! rights ────────┤                                        │
+//! what runs ─────┘                                        └▶ rows of what waits
+//! ```
+//!
+//! One loop, which never waits for any of it: what takes time is a task that changes the [`State`] and pokes the loop.
+//! A panic in the loop is logged, and it goes on over the same state.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::{Instant, sleep, sleep_until},
+};
+use tracing::error;
+
+use super::{
+    arbiters::Arbiters,
+    auxiliary::{Auxiliary, Parts},
+    handlers::Delivery,
+    library::Library,
+    look::note_refusal,
+    options::{self, Extras},
+    plan::{Plan, TypeName, World, plan},
+    reconcile::{First, Occasion, Steps, reconcile},
+    state::{State, TypeState},
+};
+use crate::{
+    backoff::Backoff,
+    config::Config,
+    discovery::{Selection, select},
+    dispatcher::actor::Lanes,
+    indexer::index_func::IndexFunc,
+    informer::Shared,
+    journal::{Move, UnitId},
+    list_watch::kube::ClusterAccess,
+    registry::{Registry, WaitingPattern},
+    status::UnitState,
+    supervisor::{SupervisorConfig, child::exit_of},
+};
+
+/// How often is looked at what tells nobody: the state of units.
+const LOOK: Duration = Duration::from_millis(500);
+/// Pause after a panic of the loop.
+const AFTER_PANIC: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(super) struct Conductor {
+    pub(super) access: ClusterAccess,
+    pub(super) registry: Arc<Registry>,
+    pub(super) lanes: Lanes,
+    pub(super) shared: Shared,
+    pub(super) arbiters: Arc<Arbiters>,
+    pub(super) supervision: SupervisorConfig,
+    /// `None` once the engine stops.
+    pub(super) delivery: Mutex<Option<Delivery>>,
+    pub(super) library: Mutex<Library>,
+    pub(super) state: Mutex<State>,
+    pub(super) auxiliaries: Mutex<Auxiliaries>,
+    pub(super) clock: Instant,
+    pub(super) poked: Notify,
+    pub(super) failed: watch::Sender<Option<String>>,
+    /// Test hook: the next look panics.
+    pub(super) sabotage: AtomicBool,
+}
+
+/// The informers that the engine keeps for itself.
+#[derive(Default)]
+pub(super) struct Auxiliaries {
+    pub(super) namespaces: Option<Auxiliary>,
+    pub(super) definitions: Option<Auxiliary>,
+}
+
+impl Conductor {
+    /// Runs until the task is aborted.
+    pub(super) fn start(self: &Arc<Self>) -> JoinHandle<()> {
+        let conductor = Arc::clone(self);
+        actix_rt::spawn(async move {
+            loop {
+                let run = Arc::clone(&conductor).run();
+                let guard = AbortOnDrop(actix_rt::spawn(run));
+                let exit = exit_of(guard.wait().await);
+                error!(cause = %exit, "the conductor has ended, starting it again over the same state");
+                sleep(AFTER_PANIC).await;
+            }
+        })
+    }
+
+    async fn run(self: Arc<Self>) {
+        loop {
+            self.look();
+            let next = self.next_look();
+            tokio::select! {
+                () = self.poked.notified() => {}
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Has the loop look at everything soon.
+    pub(super) fn poke(&self) {
+        self.poked.notify_one();
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with one type's units; `None` where there is no such type.
+    pub(super) fn of_type<T>(&self, name: &TypeName, act: impl FnOnce(&mut TypeState) -> T) -> Option<T> {
+        self.lock().types.get_mut(name).map(act)
+    }
+
+    /// Returns what the library's user adds to an entry.
+    pub(super) fn extras(&self, entry: &str, added: &BTreeMap<String, Vec<IndexFunc>>) -> Extras {
+        let mut extras = self.library.lock().unwrap_or_else(PoisonError::into_inner).extras(entry);
+        extras.indexes.extend(added.get(entry).into_iter().flatten().cloned());
+        extras
+    }
+
+    fn next_look(&self) -> Instant {
+        let state = self.lock();
+        let asks = state.rediscovery.next().filter(|_| !state.discovering).map(|at| self.clock + at);
+        let waits =
+            state.types.values().filter(|kept| !kept.busy && kept.due.is_some()).filter_map(|kept| kept.not_before);
+        let latest = Instant::now() + LOOK;
+        waits.chain(asks).chain(state.next_to_forget()).fold(latest, Instant::min)
+    }
+
+    /// Looks at everything once, and starts what is to be done.
+    fn look(self: &Arc<Self>) {
+        assert!(!self.sabotage.swap(false, Ordering::Relaxed), "injected into the conductor");
+        self.see_namespaces();
+        self.see_units();
+        self.ask_for_types();
+        let Some((plan, selection)) = self.plan() else { return };
+        self.keep_auxiliaries(&plan, &selection);
+        self.ask_for_rights(&plan);
+        self.show_waiting(&plan, &selection);
+        self.reconcile_all(&plan);
+        self.finish_first_discovery(&plan);
+    }
+
+    fn see_namespaces(&self) {
+        let seen = lock(&self.auxiliaries).namespaces.as_ref().map(Auxiliary::namespaces);
+        let mut state = self.lock();
+        if let Some(seen) = seen
+            && state.see_namespaces(seen, Instant::now())
+        {
+            state.all_due(Occasion::Scope);
+        }
+    }
+
+    /// Notes which first lists have come, and which types are refused.
+    fn see_units(&self) {
+        let mut state = self.lock();
+        let mut refused = Vec::new();
+        for (name, kept) in &mut state.types {
+            for unit in &mut kept.units {
+                let (unit_state, synced) = {
+                    let view = unit.informer.status.lock();
+                    (view.state, view.synced)
+                };
+                if synced {
+                    unit.first = First::Done;
+                }
+                let can_fall_back = unit.spec.is_whole_of_namespaces() && unit.supervisor.is_some();
+                if can_fall_back {
+                    refused.push((name.clone(), unit_state == UnitState::Forbidden));
+                }
+            }
+        }
+        for (name, refused) in refused {
+            note_refusal(&mut state, &name, refused);
+        }
+    }
+
+    /// Holds the configuration against what the server serves; `None` before it has answered.
+    fn plan(&self) -> Option<(Plan, Selection)> {
+        let state = self.lock();
+        let catalog = state.catalog.clone()?;
+        let config = Arc::clone(&state.config);
+        let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+        let mut selection = select(&catalog, &wanted);
+        selection.owned.retain(|owned| !state.presence.is_deleted(&TypeName::of(&owned.resource)));
+        state.stick_to_versions(&mut selection.owned, &catalog);
+        let (namespaces, refused) = (state.known_namespaces(), state.refused());
+        let world = World { types: &selection.owned, namespaces: &namespaces, refused: &refused };
+        let plan = plan(&config, world, |entry| options::reflector(&config, entry));
+        Some((plan, selection))
+    }
+
+    /// Starts a change of every type that is to be looked at.
+    fn reconcile_all(self: &Arc<Self>, plan: &Plan) {
+        let mut state = self.lock();
+        state.take_in(plan.types.keys());
+        let now = Instant::now();
+        let due: Vec<(TypeName, Occasion)> = state
+            .types
+            .iter()
+            .filter_map(|(name, kept)| {
+                let ready = !kept.busy && kept.not_before.is_none_or(|at| at <= now);
+                let occasion = kept.due.or((!kept.moves.is_empty()).then_some(Occasion::Repair));
+                occasion.filter(|_| ready).map(|occasion| (name.clone(), occasion))
+            })
+            .collect();
+        for (name, occasion) in due {
+            let steps = match state.desired(&name, plan) {
+                Some(desired) => {
+                    let running = state.running(&name, &desired);
+                    let steps = reconcile(&running, &desired, state.history(&name, occasion));
+                    state.adopt(&name, &desired);
+                    steps
+                }
+                None => Steps::default(), // it cannot be said: what runs goes on
+            };
+            let decided = plan.desired(&name).is_some();
+            let Some(kept) = state.types.get_mut(&name) else { continue };
+            kept.due = None;
+            kept.not_before = None;
+            kept.settled |= decided && steps.is_empty();
+            if steps.is_empty() && kept.moves.is_empty() {
+                continue;
+            }
+            kept.busy = true;
+            self.spawn_change(name, steps);
+        }
+        state.types.retain(|_, kept| kept.busy || !kept.units.is_empty() || kept.settled || kept.due.is_some());
+    }
+
+    /// Runs a change as a task; whatever becomes of it, the type is looked at again when needed.
+    fn spawn_change(self: &Arc<Self>, name: TypeName, steps: Steps) {
+        let (conductor, work) = (Arc::clone(self), Arc::clone(self).change(name.clone(), steps));
+        actix_rt::spawn(async move {
+            let guard = AbortOnDrop(actix_rt::spawn(work));
+            let ended = guard.wait().await;
+            conductor.of_type(&name, |kept| {
+                kept.busy = false;
+                match ended {
+                    Ok(()) => kept.failures = None,
+                    Err(failed) => {
+                        let cause = exit_of(Err(failed));
+                        let failures = kept.failures.get_or_insert_with(|| Backoff::new(conductor.supervision.backoff));
+                        let delay = failures.fail(conductor.clock.elapsed(), rand::random());
+                        error!(resource = %name, %cause, ?delay, "failed to change the units of the type, trying again");
+                        kept.not_before = Some(Instant::now() + delay);
+                        kept.due = kept.due.max(Some(Occasion::Repair));
+                    }
+                }
+            });
+            conductor.poke();
+        });
+    }
+
+    /// Says that the first discovery is through, once its units are shown: before, nothing can be ready.
+    fn finish_first_discovery(&self, plan: &Plan) {
+        let state = self.lock();
+        let undecided = plan.types.keys().any(|name| plan.desired(name).is_none());
+        let at_work = state.types.values().any(|kept| kept.busy || kept.due.is_some());
+        if !self.registry.is_discovered() && !undecided && !at_work {
+            self.registry.set_discovered();
+            self.lanes.set_discovered();
+        }
+    }
+
+    /// Shows the units and what waits. Keep informers that are left out until this returned.
+    pub(super) fn show(&self, state: &State) {
+        let informers = state.units().into_iter().map(|unit| unit.informer).collect();
+        let waiting = state.waiting.iter().map(|((entry, pattern), status)| WaitingPattern {
+            entry: entry.clone(),
+            pattern: pattern.clone(),
+            status: Arc::clone(status),
+        });
+        self.registry.set(informers, waiting.collect());
+    }
+
+    /// Puts what readers are to be told before the units that shall tell it. Units that are gone tell nothing.
+    pub(super) fn queue_moves(&self, moves: Vec<(UnitId, Move)>) {
+        let mut state = self.lock();
+        for (unit, asked) in moves {
+            let of_unit = |kept: &&mut TypeState| kept.units.iter().any(|known| known.informer.id == unit);
+            if let Some(kept) = state.types.values_mut().find(of_unit) {
+                kept.moves.push((unit, asked));
+            }
+        }
+    }
+
+    /// Returns what auxiliary informers are made of.
+    pub(super) fn parts(&self, config: &Config) -> Parts {
+        Parts {
+            shared: self.shared.clone(),
+            arbiters: Arc::clone(&self.arbiters),
+            supervision: self.supervision,
+            reflector: options::auxiliary_reflector(config),
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A task that ends with whoever waits for it.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl AbortOnDrop {
+    async fn wait(mut self) -> Result<(), tokio::task::JoinError> {
+        (&mut self.0).await
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

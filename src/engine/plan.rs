@@ -1,0 +1,323 @@
+//! Which units shall run: the configuration × what the server serves × its namespaces × what is allowed.
+//!
+//! How an entry's types become units:
+//!
+//! - a cluster-scoped type, or all namespaces: one unit over the whole cluster
+//! - names alone: one unit a namespace, which needs the least rights
+//! - all but some names: one unit over the cluster, the server leaves those out
+//! - other globs: one unit over the cluster, filtered where objects come in
+//! - `namespace_selector`, or the whole cluster is refused: one unit a namespace that matches, as they come and go
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
+use crate::{
+    config::{Config, Resource},
+    discovery::Owned,
+    lister::LabelSelector,
+    object::ResourceType,
+    reflector::ReflectorConfig,
+    scope::Namespaces,
+};
+
+/// A resource type, whatever its version: they are the same objects (D12).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TypeName {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Lower-case plural.
+    pub plural: String,
+}
+
+impl TypeName {
+    /// Returns the name of a type.
+    pub fn of(resource: &ResourceType) -> Self {
+        Self { group: resource.group.clone(), plural: resource.plural.clone() }
+    }
+}
+
+impl fmt::Display for TypeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.plural)?;
+        if self.group.is_empty() { Ok(()) } else { write!(f, ".{}", self.group) }
+    }
+}
+
+/// A unit that shall run: one type in one scope, for one entry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnitSpec {
+    /// Name of its `[resources.*]` entry.
+    pub entry: String,
+    /// Its type.
+    pub resource: ResourceType,
+    /// The one namespace it watches; the whole cluster when `None`.
+    pub namespace: Option<String>,
+    /// Field selector that has the server leave namespaces out; empty for none.
+    pub namespace_fields: String,
+    /// Namespaces that are filtered where objects come in: what the server cannot do.
+    pub filter: Option<Namespaces>,
+    /// The entry.
+    pub options: Arc<Resource>,
+    /// How it lists and watches.
+    pub reflector: ReflectorConfig,
+}
+
+/// How far two specs are apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Difference {
+    /// They are the same unit.
+    Nothing,
+    /// The same is fetched and kept otherwise: what is cached serves both, and the watch can go on.
+    Keeping,
+    /// Other objects are fetched, or other parts of them.
+    Fetching,
+}
+
+impl UnitSpec {
+    /// Returns the name of its type.
+    pub fn type_name(&self) -> TypeName {
+        TypeName::of(&self.resource)
+    }
+
+    /// Returns whether it watches a namespaced type in the whole cluster: if that is refused, single namespaces may do.
+    pub fn is_whole_of_namespaces(&self) -> bool {
+        self.resource.namespaced && self.namespace.is_none()
+    }
+
+    /// Returns whether objects of this namespace are its own; `""` is that of cluster-scoped objects.
+    pub fn covers(&self, namespace: &str) -> bool {
+        if !self.resource.namespaced {
+            return true;
+        }
+        self.namespace.as_deref().is_none_or(|own| own == namespace) && self.options.namespaces.matches(namespace)
+    }
+
+    /// Returns whether there may be an object that both show.
+    pub fn may_overlap(&self, other: &Self) -> bool {
+        match (&self.namespace, &other.namespace) {
+            (Some(a), Some(b)) => a == b,
+            (Some(namespace), None) => other.covers(namespace),
+            (None, Some(namespace)) => self.covers(namespace),
+            (None, None) => true,
+        }
+    }
+
+    /// Returns whether every namespace of `other` is surely its own.
+    pub fn contains(&self, other: &Self) -> bool {
+        let (own, others) = (&self.options.namespaces, &other.options.namespaces);
+        let wider = !self.resource.namespaced || own.is_all() || own == others;
+        match (&self.namespace, &other.namespace) {
+            (None, None) => wider,
+            (None, Some(namespace)) => self.covers(namespace),
+            (own, other) => own == other,
+        }
+    }
+
+    /// Compares with another spec.
+    pub fn difference(&self, other: &Self) -> Difference {
+        let (a, b) = (&self.options, &other.options);
+        let fetching = self.entry == other.entry
+            && self.resource == other.resource
+            && self.namespace == other.namespace
+            && self.namespace_fields == other.namespace_fields
+            && self.filter == other.filter
+            && (&a.labels, &a.fields, &a.options.drop) == (&b.labels, &b.fields, &b.options.drop)
+            && (a.mode, a.cache) == (b.mode, b.cache);
+        let keeping = self.reflector == other.reflector
+            && (&a.index, a.options.order, a.options.fifo_max_bytes, a.options.recreated)
+                == (&b.index, b.options.order, b.options.fifo_max_bytes, b.options.recreated);
+        match (fetching, keeping) {
+            (true, true) => Difference::Nothing,
+            (true, false) => Difference::Keeping,
+            (false, _) => Difference::Fetching,
+        }
+    }
+}
+
+/// What is known of the cluster's namespaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KnownNamespaces {
+    /// They are not watched, or not listed yet.
+    #[default]
+    Unknown,
+    /// They may not be listed.
+    Forbidden,
+    /// Their labels, by name.
+    Known(BTreeMap<String, BTreeMap<String, String>>),
+}
+
+/// What is known of a type that may not be listed and watched in the whole cluster: in which namespaces it may be.
+pub type Allowed = BTreeMap<String, bool>;
+
+/// What the configuration is held against.
+#[derive(Clone, Copy, Debug)]
+pub struct World<'a> {
+    /// The types of each entry.
+    pub types: &'a [Owned],
+    /// The namespaces.
+    pub namespaces: &'a KnownNamespaces,
+    /// Types that are refused in the whole cluster.
+    pub refused: &'a BTreeMap<TypeName, Allowed>,
+}
+
+/// Why a type has no unit, or not all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// The namespaces are not known yet; units that run go on.
+    Namespaces,
+    /// The namespaces may not be listed, which `namespace_selector` needs.
+    NamespacesForbidden,
+    /// No namespace matches now.
+    NoNamespace,
+}
+
+/// What one type of one entry becomes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// Name of the `[resources.*]` entry.
+    pub entry: String,
+    /// The type.
+    pub resource: ResourceType,
+    /// Its units, in the order of namespaces.
+    pub units: Vec<UnitSpec>,
+    /// Why it has none.
+    pub waiting: Option<Waiting>,
+    /// Namespaces in which it is not known whether the type may be watched.
+    pub unasked: BTreeSet<String>,
+}
+
+/// What shall be.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// By type, and there in the order of entries.
+    pub types: BTreeMap<TypeName, Vec<Planned>>,
+    /// The namespaces must be watched.
+    pub needs_namespaces: bool,
+}
+
+impl Plan {
+    /// Returns the desired units of a type; `None` where that cannot be said before the namespaces are known: what runs
+    /// shall go on.
+    pub fn desired(&self, name: &TypeName) -> Option<Vec<UnitSpec>> {
+        let planned = self.types.get(name).map_or(&[][..], Vec::as_slice);
+        if planned.iter().any(|planned| planned.waiting == Some(Waiting::Namespaces)) {
+            return None;
+        }
+        Some(planned.iter().flat_map(|planned| planned.units.iter().cloned()).collect())
+    }
+}
+
+/// Plans all units. `reflector` says how an entry lists and watches.
+pub fn plan(config: &Config, world: World<'_>, reflector: impl Fn(&Resource) -> ReflectorConfig) -> Plan {
+    let mut plan = Plan::default();
+    let entries: BTreeMap<&str, Arc<Resource>> =
+        config.resources.iter().map(|(name, resource)| (name.as_str(), Arc::new(resource.clone()))).collect();
+    for Owned { entry, resource, .. } in world.types {
+        let Some(options) = entries.get(entry.as_str()) else { continue };
+        let name = TypeName::of(resource);
+        let refused = world.refused.get(&name);
+        let whole = in_cluster(entry, resource, options, reflector(options));
+        let planned = Planned {
+            entry: entry.clone(),
+            resource: resource.clone(),
+            units: Vec::new(),
+            waiting: None,
+            unasked: BTreeSet::new(),
+        };
+        let planned = match spread(options, resource) {
+            Spread::Cluster if refused.is_none() => Planned { units: vec![whole], ..planned },
+            Spread::Names(names) => {
+                Planned { units: names.iter().map(|name| in_namespace(&whole, name)).collect(), ..planned }
+            }
+            Spread::Cluster => {
+                plan.needs_namespaces = true;
+                where_allowed(whole, world.namespaces, refused.unwrap_or(&Allowed::new()), planned)
+            }
+            Spread::Selected(selector) => {
+                plan.needs_namespaces = true;
+                where_selected(&whole, world.namespaces, &selector, planned)
+            }
+        };
+        plan.types.entry(name).or_default().push(planned);
+    }
+    plan
+}
+
+/// How a type is spread over namespaces.
+enum Spread {
+    Cluster,
+    Names(Vec<String>),
+    Selected(LabelSelector),
+}
+
+fn spread(options: &Resource, resource: &ResourceType) -> Spread {
+    if !resource.namespaced {
+        return Spread::Cluster;
+    }
+    if !options.namespace_selector.is_empty() {
+        // Loading the configuration has refused what cannot be read.
+        return Spread::Selected(LabelSelector::parse(&options.namespace_selector).unwrap_or_default());
+    }
+    match options.namespaces.names() {
+        Some(names) => Spread::Names(names.into_iter().map(str::to_owned).collect()),
+        None => Spread::Cluster,
+    }
+}
+
+/// Makes the spec of a unit over the whole cluster: what the server can leave out, it shall.
+fn in_cluster(entry: &str, resource: &ResourceType, options: &Arc<Resource>, reflector: ReflectorConfig) -> UnitSpec {
+    let pushed = options.namespaces.field_selector().filter(|_| resource.namespaced);
+    let filter = (resource.namespaced && options.namespaces.needs_filter()).then(|| options.namespaces.clone());
+    UnitSpec {
+        entry: entry.to_owned(),
+        resource: resource.clone(),
+        namespace: None,
+        namespace_fields: pushed.unwrap_or_default(),
+        filter,
+        options: Arc::clone(options),
+        reflector,
+    }
+}
+
+fn in_namespace(whole: &UnitSpec, namespace: &str) -> UnitSpec {
+    UnitSpec { namespace: Some(namespace.to_owned()), namespace_fields: String::new(), filter: None, ..whole.clone() }
+}
+
+/// One unit a namespace whose labels match.
+fn where_selected(whole: &UnitSpec, known: &KnownNamespaces, selector: &LabelSelector, planned: Planned) -> Planned {
+    let known = match known {
+        KnownNamespaces::Unknown => return Planned { waiting: Some(Waiting::Namespaces), ..planned },
+        KnownNamespaces::Forbidden => return Planned { waiting: Some(Waiting::NamespacesForbidden), ..planned },
+        KnownNamespaces::Known(known) => known,
+    };
+    let matching = known.iter().filter(|(name, labels)| {
+        whole.options.namespaces.matches(name) && selector.matches_labels(|key| labels.get(key).map(String::as_str))
+    });
+    let units: Vec<_> = matching.map(|(name, _)| in_namespace(whole, name)).collect();
+    let waiting = units.is_empty().then_some(Waiting::NoNamespace);
+    Planned { units, waiting, ..planned }
+}
+
+/// One unit a namespace in which the type may be watched; the whole cluster, refused as it is, where there is none: it
+/// shows that, and heals by itself.
+fn where_allowed(whole: UnitSpec, known: &KnownNamespaces, allowed: &Allowed, planned: Planned) -> Planned {
+    let KnownNamespaces::Known(known) = known else { return Planned { units: vec![whole], ..planned } };
+    let (mut units, mut unasked) = (Vec::new(), BTreeSet::new());
+    for namespace in known.keys().filter(|name| whole.options.namespaces.matches(name)) {
+        match allowed.get(namespace) {
+            Some(true) => units.push(in_namespace(&whole, namespace)),
+            Some(false) => {}
+            None => drop(unasked.insert(namespace.clone())),
+        }
+    }
+    if units.is_empty() {
+        units.push(whole);
+    }
+    Planned { units, unasked, ..planned }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{config::Config, object::ResourceType, reflector::ReflectorConfig, scope::Namespaces};
+
+fn pods() -> ResourceType {
+    ResourceType {
+        group: String::new(),
+        version: "v1".into(),
+        kind: "Pod".into(),
+        plural: "pods".into(),
+        namespaced: true,
+    }
+}
+
+/// A spec of pods; `options` are lines of its entry, a namespace of `*` is the whole cluster.
+fn spec(entry: &str, namespace: &str, options: &str) -> UnitSpec {
+    let config = Config::from_toml_str(&format!("[resources.{entry}]\nmatch = [\"pods\"]\n{options}")).unwrap();
+    let options = config.resources[entry].clone();
+    UnitSpec {
+        entry: entry.into(),
+        resource: pods(),
+        namespace: Some(namespace.to_owned()).filter(|name| name != "*"),
+        namespace_fields: String::new(),
+        filter: Some(options.namespaces.clone()).filter(Namespaces::needs_filter),
+        options: Arc::new(options),
+        reflector: ReflectorConfig::default(),
+    }
+}
+
+fn running(id: u32, spec: UnitSpec) -> RunningSpec {
+    RunningSpec { id: UnitId(id), spec, first: First::Done, sound: true, gone: false }
+}
+
+const RELOAD: History = History { occasion: Occasion::Reload, late: false, settled: true };
+
+/// The steps in words: `keep 1, stop 2 removed Reload, start a from …`.
+fn told(running: &[RunningSpec], desired: &[UnitSpec], history: History) -> String {
+    let steps = reconcile(running, desired, history);
+    let mut said: Vec<String> = steps.keep.iter().map(|unit| format!("keep {}", unit.0)).collect();
+    said.extend(steps.stop.iter().map(|(unit, fate)| format!("stop {} {fate:?}", unit.0)));
+    for start in &steps.start {
+        let from = match &start.from {
+            From::Nothing { late } => format!("nothing{}", if *late { ", late" } else { "" }),
+            From::Continue(unit) => format!("all of {}", unit.0),
+            From::Compare { with, cause } => {
+                format!("{:?} {cause:?}", with.iter().map(|unit| unit.0).collect::<Vec<_>>())
+            }
+        };
+        let namespace = start.spec.namespace.as_deref().unwrap_or("*");
+        said.push(format!("start {}/{namespace} with {from}", start.spec.entry));
+    }
+    said.join(", ")
+}
+
+#[test]
+fn a_unit_that_is_wanted_as_it_is_goes_on_whatever_the_occasion() {
+    let unit = running(1, spec("a", "*", ""));
+    for occasion in [Occasion::Start, Occasion::Repair, Occasion::Discovery, Occasion::Scope, Occasion::Reload] {
+        let history = History { occasion, ..RELOAD };
+        assert_eq!(told(std::slice::from_ref(&unit), &[spec("a", "*", "on_missing = \"warn\"")], history), "keep 1");
+    }
+    let broken = RunningSpec { sound: false, ..unit.clone() };
+    let again = "stop 1 Removed(Watch), start a/* with all of 1";
+    assert_eq!(told(&[broken], &[spec("a", "*", "")], History { occasion: Occasion::Repair, ..RELOAD }), again);
+}
+
+#[test]
+fn what_is_kept_otherwise_continues_and_what_is_fetched_otherwise_is_compared() {
+    let keeping =
+        ["index = [\"spec.nodeName\"]", "order = \"per-key\"", "fifo_max_bytes = \"1MiB\"", "recreated = \"update\""];
+    for options in keeping {
+        let said = told(&[running(1, spec("a", "*", ""))], &[spec("a", "*", options)], RELOAD);
+        assert_eq!(said, "stop 1 Removed(Reload), start a/* with all of 1", "{options}");
+    }
+    let resync = UnitSpec {
+        reflector: ReflectorConfig { resync_period: std::time::Duration::from_secs(9), ..ReflectorConfig::default() },
+        ..spec("a", "*", "")
+    };
+    assert!(told(&[running(1, spec("a", "*", ""))], &[resync], RELOAD).ends_with("all of 1"));
+    let fetching =
+        ["labels = \"a=b\"", "fields = \"spec.nodeName=n\"", "drop = []", "mode = \"metadata\"", "cache = \"none\""];
+    for options in fetching {
+        let said = told(&[running(1, spec("a", "*", ""))], &[spec("a", "*", options)], RELOAD);
+        assert_eq!(said, "stop 1 Removed(Reload), start a/* with [1] Reload", "{options}");
+    }
+}
+
+#[test]
+fn namespaces_that_come_and_go_touch_no_other() {
+    let of = |namespace| spec("a", namespace, "");
+    let (one, two) = (running(1, of("one")), running(2, of("two")));
+    let scope = History { occasion: Occasion::Scope, ..RELOAD };
+    let said = told(&[one.clone(), two.clone()], &[of("two"), of("three")], scope);
+    assert_eq!(said, "keep 2, stop 1 Removed(Watch), start a/three with [] Relist");
+    let deleted = RunningSpec { gone: true, ..one.clone() };
+    assert_eq!(told(&[deleted, two.clone()], &[of("two")], scope), "keep 2, stop 1 Deleted(Relist)");
+    let whole = running(3, spec("a", "*", ""));
+    assert_eq!(
+        told(&[whole], &[of("one"), of("two")], scope),
+        "stop 3 Removed(Watch), start a/one with [3] Relist, start a/two with [3] Relist"
+    );
+    assert_eq!(
+        told(&[one, two], &[spec("a", "*", "")], RELOAD),
+        "stop 1 Removed(Reload), stop 2 Removed(Reload), start a/* with [1, 2] Reload"
+    );
+}
+
+#[test]
+fn a_type_that_is_found_later_is_late_and_one_that_a_reload_names_is_news() {
+    let found = |occasion, late, settled| told(&[], &[spec("a", "*", "")], History { occasion, late, settled });
+    assert_eq!(found(Occasion::Start, false, false), "start a/* with nothing");
+    assert_eq!(found(Occasion::Discovery, true, false), "start a/* with nothing, late");
+    assert_eq!(found(Occasion::Scope, false, false), "start a/* with nothing", "the namespaces are known at last");
+    assert_eq!(found(Occasion::Scope, false, true), "start a/* with [] Relist", "a first namespace matches");
+    assert_eq!(found(Occasion::Reload, false, false), "start a/* with [] Reload");
+}
+
+#[test]
+fn what_was_still_to_be_listed_stays_initial_or_compared() {
+    let with = |first| RunningSpec { first, ..running(1, spec("a", "*", "")) };
+    let other = [spec("a", "*", "labels = \"a=b\"")];
+    let same = [spec("a", "*", "order = \"per-key\"")];
+    let initial = [with(First::Initial { late: false })];
+    assert!(told(&initial, &other, RELOAD).ends_with("with nothing"));
+    assert!(told(&initial, &same, RELOAD).ends_with("with nothing"));
+    let compared = [with(First::Compared(Cause::Relist))];
+    assert!(told(&compared, &other, RELOAD).ends_with("with [1] Reload"));
+    assert!(told(&compared, &same, RELOAD).ends_with("with [1] Relist"));
+}
+
+#[test]
+fn a_type_that_moves_to_another_entry_leaves_there_and_comes_here() {
+    assert_eq!(
+        told(&[running(1, spec("a", "*", ""))], &[spec("b", "*", "")], RELOAD),
+        "stop 1 Removed(Reload), start b/* with [] Reload"
+    );
+}
+
+#[test]
+fn a_type_that_is_gone_is_drained_and_begins_anew_when_it_is_back() {
+    let gone = RunningSpec { gone: true, ..running(1, spec("a", "*", "")) };
+    let history = History { occasion: Occasion::Discovery, late: true, settled: true };
+    assert_eq!(told(std::slice::from_ref(&gone), &[], history), "stop 1 Deleted(Relist)");
+    assert_eq!(
+        told(&[gone], &[spec("a", "*", "")], history),
+        "stop 1 Deleted(Relist), start a/* with [] Relist",
+        "deleted and made again between two looks"
+    );
+}
+
+/// Scopes of one entry that do not overlap: the whole cluster, or some namespaces.
+fn scopes() -> impl Strategy<Value = Vec<UnitSpec>> {
+    let options =
+        prop::sample::select(vec!["", "labels = \"a=b\"", "order = \"per-key\"", "namespaces = [\"n*\", \"!n3\"]"]);
+    let entry = prop::sample::select(vec!["a", "b"]);
+    let whole = (entry.clone(), options.clone()).prop_map(|(entry, options)| vec![spec(entry, "*", options)]);
+    let some = prop::collection::btree_set(0..5_u32, 0..5);
+    let named = (entry, some, options).prop_map(|(entry, names, options)| {
+        names.into_iter().map(|n| spec(entry, &format!("n{n}"), options)).collect()
+    });
+    prop_oneof![whole, named]
+}
+
+fn firsts() -> impl Strategy<Value = First> {
+    prop::sample::select(vec![First::Done, First::Done, First::Initial { late: false }, First::Compared(Cause::Reload)])
+}
+
+proptest! {
+    #[test]
+    fn applying_the_steps_yields_what_is_desired_and_no_object_is_lost_or_doubled(
+        old in scopes(), new in scopes(), firsts in prop::collection::vec((firsts(), any::<bool>(), any::<bool>()), 5),
+        occasion in prop::sample::select(vec![Occasion::Start, Occasion::Scope, Occasion::Reload]), settled: bool,
+    ) {
+        let running: Vec<RunningSpec> = old.into_iter().zip(firsts).enumerate().map(|(id, (spec, (first, sound, gone)))| {
+            RunningSpec { id: UnitId(u32::try_from(id).unwrap()), spec, first, sound, gone: gone && !sound }
+        }).collect();
+        let steps = reconcile(&running, &new, History { occasion, late: false, settled });
+
+        // What runs afterwards is what is desired.
+        let specs: BTreeMap<UnitId, &UnitSpec> = running.iter().map(|unit| (unit.id, &unit.spec)).collect();
+        let kept = steps.keep.iter().map(|unit| specs[unit]);
+        let after: Vec<&UnitSpec> = kept.chain(steps.start.iter().map(|start| &start.spec)).collect();
+        prop_assert_eq!(after.len(), new.len());
+        for spec in &new {
+            prop_assert!(after.iter().any(|other| other.difference(spec) == Difference::Nothing));
+        }
+        // Every unit is kept or stopped; only stopped ones are inherited from.
+        let stopped: BTreeSet<UnitId> = steps.stop.iter().map(|(unit, _)| *unit).collect();
+        prop_assert_eq!(stopped.len() + steps.keep.len(), running.len());
+
+        // Every cached object is seeded or retired, once; never to another entry; a seed lies in its unit's scope.
+        let cached: Vec<(UnitId, Vec<(UnitId, String)>)> = stopped.iter().map(|unit| {
+            let objects = (0..5).map(|n| format!("n{n}")).filter(|name| specs[unit].covers(name));
+            (*unit, objects.map(|name| (*unit, name)).collect())
+        }).collect();
+        let count: usize = cached.iter().map(|(_, objects)| objects.len()).sum();
+        let (seeds, retired) = distribute(cached, &steps.start, |(_, namespace)| namespace.as_str());
+        let dealt: Vec<_> = seeds.iter().flatten().chain(retired.iter().flat_map(|(_, objects)| objects)).collect();
+        prop_assert_eq!(dealt.len(), count);
+        prop_assert_eq!(dealt.iter().collect::<BTreeSet<_>>().len(), count);
+        for (start, objects) in steps.start.iter().zip(&seeds) {
+            for (unit, namespace) in objects {
+                prop_assert!(start.spec.covers(namespace) && specs[unit].entry == start.spec.entry);
+            }
+        }
+        // Applied again, nothing is left to do.
+        let settled_units: Vec<RunningSpec> = after.into_iter().enumerate().map(|(id, spec)| {
+            RunningSpec { id: UnitId(u32::try_from(id).unwrap()), spec: spec.clone(), first: First::Done, sound: true, gone: false }
+        }).collect();
+        prop_assert!(reconcile(&settled_units, &new, RELOAD).is_empty());
+    }
+}

@@ -1,0 +1,184 @@
+//! Configuration that changes under a running engine: noticing new file content, and what of it takes effect only at
+//! the next start.
+//!
+//! Content is looked at, not modification times or file events: a `ConfigMap` is swapped by a symlink, editors rename,
+//! and a directory gains files.
+
+use std::{
+    collections::hash_map::DefaultHasher,
+    fs,
+    hash::{Hash as _, Hasher as _},
+    path::{Path, PathBuf},
+};
+
+use crate::config::{Config, ConfigErrors, Loaded, environment};
+
+/// The files of a configuration, and which content was looked at last.
+#[derive(Clone, Debug)]
+pub struct ConfigFiles {
+    paths: Vec<PathBuf>,
+    /// Content that was loaded, or refused.
+    known: u64,
+    /// Content that is new, if it is still the same at the next look.
+    settling: Option<u64>,
+}
+
+impl ConfigFiles {
+    /// Takes the present content for known. Reads the files: blocks.
+    pub fn new(paths: Vec<PathBuf>) -> Self {
+        Self { known: fingerprint(&paths), settling: None, paths }
+    }
+
+    /// Returns whether there is new content, the same at this look and the last: nobody is writing it now. Reads the
+    /// files: blocks.
+    pub fn has_changed(&mut self) -> bool {
+        let found = fingerprint(&self.paths);
+        if found == self.known {
+            self.settling = None;
+            return false;
+        }
+        self.settling.replace(found) == Some(found)
+    }
+
+    /// Returns whether new content was seen, once: another look says whether it stays.
+    pub fn is_settling(&self) -> bool {
+        self.settling.is_some()
+    }
+
+    /// Loads what is there now, and takes its content for known, good or bad. Reads the files: blocks.
+    ///
+    /// # Errors
+    /// Every mistake of the files.
+    pub fn load(&mut self) -> Result<Loaded, ConfigErrors> {
+        self.known = fingerprint(&self.paths);
+        self.settling = None;
+        Config::load(&self.paths, environment())
+    }
+}
+
+/// A number for the content of files and directories, and for their names; a file that cannot be read counts as such.
+fn fingerprint(paths: &[PathBuf]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for path in paths {
+        for file in files(path) {
+            file.hash(&mut hasher);
+            fs::read(&file).map_err(|error| error.kind()).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// The file itself, or the directory's files in the order of their names.
+fn files(path: &Path) -> Vec<PathBuf> {
+    let Ok(directory) = fs::read_dir(path) else { return vec![path.to_owned()] };
+    let of_config = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "toml");
+    let mut files: Vec<_> = directory.flatten().map(|entry| entry.path()).filter(of_config).collect();
+    files.sort();
+    files
+}
+
+/// Names the options that differ and take effect only at the next start.
+pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let (a, b) = (&old.kube, &new.kube);
+    let checks = [
+        ("[cluster]", old.cluster != new.cluster),
+        ("[kube] kubeconfig", a.kubeconfig != b.kubeconfig),
+        ("[kube] context", a.context != b.context),
+        ("[kube] max_concurrent_lists", a.max_concurrent_lists != b.max_concurrent_lists),
+        ("[kube] max_frame", a.max_frame != b.max_frame),
+        ("[supervision]", old.supervision != new.supervision),
+        ("[http]", old.http != new.http),
+        ("[log] format", old.log.format != new.log.format),
+    ];
+    checks.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
+/// Puts what cannot be applied live back to what is in force.
+pub(super) fn keep_until_restart(running: &Config, new: &mut Config) {
+    new.cluster.clone_from(&running.cluster);
+    new.supervision.clone_from(&running.supervision);
+    new.http.clone_from(&running.http);
+    let (kept, new) = (&running.kube, &mut new.kube);
+    new.kubeconfig.clone_from(&kept.kubeconfig);
+    new.context.clone_from(&kept.context);
+    new.max_concurrent_lists = kept.max_concurrent_lists;
+    new.max_frame = kept.max_frame;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const PODS: &str = "[resources.pods]\nmatch = [\"pods\"]\n";
+
+    /// Whether new content is noticed by the second look, and not by the first.
+    fn notices(files: &mut ConfigFiles) -> bool {
+        assert!(!files.has_changed(), "somebody may be writing");
+        let changed = files.has_changed();
+        assert_eq!(files.has_changed(), changed, "it stays new until it is loaded");
+        changed
+    }
+
+    #[test]
+    fn content_is_noticed_once_it_has_settled_and_once_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        fs::write(&path, PODS).unwrap();
+        let mut files = ConfigFiles::new(vec![path.clone()]);
+        assert!(!notices(&mut files));
+        fs::write(&path, PODS).unwrap();
+        assert!(!notices(&mut files), "the same content, written again");
+
+        fs::write(&path, "[resources.po").unwrap();
+        assert!(!files.has_changed());
+        fs::write(&path, format!("{PODS}labels = \"a=b\"\n")).unwrap();
+        assert!(notices(&mut files));
+        assert_eq!(files.load().unwrap().config.resources["pods"].labels, "a=b");
+        assert!(!notices(&mut files));
+
+        fs::write(&path, "nonsense").unwrap();
+        assert!(notices(&mut files));
+        files.load().unwrap_err();
+        assert!(!notices(&mut files), "a mistake is told once");
+        fs::remove_file(&path).unwrap();
+        assert!(notices(&mut files));
+    }
+
+    #[test]
+    fn a_swapped_symlink_a_rename_and_a_file_more_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for (name, labels) in [("v1", "a=1"), ("v2", "a=2")] {
+            fs::create_dir(at(name)).unwrap();
+            fs::write(at(name).join("config.toml"), format!("{PODS}labels = \"{labels}\"\n")).unwrap();
+        }
+        symlink(at("v1"), at("data")).unwrap();
+        let mut files = ConfigFiles::new(vec![at("data")]);
+        symlink(at("v2"), at("new")).unwrap();
+        fs::rename(at("new"), at("data")).unwrap();
+        assert!(notices(&mut files), "as a ConfigMap is swapped");
+        assert_eq!(files.load().unwrap().config.resources["pods"].labels, "a=2");
+
+        fs::write(at("draft"), PODS).unwrap();
+        fs::rename(at("draft"), at("v2").join("config.toml")).unwrap();
+        assert!(notices(&mut files), "as editors save");
+        files.load().unwrap();
+        fs::write(at("v2").join("more.toml"), "[resources.more]\nmatch = [\"nodes\"]\n").unwrap();
+        assert!(notices(&mut files));
+        assert_eq!(files.load().unwrap().config.resources.len(), 2);
+        fs::write(at("v2").join("notes.txt"), "").unwrap();
+        assert!(!notices(&mut files), "it is no part of the configuration");
+    }
+
+    #[test]
+    fn what_cannot_be_applied_live_is_named() {
+        let base = Config::from_toml_str(PODS).unwrap();
+        let with = |more: &str| Config::from_toml_str(&format!("{PODS}{more}")).unwrap();
+        assert!(needs_restart(&base, &with("[handlers.o]\ntype = \"stdout\"")).is_empty());
+        assert!(needs_restart(&base, &with("[kube]\npage_size = 7\nstall_after = \"1m\"")).is_empty());
+        let changed = with("[kube]\ncontext = \"other\"\n[http]\nlisten = \"\"\n[cluster]\nname = \"c\"");
+        assert_eq!(needs_restart(&base, &changed), ["[cluster]", "[kube] context", "[http]"]);
+    }
+}

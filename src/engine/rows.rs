@@ -1,0 +1,128 @@
+//! Rows for what has no unit: patterns that name no served type, types whose namespaces are not there.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tracing::{error, info, warn};
+
+use super::{
+    conductor::Conductor,
+    plan::{Plan, Planned, Waiting},
+    state::{Row, State},
+};
+use crate::{
+    config::OnMissing,
+    discovery::{Resolution, Selection, Unmatched},
+    status::{UnitState, UnitStatus},
+};
+
+/// The rows by entry, and pattern or type.
+type Rows = BTreeMap<(String, String), Row>;
+
+impl Conductor {
+    /// Shows every pattern as waiting, before the server has said what it serves.
+    pub(super) fn show_all_waiting(&self) {
+        let mut state = self.lock();
+        let config = Arc::clone(&state.config);
+        let patterns = config.resources.iter().flat_map(|(entry, resource)| {
+            resource.patterns.iter().map(move |pattern| (entry.clone(), pattern.as_str().to_owned()))
+        });
+        let rows = patterns.map(|(entry, pattern)| {
+            let row = Arc::new(UnitStatus::waiting(&entry, &pattern));
+            ((entry, pattern), row)
+        });
+        state.waiting = rows.collect();
+        self.show(&state);
+    }
+
+    /// Shows what has no unit and why, and says so once in the log.
+    pub(super) fn show_waiting(&self, plan: &Plan, selection: &Selection) {
+        let mut state = self.lock();
+        let mut rows = Rows::new();
+        for unmatched in &selection.unmatched {
+            self.row_of_pattern(&mut state, unmatched, &mut rows);
+        }
+        for planned in plan.types.values().flatten() {
+            row_of_type(&mut state, planned, &mut rows);
+        }
+        for conflict in &selection.conflicts {
+            let (first, second) = (&conflict.first.entry, &conflict.second.entry);
+            let told = (second.clone(), format!("conflict {}", conflict.resource));
+            if state.told.insert(told) {
+                let resource = &conflict.resource;
+                error!(%resource, "watched by [resources.{first}] already, ignored in [resources.{second}]");
+            }
+        }
+        let changed = !rows.keys().eq(state.waiting.keys());
+        state.waiting = rows;
+        if changed {
+            self.show(&state);
+        }
+    }
+
+    fn row_of_pattern(&self, state: &mut State, unmatched: &Unmatched, rows: &mut Rows) {
+        let Unmatched { entry, pattern, resolution } = unmatched;
+        let config = Arc::clone(&state.config);
+        let Some(resource) = config.resources.get(entry) else { return };
+        let Some(pattern) = resource.patterns.get(*pattern) else { return };
+        let why = resolution.why_not();
+        let key = (entry.clone(), pattern.as_str().to_owned());
+        let first = state.told.insert(key.clone());
+        match resource.options.on_missing {
+            OnMissing::Fail if is_certain(resolution) && !self.registry.is_discovered() => {
+                let message = format!("[resources.{entry}] match {:?}: {why}", pattern.as_str());
+                self.failed.send_replace(Some(message));
+            }
+            OnMissing::Warn if is_certain(resolution) => {
+                if first {
+                    warn!(entry, %pattern, why, "going on without this type");
+                }
+                return;
+            }
+            _ if !first => {}
+            _ if matches!(resolution, Resolution::Unwatchable { .. }) => {
+                warn!(entry, %pattern, why, "this type cannot be watched");
+            }
+            _ => info!(entry, %pattern, why, "waiting for the type to be served"),
+        }
+        let row = match state.waiting.get(&key) {
+            Some(row) => Arc::clone(row),
+            None => Arc::new(UnitStatus::waiting(entry, pattern.as_str())),
+        };
+        row.lock().last_error = Some(why);
+        rows.insert(key, row);
+    }
+}
+
+/// Returns whether the answer is the server's last word: what could not be asked may serve the type, which is no reason
+/// to fail or to go on without it.
+fn is_certain(resolution: &Resolution) -> bool {
+    match resolution {
+        Resolution::Missing { unavailable, .. } | Resolution::Empty { unavailable, .. } => unavailable.is_empty(),
+        _ => true,
+    }
+}
+
+fn row_of_type(state: &mut State, planned: &Planned, rows: &mut Rows) {
+    let Some(waiting) = &planned.waiting else { return };
+    let (unit_state, why) = match waiting {
+        // As good as listing: with `waiting` it would count as ready.
+        Waiting::Namespaces => (UnitState::Listing, "the namespaces are not listed yet"),
+        Waiting::NamespacesForbidden => {
+            (UnitState::Forbidden, "namespace_selector needs the right to list and watch namespaces")
+        }
+        Waiting::NoNamespace => (UnitState::Waiting, "no namespace matches"),
+    };
+    let key = (planned.entry.clone(), planned.resource.qualified_name());
+    if state.told.insert(key.clone()) && *waiting != Waiting::Namespaces {
+        warn!(entry = planned.entry, resource = %planned.resource, why, "this type is watched nowhere");
+    }
+    let row = match state.waiting.get(&key) {
+        Some(row) => Arc::clone(row),
+        None => Arc::new(UnitStatus::new(&planned.entry, &planned.resource, None)),
+    };
+    let mut view = row.lock();
+    view.state = unit_state;
+    view.message = Some(why.to_owned());
+    drop(view);
+    rows.insert(key, row);
+}

@@ -1,0 +1,38 @@
+//! Makes sources over the kube client, one client an arbiter.
+
+use std::{cell::RefCell, rc::Rc, sync::Arc};
+
+use crate::{
+    informer::{Informer, SourceFactory},
+    list_watch::{
+        ListWatch,
+        kube::{ClusterAccess, KubeListWatch, Limits},
+    },
+};
+
+/// Makes kube sources.
+pub(super) struct KubeSources {
+    pub(super) access: ClusterAccess,
+    pub(super) limits: Limits,
+}
+
+thread_local! {
+    /// The client of this arbiter: its connections live on the arbiter's runtime.
+    static CLIENT: RefCell<Option<(String, kube::Client)>> = const { RefCell::new(None) };
+}
+
+impl SourceFactory for KubeSources {
+    fn source(&self, informer: &Informer) -> Result<Rc<dyn ListWatch>, String> {
+        let server = self.access.server_url();
+        let client = CLIENT.with_borrow_mut(|kept| match kept {
+            Some((of, client)) if *of == server => Ok(client.clone()),
+            _ => {
+                let client = self.access.client().map_err(|error| error.to_string())?;
+                *kept = Some((server, client.clone()));
+                Ok::<_, String>(client)
+            }
+        })?;
+        let (scope, plan) = (informer.options.scope.clone(), informer.options.plan.clone());
+        Ok(Rc::new(KubeListWatch::new(client, Arc::clone(&informer.resource), scope, plan, self.limits)))
+    }
+}

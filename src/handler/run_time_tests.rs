@@ -1,0 +1,214 @@
+//! Lanes that come, change and go while others run.
+
+use std::{
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+
+use actix::Actor as _;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    actor::Sink,
+    lane::OpenHandler,
+    tests::{Engine, Seen, recording, thread},
+    *,
+};
+use crate::{
+    dispatcher::actor::{DispatcherActor, LaneSlot, Remove},
+    indexer::{Cause, Change},
+    journal::{UnitId, testing::*},
+};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn run(test: impl Future<Output = ()>) {
+    actix::System::new().block_on(async { timeout(Duration::from_mins(1), test).await.expect("nothing hangs") });
+}
+
+async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A handler whose every call waits to be let go.
+fn gated(seen: &Seen) -> (Sink, mpsc::Sender<()>) {
+    let (go, gate) = mpsc::channel();
+    let (seen, gate) = (Arc::clone(seen), Arc::new(Mutex::new(gate)));
+    let open: OpenHandler = Box::new(move || {
+        let (seen, gate) = (Arc::clone(&seen), Arc::clone(&gate));
+        Ok(Box::new(move |batch: &Notification| -> Result<(), HandlerError> {
+            seen.lock().unwrap().push("called".into());
+            let _gone = gate.lock().unwrap().recv();
+            seen.lock().unwrap().extend(batch.events().iter().map(|event| brief(&event.record)));
+            Ok(())
+        }) as Box<dyn Handler>)
+    });
+    (thread(open), go)
+}
+
+fn pods(range: std::ops::Range<u32>) -> Vec<Change> {
+    range.map(|n| added(&format!("p{n}"), &format!("p{n}"), 1)).collect()
+}
+
+#[test]
+fn s2_s3_a_slow_handler_delays_no_other_and_each_sees_one_order() {
+    run(async {
+        let engine = Engine::new();
+        let (slow, quick) = (Seen::default(), Seen::default());
+        let (sink, go) = gated(&slow);
+        engine.lane("slow", sink, None);
+        engine.lane("quick", thread(recording(&quick, 0)), None);
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(0..9));
+        until(|| quick.lock().unwrap().len() == 9 && !slow.lock().unwrap().is_empty()).await;
+        assert_eq!(*slow.lock().unwrap(), ["called"]);
+        drop(go);
+        assert_eq!(engine.stop(SOON).await, []);
+        let events: Vec<_> = slow.lock().unwrap().iter().filter(|line| *line != "called").cloned().collect();
+        assert_eq!(events, *quick.lock().unwrap());
+    });
+}
+
+#[test]
+fn s7_a_removed_handler_finishes_its_call_and_what_waits_is_discarded() {
+    run(async {
+        let engine = Engine::new();
+        let seen = Seen::default();
+        let (sink, go) = gated(&seen);
+        let (status, _) = engine.lane("one", sink, None);
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(0..9));
+        until(|| !seen.lock().unwrap().is_empty()).await;
+        let removed = engine.lanes.remove_lane("one", Remove::Discard);
+        assert_eq!(engine.lanes.remove_lane("one", Remove::Discard).await, None, "again has no effect");
+        assert_eq!(engine.lanes.remove_lane("unknown", Remove::Discard).await, None);
+        go.send(()).unwrap();
+        assert_eq!(removed.await, None);
+        assert_eq!(seen.lock().unwrap().len(), 5, "one call with a batch of four");
+        assert_eq!(
+            (status.view(jiff::Timestamp::now()).state, engine.stop(SOON).await),
+            (status::HandlerState::Stopped, vec![])
+        );
+    });
+}
+
+#[test]
+fn a_removed_handler_that_drains_delivers_what_waits_or_names_it_at_the_deadline() {
+    run(async {
+        let engine = Engine::new();
+        let seen = Seen::default();
+        engine.lane("drains", thread(recording(&seen, 0)), None);
+        engine.lane("fails", thread(recording(&Seen::default(), usize::MAX)), None);
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(0..9));
+        let deadline = Instant::now() + Duration::from_millis(200);
+        let (drains, fails) = (
+            engine.lanes.remove_lane("drains", Remove::Drain(deadline)),
+            engine.lanes.remove_lane("fails", Remove::Drain(deadline)),
+        );
+        assert_eq!(drains.await, None);
+        assert_eq!(seen.lock().unwrap().len(), 9);
+        let left = fails.await.unwrap();
+        assert_eq!((left.events, left.named.len()), (9, 9));
+        engine.lane("fails", thread(recording(&seen, 0)), None);
+        engine.commit(&pods(9..10));
+        assert_eq!(engine.stop(SOON).await, [], "its name was free");
+    });
+}
+
+#[test]
+fn a_replaced_handler_takes_over_what_waits_and_nothing_is_lost_or_doubled() {
+    run(async {
+        let engine = Engine::new();
+        let (before, after) = (Seen::default(), Seen::default());
+        let (sink, go) = gated(&before);
+        engine.lane("one", sink, None);
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(0..9));
+        until(|| !before.lock().unwrap().is_empty()).await;
+        let (options, _) = Engine::options("one", thread(recording(&after, 0)), None);
+        assert!(engine.lanes.replace_lane(options).is_some());
+        assert!(after.lock().unwrap().is_empty(), "the call in flight ends first");
+        go.send(()).unwrap();
+        until(|| after.lock().unwrap().len() == 5).await;
+        assert_eq!(before.lock().unwrap().len(), 5);
+        let (options, _) = Engine::options("unknown", thread(recording(&after, 0)), None);
+        assert!(engine.lanes.replace_lane(options).is_none());
+        assert_eq!(engine.stop(SOON).await, []);
+        assert_eq!(after.lock().unwrap()[0], "added p4/1");
+    });
+}
+
+#[test]
+fn i4_a_stop_in_the_middle_of_removals_and_replacements_does_not_hang() {
+    run(async {
+        let engine = Engine::new();
+        let gates: Vec<_> = ["a", "b", "c"]
+            .iter()
+            .map(|name| {
+                let (sink, go) = gated(&Seen::default());
+                engine.lane(name, sink, None);
+                go
+            })
+            .collect();
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(0..9));
+        sleep(Duration::from_millis(30)).await;
+        let discarded = engine.lanes.remove_lane("a", Remove::Discard);
+        let drained = engine.lanes.remove_lane("b", Remove::Drain(Instant::now() + SOON));
+        let (options, _) = Engine::options("c", thread(recording(&Seen::default(), 0)), None);
+        engine.lanes.replace_lane(options).unwrap();
+        let left = engine.stop(Duration::from_millis(100)).await;
+        assert_eq!(left.iter().map(|left| left.handler.as_str()).collect::<Vec<_>>(), ["b", "c"]);
+        assert!(engine.lanes.is_stopping(), "S-6");
+        drop(gates);
+        drop((discarded.await, drained.await));
+    });
+}
+
+#[test]
+fn s5_s8_a_late_handler_is_shown_what_there_is_and_has_synced_when_it_has_handled_that() {
+    run(async {
+        let engine = Engine::new();
+        engine.lanes.set_discovered();
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&[initial("a", "a", 1), synced(1)]);
+        let seen = Seen::default();
+        let (sink, go) = gated(&seen);
+        let (options, status) = Engine::options("late", sink, None);
+        let (reader, joins) = engine.lanes.add_late_lane(options).unwrap();
+        status.attach(engine.journal.clone(), reader, engine.lanes.types("late"));
+        engine.lanes.start();
+        assert_eq!(joins, [UnitId(0)]);
+        let replay = Change::Added { object: pod("a", "a", 1), cause: Cause::Replay };
+        engine.journal.join(reader, UnitId(0), 1, &[replay], jiff::Timestamp::UNIX_EPOCH).unwrap();
+        until(|| !seen.lock().unwrap().is_empty()).await;
+        assert!(!status.view(jiff::Timestamp::now()).synced);
+        go.send(()).unwrap();
+        until(|| status.view(jiff::Timestamp::now()).synced).await;
+        assert_eq!(*seen.lock().unwrap(), ["called", "added a/1"]);
+        assert_eq!(status.view(jiff::Timestamp::now()).types, ["pods"]);
+        drop(go);
+        assert_eq!(engine.stop(SOON).await, []);
+    });
+}
+
+#[test]
+fn s9_an_initial_event_that_is_dead_lettered_or_given_up_counts_as_handled() {
+    run(async {
+        let engine = Engine::new();
+        engine.lanes.set_discovered();
+        let accepts = |_: &Notification| Ok(());
+        let (_, slot) = engine.lane("dlq", Sink::InPlace(Arc::new(Mutex::new(accepts))), None);
+        let (dead, _) = engine.lane("dead", thread(recording(&Seen::default(), 0)), Some(slot));
+        let (given_up, _) = engine.lane("given_up", thread(recording(&Seen::default(), 0)), None::<LaneSlot>);
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&[initial("poison", "p", 1), synced(1)]);
+        until(|| dead.has_synced() && given_up.has_synced()).await;
+        let views = [dead, given_up].map(|status| status.view(jiff::Timestamp::now()));
+        assert_eq!(views.each_ref().map(|view| (view.dead_lettered, view.dropped)), [(1, 0), (0, 1)]);
+        assert_eq!(engine.stop(SOON).await, []);
+    });
+}

@@ -1,0 +1,345 @@
+//! The caches of one type's units, read as one (I-9, L-1): several namespaces may be a unit each, and units may be
+//! replaced while somebody holds a reader.
+
+use std::{
+    cell::{Cell, OnceCell, RefCell},
+    cmp::Ordering as Order,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use arc_swap::ArcSwap;
+
+use super::{
+    index_func::IndexSet,
+    store::{Meta, Published, ReadStore, ReaderFactory, Snapshot, StoreReader},
+};
+use crate::object::{KeyRef, SharedObject};
+
+/// The caches of one type, as its units come and go. Shared by all its readers, which follow.
+#[derive(Default)]
+pub struct Caches {
+    factories: ArcSwap<Vec<ReaderFactory>>,
+    /// Counts changes of them.
+    changes: AtomicU64,
+}
+
+impl Caches {
+    /// Replaces the caches; reads that begin from now on are of these. Keep the old ones until this returned.
+    pub fn set(&self, factories: Vec<ReaderFactory>) {
+        self.factories.store(Arc::new(factories));
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Makes a reader; takes a lock for each cache.
+    pub fn reader(self: &Arc<Self>) -> UnionReader {
+        let changes = self.changes.load(Ordering::Acquire);
+        let readers = RefCell::new(self.readers());
+        UnionReader { caches: Arc::clone(self), changes: Cell::new(changes), readers }
+    }
+
+    fn readers(&self) -> Vec<StoreReader> {
+        self.factories.load().iter().map(ReaderFactory::reader).collect()
+    }
+}
+
+impl fmt::Debug for Caches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Caches({})", self.factories.load().len())
+    }
+}
+
+/// Reads all caches of one type as one: `Clone` and `Send`, not `Sync`.
+///
+/// A read is of one version of each cache, not of one moment: units have a stream each, and nothing orders them. Of one
+/// cache it is as a [`StoreReader`]'s. An index is there if every cache has it.
+#[derive(Clone)]
+pub struct UnionReader {
+    caches: Arc<Caches>,
+    changes: Cell<u64>,
+    readers: RefCell<Vec<StoreReader>>,
+}
+
+impl UnionReader {
+    fn is_behind(&self) -> bool {
+        self.caches.changes.load(Ordering::Acquire) != self.changes.get()
+    }
+
+    /// Follows the caches, unless this is a read within a read.
+    fn follow(&self) {
+        if let Ok(mut readers) = self.readers.try_borrow_mut() {
+            self.changes.set(self.caches.changes.load(Ordering::Acquire));
+            *readers = self.caches.readers();
+        }
+    }
+}
+
+impl ReadStore for UnionReader {
+    fn read<T>(&self, query: impl FnOnce(&dyn Snapshot) -> T) -> T {
+        if self.is_behind() {
+            self.follow();
+        }
+        let readers = self.readers.borrow();
+        if let [reader] = &readers[..] {
+            match reader.enter() {
+                Some(published) => return query(&published),
+                None if !self.is_behind() => return reader.read(query),
+                None => {}
+            }
+        } else {
+            let parts: Vec<_> = readers.iter().filter_map(StoreReader::enter).collect();
+            if parts.len() == readers.len() || !self.is_behind() {
+                return query(&Union { parts, merged: OnceCell::new() });
+            }
+        }
+        // replaced and dropped since the look above
+        self.caches.reader().read(query)
+    }
+}
+
+/// One version of each cache, held open.
+struct Union<'a> {
+    parts: Vec<Published<'a>>,
+    merged: OnceCell<Merged>,
+}
+
+/// What the metas of the parts say together.
+struct Merged {
+    meta: Meta,
+    /// For each part, where the indexes of `meta` are in it.
+    ids: Vec<Vec<u32>>,
+}
+
+impl Union<'_> {
+    fn merged(&self) -> &Merged {
+        self.merged.get_or_init(|| {
+            let metas: Vec<_> = self.parts.iter().map(Snapshot::meta).collect();
+            let indexes = common_indexes(&metas);
+            let ids_in =
+                |meta: &&Meta| indexes.as_slice().iter().filter_map(|index| meta.index_id(index.name())).collect();
+            let ids = metas.iter().map(ids_in).collect();
+            Merged { ids, meta: merge(&metas, indexes) }
+        })
+    }
+
+    /// Returns the parts, each with its id of an index of the merged meta.
+    fn with_index(&self, index: u32) -> impl Iterator<Item = (&Published<'_>, u32)> {
+        let ids = self.merged().ids.iter().map(move |ids| ids.get(index as usize).copied());
+        self.parts.iter().zip(ids).filter_map(|(part, id)| Some((part, id?)))
+    }
+}
+
+impl Snapshot for Union<'_> {
+    fn meta(&self) -> &Meta {
+        &self.merged().meta
+    }
+
+    fn get(&self, key: KeyRef<'_>) -> Option<&SharedObject> {
+        self.parts.iter().find_map(|part| part.get(key))
+    }
+
+    fn for_each(&self, visit: &mut dyn FnMut(&SharedObject)) {
+        self.parts.iter().for_each(|part| part.for_each(visit));
+    }
+
+    fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&SharedObject)) {
+        self.with_index(index).for_each(|(part, id)| part.for_each_with(id, value, visit));
+    }
+
+    fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str)) {
+        let mut seen = std::collections::BTreeSet::new();
+        for (part, id) in self.with_index(index) {
+            part.for_each_value(id, &mut |value| {
+                seen.insert(value.to_owned());
+            });
+        }
+        for value in &seen {
+            visit(value);
+        }
+    }
+}
+
+/// Returns the indexes that every part has; as a rule all have the same.
+fn common_indexes(metas: &[&Meta]) -> IndexSet {
+    let Some((first, others)) = metas.split_first() else { return IndexSet::default() };
+    let has = |meta: &Meta, name: &str| meta.index_id(name).is_some();
+    let common = |name: &str| others.iter().all(|meta| has(meta, name));
+    let mut indexes = first.indexes.as_slice().to_vec();
+    let all = indexes.len();
+    indexes.retain(|index| common(index.name()));
+    if indexes.len() == all { first.indexes.clone() } else { IndexSet::new(indexes) }
+}
+
+/// Adds up what can be, and takes the newest version: a write that has it can be read here.
+fn merge(metas: &[&Meta], indexes: IndexSet) -> Meta {
+    let mut merged = Meta { synced: !metas.is_empty(), indexes, ..Meta::default() };
+    for meta in metas {
+        merged.generation += meta.generation;
+        merged.objects += meta.objects;
+        merged.bytes += meta.bytes;
+        merged.index_failures += meta.index_failures;
+        merged.synced &= meta.synced;
+        merged.published_micros = merged.published_micros.max(meta.published_micros);
+        if merged.store_version.compare(&meta.store_version) != Some(Order::Greater) && !meta.store_version.is_unset() {
+            merged.store_version = meta.store_version.clone();
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{
+        delta_fifo::tests::object,
+        indexer::{
+            index_func::IndexFunc,
+            store::{EvmapStore, IndexStore as _, Reached},
+        },
+        lister::Lister,
+        object::{Object, ResourceType},
+    };
+
+    /// A store of these keys, with more indexes by name.
+    fn store(keys: &[&str], version: &str, synced: bool, indexes: &[&str]) -> EvmapStore {
+        let by_name = |o: &Object| vec![o.name().to_owned()];
+        let mut store = EvmapStore::new(1, indexes.iter().map(|name| IndexFunc::custom(name, by_name)));
+        for key in keys {
+            store.put(object(key, key, "1"));
+        }
+        let reached = Reached { generation: 3, store_version: version.into(), synced, ..Reached::default() };
+        store.reach(reached);
+        store.publish(7);
+        store
+    }
+
+    fn caches(stores: &[&EvmapStore]) -> Arc<Caches> {
+        let caches = Arc::new(Caches::default());
+        caches.set(stores.iter().map(|store| store.reader_factory()).collect());
+        caches
+    }
+
+    fn pods(reader: UnionReader) -> Lister {
+        let text = |text: &str| text.to_owned();
+        let resource = ResourceType {
+            group: text(""),
+            version: text("v1"),
+            kind: text("Pod"),
+            plural: text("pods"),
+            namespaced: true,
+        };
+        Lister::new(reader, Arc::new(resource))
+    }
+
+    fn names(objects: &[SharedObject]) -> BTreeSet<String> {
+        objects.iter().map(|object| object.key().to_string()).collect()
+    }
+
+    fn set(keys: &[&str]) -> BTreeSet<String> {
+        keys.iter().map(|&key| key.to_owned()).collect()
+    }
+
+    #[test]
+    fn l1_i6_several_caches_read_as_one() {
+        let stores = [
+            store(&["a/x", "a/y"], "9", true, &["one", "two"]),
+            store(&["b/x"], "10", true, &["two"]),
+            store(&["c/z"], "8", true, &["three", "two"]),
+        ];
+        let lister = pods(caches(&stores.each_ref()).reader());
+        assert_eq!(names(&lister.list(&<_>::default())), set(&["a/x", "a/y", "b/x", "c/z"]));
+        assert_eq!(names(&lister.namespace("a").list(&<_>::default())), set(&["a/x", "a/y"]));
+        assert!(lister.namespace("b").get("x").is_ok() && lister.namespace("b").get("y").is_err());
+        let found = lister.by_index("two", "x").unwrap();
+        assert_eq!(names(&found), set(&["a/x", "b/x"]), "its place is another one in each cache");
+        assert_eq!(lister.list_index_values("two"), ["x", "y", "z"], "each value once");
+        assert!(lister.by_index("one", "x").is_err(), "not every cache has it: the answer would not be complete");
+        let meta = lister.meta();
+        assert_eq!((meta.objects, meta.generation, meta.synced, meta.published_micros), (4, 9, true, 7));
+        assert_eq!(
+            meta.bytes,
+            lister.list(&<_>::default()).iter().map(|object| object.size_bytes() as u64).sum::<u64>()
+        );
+        assert_eq!(lister.version().resource_version.as_str(), "10", "the greatest by A-1");
+    }
+
+    #[test]
+    fn f50_a_type_is_synced_if_each_cache_is() {
+        let synced = |stores: &[&EvmapStore]| pods(caches(stores).reader()).has_synced();
+        let (yes, no) = (store(&[], "1", true, &[]), store(&[], "", false, &[]));
+        assert!(synced(&[&yes]) && synced(&[&yes, &yes]));
+        assert!(!synced(&[&yes, &no]) && !synced(&[&no]) && !synced(&[]));
+        let version = |stores: &[&EvmapStore]| pods(caches(stores).reader()).version().resource_version.to_string();
+        assert_eq!(version(&[&yes, &no]), "1", "an unset one is none");
+        let odd = store(&[], "x", true, &[]);
+        assert_eq!((version(&[&yes, &odd]), version(&[&odd, &yes])), ("x".to_owned(), "1".to_owned()));
+    }
+
+    #[test]
+    fn a_reader_follows_where_units_are_replaced() {
+        let (old, new) = (store(&["a/x"], "1", true, &[]), store(&["a/x", "a/y"], "2", true, &[]));
+        let all = caches(&[&old]);
+        let (lister, second) = (pods(all.reader()), store(&["b/z"], "3", true, &[]));
+        assert_eq!(lister.len(), 1);
+        all.set(vec![new.reader_factory(), second.reader_factory()]);
+        drop(old);
+        assert_eq!(lister.len(), 3);
+        all.set(vec![new.reader_factory()]);
+        let clone = lister.clone();
+        assert_eq!((lister.len(), clone.len()), (2, 2));
+        all.set(Vec::new());
+        assert_eq!((lister.len(), lister.has_synced()), (0, false));
+        all.set(vec![new.reader_factory()]);
+        assert_eq!(lister.len(), 2, "a type may come back");
+    }
+
+    #[test]
+    fn a_read_within_a_read_keeps_to_what_is_held() {
+        let (old, new) = (store(&["a/x"], "1", true, &[]), store(&["a/x", "a/y"], "2", true, &[]));
+        let all = caches(&[&old]);
+        let lister = pods(all.reader());
+        lister.snapshot(|outer| {
+            all.set(vec![new.reader_factory()]);
+            assert_eq!((lister.len(), outer.meta().objects), (1, 1));
+        });
+        assert_eq!(lister.len(), 2);
+    }
+
+    #[test]
+    fn d5_no_read_finds_nothing_while_units_are_replaced_and_dropped() {
+        let mut current = store(&["a/x"], "1", true, &[]);
+        let all = caches(&[&current]);
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let threads = [(); 2].map(|()| {
+            let (reader, stop) = (all.reader(), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let lister = pods(reader);
+                let mut reads = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    assert!(lister.has_synced() && !lister.is_empty() && lister.namespace("a").get("x").is_ok());
+                    reads += 1;
+                }
+                reads
+            })
+        });
+        for round in 0..300 {
+            let next = store(&["a/x"], "1", true, &[]);
+            let second = store(&["b/y"], "1", true, &[]);
+            let mut factories = vec![next.reader_factory()];
+            if round % 2 == 0 {
+                factories.push(second.reader_factory());
+            }
+            all.set(factories);
+            current = next; // the one before is dropped here
+            all.set(vec![current.reader_factory()]);
+        }
+        stop.store(true, Ordering::Relaxed);
+        let reads: u64 = threads.into_iter().map(|thread| thread.join().expect("no read was wrong")).sum();
+        assert!(reads > 0);
+    }
+}

@@ -1,0 +1,677 @@
+//! Whole units over a [`FakeApiServer`]: how they begin, take each other's place and end, and what the journal says.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    future::Future,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use actix::{Actor as _, System};
+
+use super::{testing::options, *};
+use crate::{
+    engine::arbiters::Arbiters,
+    indexer::{
+        Retirement,
+        actor::{MoveError, MoveReader},
+        retirement,
+    },
+    journal::{
+        Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record, Sequence,
+        Start as From, UnitInterest,
+    },
+    list_watch::{
+        WatchEvent,
+        transform::{Transform, TransformError},
+    },
+    object::{Keep, KeyRef, scan::TypeMeta},
+    scope::Namespaces,
+    status::UnitState,
+    supervisor::{
+        SupervisorConfig,
+        actor::{Sabotage, StopUnit, UnitSupervisor},
+        child::{Harm, Inject, Moment},
+    },
+    testing::{FakeApiServer, Request, expired, object_with_uid, status},
+};
+
+/// A server for each unit, by its id.
+#[derive(Default)]
+struct Sources(Mutex<BTreeMap<UnitId, FakeApiServer>>);
+
+impl SourceFactory for Sources {
+    fn source(&self, informer: &Informer) -> Result<Rc<dyn ListWatch>, String> {
+        let servers = self.0.lock().unwrap();
+        Ok(Rc::new(servers.get(&informer.id).ok_or("no server")?.clone()))
+    }
+}
+
+/// An engine without engine: units, a journal, and one reader that wants everything.
+struct Bench {
+    sources: Arc<Sources>,
+    shared: Shared,
+    arbiters: Arc<Arbiters>,
+    siblings: Arc<Siblings>,
+    reader: ReaderId,
+    seen: RefCell<Vec<Record>>,
+}
+
+type Running = (Arc<Informer>, actix::Addr<UnitSupervisor>);
+
+fn stubs() -> InformerOptions {
+    let keep = Keep::Stub(Arc::new(TypeMeta::new("v1", "ConfigMap")));
+    InformerOptions { indexer: IndexerOptions { keep, ..IndexerOptions::default() }, ..options() }
+}
+
+fn config_maps() -> Arc<ResourceType> {
+    Arc::new(ResourceType {
+        group: String::new(),
+        version: "v1".to_owned(),
+        kind: "ConfigMap".to_owned(),
+        plural: "configmaps".to_owned(),
+        namespaced: true,
+    })
+}
+
+/// All changes of all units, of those that it has to join once it has.
+fn everything(joins: bool) -> ReaderOptions {
+    let units = (0..8).map(|unit| (UnitId(unit), UnitInterest { joins, resync_every: 1 })).collect();
+    let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
+    ReaderOptions { bounds, interest: Interest { units, changes: ChangeSet::ALL } }
+}
+
+/// Says `+a101 Watch`, as the tests of the indexer do, with the unit before it where that is not 0.
+fn brief(record: &Record) -> String {
+    let unit = if record.unit.0 == 0 { String::new() } else { format!("{}:", record.unit.0) };
+    let change = crate::indexer::testing::show(std::slice::from_ref(&record.change));
+    format!("{unit}{change}")
+}
+
+fn run(test: impl Future<Output = ()>) {
+    System::new().block_on(test);
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..4_000 {
+        if condition() {
+            return;
+        }
+        actix_rt::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("never {what}");
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (journal, sources) = (Journal::in_memory(), Arc::<Sources>::default());
+        let reader = journal.open_reader(From::Next, everything(false)).unwrap();
+        let shared = Shared { journal, sources: Arc::clone(&sources) as _, list_permits: Arc::new(Semaphore::new(8)) };
+        let arbiters = Arc::new(Arbiters::new(2));
+        Self { sources, shared, arbiters, siblings: Arc::default(), reader, seen: RefCell::default() }
+    }
+
+    fn make(&self, id: u32, server: &FakeApiServer, options: InformerOptions, seed: Option<Seed>) -> Arc<Informer> {
+        let id = UnitId(id);
+        self.sources.0.lock().unwrap().insert(id, server.clone());
+        Arc::new(Informer::new(id, "things", config_maps(), options, Arc::clone(&self.siblings), seed))
+    }
+
+    fn supervise(&self, informer: Arc<Informer>) -> Running {
+        let config = SupervisorConfig {
+            backoff: options().reflector.backoff,
+            hung_after: Duration::from_millis(800),
+            ping_period: Duration::from_millis(100),
+            ..SupervisorConfig::default()
+        };
+        let supervisor =
+            UnitSupervisor::new(Arc::clone(&informer), self.shared.clone(), Arc::clone(&self.arbiters), config);
+        (informer, supervisor.start())
+    }
+
+    fn start(&self, id: u32, server: &FakeApiServer, options: InformerOptions, seed: Option<Seed>) -> Running {
+        self.supervise(self.make(id, server, options, seed))
+    }
+
+    /// Waits until the supervisor knows its actors: a reader that sees the unit already can be moved, which does nothing.
+    async fn running(&self, supervisor: &actix::Addr<UnitSupervisor>) {
+        let join = MoveReader(Move { reader: self.reader, kind: MoveKind::Join(None) });
+        while supervisor.send(join).await.unwrap().is_err() {
+            actix_rt::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let mut seen = self.seen.borrow_mut();
+        let batch = self.shared.journal.read(self.reader, usize::MAX, usize::MAX);
+        if let Some(last) = batch.last() {
+            self.shared.journal.ack(self.reader, last.sequence);
+        }
+        seen.extend(batch);
+        seen.clone()
+    }
+
+    fn said(&self) -> Vec<String> {
+        self.records().iter().map(brief).collect()
+    }
+
+    /// Waits until the journal has said `expected` and nothing else since the last time.
+    #[track_caller]
+    fn says(&self, expected: &str) -> impl Future<Output = ()> {
+        let expected = expected.to_owned();
+        let place = std::panic::Location::caller();
+        async move {
+            let count = expected.split(", ").filter(|word| !word.is_empty()).count();
+            for _ in 0..2_000 {
+                if self.said().len() >= count {
+                    break;
+                }
+                actix_rt::time::sleep(Duration::from_millis(2)).await;
+            }
+            assert_eq!(self.said().join(", "), expected, "{place}");
+            self.seen.borrow_mut().clear();
+        }
+    }
+
+    /// Runs a unit over `server` until it is synced, and stops it.
+    async fn ran(&self, server: &FakeApiServer, options: InformerOptions) -> Arc<Informer> {
+        let (unit, supervisor) = self.start(0, server, options, None);
+        until("synced", || unit.meta().synced).await;
+        supervisor.send(StopUnit).await.unwrap();
+        self.records();
+        self.seen.borrow_mut().clear();
+        unit
+    }
+}
+
+fn names(unit: &Informer) -> String {
+    let mut objects = unit.objects();
+    objects.sort_by(|one, other| one.key().cmp(&other.key()));
+    objects.iter().map(|o| format!("{}{}", o.name(), o.resource_version())).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_unit_that_resumes_another_is_synced_at_once_and_goes_on_without_a_list_or_an_event() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
+        let old = bench.ran(&server, options()).await;
+        let asked = server.requests().len();
+        let unit = bench.make(1, &server, InformerOptions { order: Order::PerKey, ..options() }, Some(old.seed()));
+        assert!(unit.is_readable() && unit.status.view().synced && unit.status.view().objects == 2);
+        assert_eq!(names(&unit), "a101 b102");
+        old.retire(&bench.shared.journal, Vec::new());
+        let (_, supervisor) = bench.supervise(unit);
+        until("watching", || server.open_streams() == 1).await;
+        server.change(|collection| collection.put("a"));
+        bench.says("1:a101>a103 Watch").await;
+        let requests = server.requests().split_off(asked);
+        assert!(
+            matches!(&requests[..], [Request::Watch(watch)] if watch.resource_version.as_str() == "102"),
+            "{requests:?}"
+        );
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+async fn relisted(selective: bool, expected: &str) {
+    let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b", "c"]));
+    let old = bench.ran(&server, options()).await;
+    server.change(|collection| {
+        collection.delete("a");
+        collection.put("b");
+        collection.put("d");
+    });
+    let indexer = IndexerOptions { selective, ..IndexerOptions::default() };
+    let seed = old.seed_to_relist(|_| true);
+    let unit = bench.make(1, &server, InformerOptions { indexer, ..options() }, Some(seed));
+    assert!(unit.is_readable() && !unit.meta().synced);
+    assert_eq!(names(&unit), "a101 b102 c103");
+    old.retire(&bench.shared.journal, Vec::new());
+    let (unit, supervisor) = bench.supervise(unit);
+    bench.says(expected).await;
+    assert_eq!(names(&unit), "b105 c103 d106");
+    server.change(|collection| collection.put("d"));
+    bench.says("1:d106>d107 Watch").await;
+    assert!(unit.status.view().synced, "although the type was synced before and says so once");
+    supervisor.send(StopUnit).await.unwrap();
+}
+
+#[test]
+fn a_unit_that_relists_compares_the_first_list_with_its_seed() {
+    run(relisted(false, "1:!a101 Reload, 1:b102>b105 Reload, 1:=c103 Reload, 1:+d106 Reload"));
+}
+
+#[test]
+fn what_a_selective_unit_does_not_find_of_its_seed_is_removed() {
+    run(relisted(true, "1:xa101 Reload, 1:b102>b105 Reload, 1:=c103 Reload, 1:+d106 Reload"));
+}
+
+#[test]
+fn the_body_of_an_unchanged_object_is_the_new_one_also_after_a_crash_before_the_first_list() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
+        let cut = Transform::of_values(|value| {
+            value["data"] = "cut in another way".into();
+            Ok::<_, TransformError>(())
+        });
+        let old = bench.ran(&server, options()).await;
+        server.hold_lists(true);
+        let gate = Gate { transform: Some(cut), ..Gate::default() };
+        let options = InformerOptions { gate, ..options() };
+        let (unit, supervisor) = bench.start(1, &server, options, Some(old.seed_to_relist(|_| true)));
+        for (times, actor) in (1..).zip([0, 1, 2]) {
+            bench.running(&supervisor).await;
+            supervisor.send(Sabotage(actor, Inject(Harm::Panic, Moment::Now))).await.unwrap();
+            until("restarted", || unit.status.view().restarts >= times).await;
+        }
+        assert_eq!(names(&unit), "a101", "the seed outlives its actors");
+        server.hold_lists(false);
+        bench.says("1:=a101 Reload").await;
+        let body = unit.lister().get(KeyRef { namespace: "default", name: "a" }).unwrap().value().unwrap();
+        assert_eq!(body["data"], "cut in another way");
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn i3_a_first_list_over_a_seed_is_done_again_or_finished_wherever_its_indexer_ends() {
+    for moment in [Moment::BeforeAppend, Moment::BeforePublish, Moment::BeforeRelease] {
+        for harm in [Harm::Panic, Harm::Hang(Duration::from_secs(2))] {
+            run(async {
+                let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
+                let old = bench.ran(&server, options()).await;
+                server.change(|collection| collection.delete("a"));
+                server.hold_lists(true);
+                let seed = Some(old.seed_to_relist(|_| true));
+                let (unit, supervisor) = bench.start(1, &server, options(), seed);
+                bench.running(&supervisor).await;
+                supervisor.send(Sabotage(2, Inject(harm, moment))).await.unwrap();
+                server.hold_lists(false);
+                bench.says("1:!a101 Reload, 1:=b102 Reload").await;
+                until("restarted", || unit.status.view().restarts > 0 && unit.meta().synced).await;
+                server.change(|collection| collection.put("c"));
+                bench.says("1:+c104 Watch").await;
+                assert_eq!(names(&unit), "b102 c104");
+                supervisor.send(StopUnit).await.unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_namespace_that_comes_in_is_added_with_the_cause_of_its_seed() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
+        let first_list = FirstList { cause: Cause::Relist, ..FirstList::default() };
+        let (unit, supervisor) =
+            bench.start(0, &server, options(), Some(Seed::Relist { objects: Vec::new(), first_list }));
+        assert!(!unit.is_readable());
+        bench.says("+a101 Relist, synced 1 101").await;
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn a_unit_that_ends_unsynced_hands_its_first_list_on() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
+        let first_list = FirstList { cause: Cause::Relist, bodies: false, complete: true };
+        let seed = Seed::Relist { objects: vec![object_with_uid("a", "u", "1")], first_list };
+        let unit = bench.make(1, &server, options(), Some(seed));
+        let Seed::Relist { objects, first_list: handed_on } = unit.seed() else { panic!("it is not synced") };
+        assert_eq!((objects.len(), handed_on), (1, first_list));
+        let Seed::Relist { first_list, .. } = unit.seed_to_relist(|_| false) else { panic!("as asked") };
+        assert_eq!(first_list, FirstList { cause: Cause::Reload, bodies: false, complete: true });
+    });
+}
+
+#[test]
+fn the_last_records_of_a_unit_come_by_key_and_nothing_of_it_comes_after_them() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["b", "a"]));
+        let unit = bench.ran(&server, options()).await;
+        let journal = &bench.shared.journal;
+        unit.retire(journal, retirement(unit.objects(), Retirement::Removed(Cause::Reload)));
+        bench.says("xa102 Reload, xb101 Reload").await;
+        assert!(unit.launch(1, &bench.shared).is_err(), "no actor of it starts any more");
+        assert!(journal.append(unit.id, 1, &[], Timestamp::now()).is_err(), "nor appends");
+    });
+    let gone = retirement(vec![object_with_uid("z", "u", "1")], Retirement::Deleted);
+    assert_eq!(crate::indexer::testing::show(&gone), "!z1 Relist");
+    let left = retirement(vec![object_with_uid("z", "u", "1")], Retirement::Removed(Cause::Watch));
+    assert_eq!(crate::indexer::testing::show(&left), "xz1 Watch");
+}
+
+#[test]
+fn d13_units_of_one_type_are_synced_once_with_all_their_objects() {
+    run(async {
+        let bench = Bench::new();
+        let servers = [["a", "b"], ["c", "d"]].map(|names| FakeApiServer::with_objects(&names));
+        servers[1].hold_lists(true);
+        let units = [0, 1].map(|id| bench.make(id, &servers[id as usize], options(), None));
+        let running = units.map(|unit| bench.supervise(unit));
+        bench.says("+a101 Initial, +b102 Initial").await;
+        servers[0].change(|collection| collection.put("e"));
+        bench.says("+e103 Watch").await;
+        assert!(running[0].0.status.view().synced && !running[1].0.status.view().synced);
+        servers[1].hold_lists(false);
+        bench.says("1:+c101 Initial, 1:+d102 Initial, 1:synced 5 102").await;
+        for (_, supervisor) in &running {
+            supervisor.send(StopUnit).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn d13_the_type_is_synced_when_the_only_unit_that_is_not_is_retired() {
+    run(async {
+        let bench = Bench::new();
+        let server = FakeApiServer::with_objects(&["a"]);
+        let forbidden = bench.make(1, &server, options(), None);
+        let (unit, supervisor) = bench.start(0, &server, options(), None);
+        bench.says("+a101 Initial").await;
+        until("synced itself", || unit.meta().synced).await;
+        forbidden.retire(&bench.shared.journal, Vec::new());
+        bench.says("1:synced 1 ").await;
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn a_cache_without_bodies_keeps_stubs_and_shows_no_state_before() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
+        let (unit, supervisor) = bench.start(0, &server, stubs(), None);
+        bench.says("+a101 Initial, +b102 Initial, synced 2 102").await;
+        let stub = |name| unit.lister().get(KeyRef { namespace: "default", name }).unwrap();
+        let members = stub("a").value().unwrap();
+        assert_eq!(members["metadata"].as_object().unwrap().len(), 4, "{members}");
+        assert_eq!(members.as_object().unwrap().len(), 3, "{members}");
+        server.change(|collection| collection.put("a"));
+        bench.says("?>a103 Watch").await;
+        server.change(|collection| collection.put("a"));
+        until("updated", || !bench.records().is_empty()).await;
+        let record = bench.records().remove(0);
+        assert!(record.old_lost && record.old().is_none(), "{record:?}");
+        assert_eq!(ChangeKind::of(&record.change), ChangeKind::Updated);
+        bench.says("?>a104 Watch").await;
+        server.change(|collection| collection.delete("b"));
+        bench.says("-b105 Watch").await;
+        let last = stub("a");
+        server.hold_lists(true);
+        server.inject(&[WatchEvent::Error(expired().status().unwrap().clone())]);
+        until("listing", || unit.status.view().lists == 2).await;
+        server.change(|collection| collection.delete("a"));
+        server.hold_lists(false);
+        until("deleted", || !bench.records().is_empty()).await;
+        assert!(bench.records()[0].object().is_some_and(|object| object.json() == last.json()));
+        bench.says("!a104 Relist").await;
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn bodies_come_back_where_a_cache_of_stubs_is_replaced_by_a_whole_one() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
+        let old = bench.ran(&server, stubs()).await;
+        server.change(|collection| collection.put("b"));
+        let (unit, supervisor) = bench.start(1, &server, options(), Some(old.seed_to_relist(|_| true)));
+        bench.says("1:=a101 Reload, 1:?>b103 Reload").await;
+        server.change(|collection| collection.put("b"));
+        bench.says("1:b103>b104 Watch").await;
+        assert!(unit.objects().iter().all(|object| object.uid().starts_with("uid") && !object.json().is_empty()));
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn f61_r23_a_list_with_an_object_that_cannot_be_transformed_fails_and_is_tried_again() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
+        let fails = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&fails);
+        let transform =
+            Transform::new(
+                move |_| {
+                    if asked.load(Ordering::Relaxed) { Err(TransformError::new("not now")) } else { Ok(None) }
+                },
+            );
+        let gate = Gate { transform: Some(transform), ..Gate::default() };
+        let (unit, supervisor) = bench.start(0, &server, InformerOptions { gate, ..options() }, None);
+        until("failed", || unit.status.view().lists > 2).await;
+        assert_eq!(unit.status.view().last_error.as_deref(), Some("the transform failed: default/a: not now"));
+        fails.store(false, Ordering::Relaxed);
+        bench.says("+a101 Initial, synced 1 101").await;
+        fails.store(true, Ordering::Relaxed);
+        server.change(|collection| collection.put("b"));
+        until("counted", || unit.status.view().transform_failures == 1).await;
+        until("passed", || unit.meta().resume_version.as_str() == "102").await;
+        bench.says("").await;
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn namespaces_that_are_not_shown_move_the_version_and_show_nothing() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
+        let gate = Gate { namespaces: Namespaces::parse(&["team-*"]).unwrap(), transform: None };
+        let (unit, supervisor) = bench.start(0, &server, InformerOptions { gate, ..options() }, None);
+        bench.says("synced 0 101").await;
+        server.change(|collection| collection.put("b"));
+        until("passed", || unit.meta().resume_version.as_str() == "102").await;
+        bench.says("").await;
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn s11_rounds_of_resync_go_on_over_a_restart() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
+        let reflector = ReflectorConfig { resync_period: Duration::from_millis(30), ..options().reflector };
+        let (unit, supervisor) = bench.start(0, &server, InformerOptions { reflector, ..options() }, None);
+        let rounds = || -> Vec<u32> {
+            let round = |record: &Record| match record.change {
+                Change::Unchanged { cause: Cause::Resync { round }, .. } => Some(round),
+                _ => None,
+            };
+            bench.records().iter().filter_map(round).collect()
+        };
+        until("resynced", || rounds().len() >= 2).await;
+        bench.running(&supervisor).await;
+        supervisor.send(Sabotage(1, Inject(Harm::Panic, Moment::Now))).await.unwrap();
+        until("restarted", || unit.status.view().restarts > 0).await;
+        let before = rounds().len();
+        until("resynced again", || rounds().len() >= before + 2).await;
+        let rounds = rounds();
+        assert!(rounds.is_sorted_by(|one, other| one < other) && rounds[0] == 1, "{rounds:?}");
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn a_unit_that_is_not_allowed_says_what_to_grant() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
+        (0..1_000).for_each(|_| server.fail_list(status(403)));
+        let scope = Scope { namespace: Some("default".to_owned()), ..Scope::default() };
+        let (unit, supervisor) = bench.start(0, &server, InformerOptions { scope, ..options() }, None);
+        until("forbidden", || unit.status.view().state == UnitState::Forbidden).await;
+        let view = unit.status.view();
+        assert_eq!(view.namespace.as_deref(), Some("default"));
+        assert_eq!(
+            view.message.as_deref(),
+            Some(
+                "not allowed to list configmaps in namespace default (403): grant the verbs list and watch on \
+                 configmaps, with a Role in default"
+            )
+        );
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn s5_a_unit_that_does_not_run_moves_nobody() {
+    run(async {
+        let bench = Bench::new();
+        // there is no server for it, so it cannot start
+        let unit = Informer::new(UnitId(7), "things", config_maps(), options(), Arc::default(), None);
+        let (_, supervisor) = bench.supervise(Arc::new(unit));
+        let join = MoveReader(Move { reader: bench.reader, kind: MoveKind::Join(None) });
+        assert_eq!(supervisor.send(join).await.unwrap(), Err(MoveError::NotRunning));
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+/// A reader that joined late: what it saw, applied to nothing.
+struct Late {
+    reader: ReaderId,
+    state: BTreeMap<String, String>,
+    left: bool,
+}
+
+impl Late {
+    /// Reads on; every record must fit what it has seen before: nothing missed, nothing doubled.
+    fn read(&mut self, journal: &Journal) {
+        // a batch ends where an object is created again
+        while let Some(last) = self.read_batch(journal) {
+            journal.ack(self.reader, last);
+        }
+    }
+
+    fn read_batch(&mut self, journal: &Journal) -> Option<Sequence> {
+        let batch = journal.read(self.reader, usize::MAX, usize::MAX);
+        for record in &batch {
+            let object = record.object().expect("the type was synced before it joined");
+            let (name, version) = (object.name().to_owned(), object.resource_version().to_owned());
+            let fits = match (&record.change, self.state.get(&name)) {
+                (Change::Added { .. }, None) => self.state.insert(name, version).is_none(),
+                (Change::Updated { old, .. }, Some(seen)) if old.resource_version() == seen => {
+                    self.state.insert(name, version).is_some()
+                }
+                (Change::Deleted { .. }, Some(_)) => self.state.remove(&name).is_some(),
+                (Change::Removed { cause, .. }, Some(seen)) if self.left && *seen == version => {
+                    *cause == Cause::Reload && self.state.remove(&name).is_some()
+                }
+                _ => false,
+            };
+            assert!(fits, "{} does not fit {:?}", brief(record), self.state);
+        }
+        batch.last().map(|record| record.sequence)
+    }
+}
+
+async fn moved(supervisor: &actix::Addr<UnitSupervisor>, reader: ReaderId, kind: MoveKind) {
+    while supervisor.send(MoveReader(Move { reader, kind })).await.unwrap().is_err() {
+        actix_rt::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Changes objects of a few names on a thread of its own, until told to stop.
+fn writer(server: &FakeApiServer) -> (Arc<AtomicBool>, std::thread::JoinHandle<()>) {
+    let (server, stop) = (server.clone(), Arc::new(AtomicBool::new(false)));
+    let stopped = Arc::clone(&stop);
+    let thread = std::thread::spawn(move || {
+        let mut dice = 1_u32;
+        while !stopped.load(Ordering::Relaxed) {
+            for _ in 0..5 {
+                dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let name = format!("o{}", dice >> 28);
+                server.change(|collection| match dice & 0x300 {
+                    0 if collection.state().contains_key(&name) => collection.delete(&name),
+                    _ => collection.put(&name),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    (stop, thread)
+}
+
+#[test]
+fn s5_s7_readers_that_come_and_go_while_much_changes_miss_nothing_and_see_nothing_twice() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["o1", "o2", "o3"]));
+        let (unit, supervisor) = bench.start(0, &server, options(), None);
+        until("synced", || unit.meta().synced).await;
+        let (stop, thread) = writer(&server);
+        let journal = &bench.shared.journal;
+        let mut readers: Vec<Late> = Vec::new();
+        for round in 0..60 {
+            let reader = journal.open_reader(From::Next, everything(true)).unwrap();
+            moved(&supervisor, reader, MoveKind::Join(Some(Cause::Replay))).await;
+            if round % 3 == 0 {
+                moved(&supervisor, reader, MoveKind::Join(Some(Cause::Replay))).await; // as one whose answer was lost
+            }
+            readers.push(Late { reader, state: BTreeMap::new(), left: false });
+            if round % 4 == 1 {
+                let late = &mut readers[round / 2];
+                moved(&supervisor, late.reader, MoveKind::Leave).await;
+                late.left = true;
+            }
+            if round % 15 == 14 {
+                supervisor.send(Sabotage(round % 3, Inject(Harm::Panic, Moment::Now))).await.unwrap();
+            }
+            for late in &mut readers {
+                if let Some(last) = late.read_batch(journal) {
+                    journal.ack(late.reader, last);
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        thread.join().unwrap();
+        let state = server.collection().state();
+        until("quiet", || unit.objects().len() == state.len() && unit.meta().objects == state.len() as u64).await;
+        until("up to date", || {
+            let now: BTreeMap<_, _> =
+                unit.objects().iter().map(|o| (o.name().to_owned(), o.resource_version().to_owned())).collect();
+            now == state
+        })
+        .await;
+        for late in &mut readers {
+            late.read(journal);
+            let expected = if late.left { BTreeMap::new() } else { state.clone() };
+            assert_eq!(late.state, expected, "{:?} left: {}", late.reader, late.left);
+        }
+        assert!(unit.status.view().restarts > 0 && readers.iter().any(|late| late.left));
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn s5_a_late_reader_sees_each_object_once_by_key_or_nothing_of_what_is_there() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["b", "a"]));
+        let journal = &bench.shared.journal;
+        let joined = |supervisor: actix::Addr<UnitSupervisor>, cause| async move {
+            let reader = journal.open_reader(From::Next, everything(true)).unwrap();
+            moved(&supervisor, reader, MoveKind::Join(cause)).await;
+            reader
+        };
+        let seen = |reader| {
+            let words: Vec<_> = journal.read(reader, usize::MAX, usize::MAX).iter().map(brief).collect();
+            words.join(", ")
+        };
+        let (unit, supervisor) = bench.start(0, &server, options(), None);
+        until("synced", || unit.meta().synced).await;
+        let replayed = joined(supervisor.clone(), Some(Cause::Replay)).await;
+        let silent = joined(supervisor.clone(), None).await;
+        assert_eq!((seen(replayed).as_str(), seen(silent).as_str()), ("+a102 Replay, +b101 Replay", ""));
+        server.change(|collection| collection.put("a"));
+        until("updated", || unit.meta().store_version.as_str() == "103").await;
+        assert_eq!((seen(replayed).as_str(), seen(silent).as_str()), ("a102>a103 Watch", "a102>a103 Watch"));
+        moved(&supervisor, replayed, MoveKind::Leave).await;
+        assert_eq!(seen(replayed), "xa103 Reload, xb101 Reload");
+        supervisor.send(StopUnit).await.unwrap();
+
+        let (unit, supervisor) = bench.start(1, &server, stubs(), None);
+        until("synced", || unit.meta().synced).await;
+        let reader = joined(supervisor.clone(), Some(Cause::Replay)).await;
+        assert_eq!(seen(reader), "", "a cache without bodies has nothing to show");
+        moved(&supervisor, reader, MoveKind::Leave).await;
+        assert_eq!(seen(reader), "1:xa103 Reload, 1:xb101 Reload");
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}

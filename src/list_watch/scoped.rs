@@ -1,0 +1,209 @@
+//! What the server cannot do of a unit's scope: namespaces by glob, and the user's transform, on every object that
+//! comes in.
+//!
+//! An event of a namespace that is not shown still says how far the stream has come; a list with foreign items is one
+//! without them. Tombstones and resyncs come from what was let in, so they need neither (F-60).
+
+use std::{rc::Rc, sync::Arc};
+
+use futures_util::{FutureExt as _, StreamExt as _, future::LocalBoxFuture};
+
+use super::{
+    Failure, ListPage, ListRequest, ListWatch, PassedOver, WatchEvent, WatchRequest, WatchStream, transform::Transform,
+};
+use crate::{
+    object::{ResourceVersion, SharedObject},
+    scope::Namespaces,
+};
+
+/// What is let in, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    /// The namespaces that are shown; an object without one always is.
+    pub namespaces: Namespaces,
+    /// What is made of every object.
+    pub transform: Option<Transform>,
+}
+
+impl Gate {
+    /// Returns whether everything passes as it is.
+    pub fn is_open(&self) -> bool {
+        self.namespaces.is_all() && self.transform.is_none()
+    }
+
+    /// Returns what becomes of an object.
+    fn pass(&self, object: SharedObject) -> Result<SharedObject, PassedOver> {
+        if !object.namespace().is_empty() && !self.namespaces.matches(object.namespace()) {
+            return Err(PassedOver::Foreign);
+        }
+        let Some(transform) = &self.transform else { return Ok(object) };
+        transform.apply(object).map_err(|error| PassedOver::TransformFailed(error.to_string()))
+    }
+
+    /// Applies it to a page; one object that cannot be transformed fails the list (F-61, R-23).
+    fn pass_page(&self, mut page: ListPage) -> Result<ListPage, Failure> {
+        let mut items = Vec::with_capacity(page.items.len());
+        for object in page.items {
+            match self.pass(object) {
+                Ok(object) => items.push(object),
+                Err(PassedOver::Foreign) => {}
+                Err(PassedOver::TransformFailed(why)) => return Err(Failure::Transform(why)),
+            }
+        }
+        page.items = items;
+        Ok(page)
+    }
+
+    fn pass_event(&self, event: WatchEvent) -> WatchEvent {
+        let (object, event): (_, fn(SharedObject) -> WatchEvent) = match event {
+            WatchEvent::Added(object) => (object, WatchEvent::Added),
+            WatchEvent::Modified(object) => (object, WatchEvent::Modified),
+            WatchEvent::Deleted(object) => (object, WatchEvent::Deleted),
+            other => return other,
+        };
+        let version = Arc::clone(&object);
+        match self.pass(object) {
+            Ok(object) => event(object),
+            Err(why) => {
+                let resource_version = ResourceVersion::from(version.resource_version());
+                WatchEvent::PassedOver { resource_version, why }
+            }
+        }
+    }
+}
+
+/// A source behind a [`Gate`].
+pub struct Scoped {
+    inner: Rc<dyn ListWatch>,
+    gate: Rc<Gate>,
+}
+
+impl Scoped {
+    /// Puts `gate` before `inner`; an open one costs nothing.
+    pub fn wrap(inner: Rc<dyn ListWatch>, gate: &Gate) -> Rc<dyn ListWatch> {
+        if gate.is_open() { inner } else { Rc::new(Self { inner, gate: Rc::new(gate.clone()) }) }
+    }
+}
+
+impl ListWatch for Scoped {
+    fn list(&self, request: ListRequest) -> LocalBoxFuture<'static, Result<ListPage, Failure>> {
+        let gate = Rc::clone(&self.gate);
+        let page = self.inner.list(request);
+        async move { gate.pass_page(page.await?) }.boxed_local()
+    }
+
+    fn watch(&self, request: WatchRequest) -> LocalBoxFuture<'static, Result<WatchStream, Failure>> {
+        let gate = Rc::clone(&self.gate);
+        let stream = self.inner.watch(request);
+        async move {
+            let stream = stream.await?;
+            let pass = move |batch: Result<Vec<WatchEvent>, Failure>| {
+                batch.map(|events| events.into_iter().map(|event| gate.pass_event(event)).collect())
+            };
+            Ok(stream.map(pass).boxed_local())
+        }
+        .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::{
+        list_watch::transform::TransformError,
+        object::{Identity, Object},
+        testing::FakeApiServer,
+    };
+
+    fn object(namespace: &str, name: &str, version: &str) -> SharedObject {
+        let identity = Identity { namespace, name, uid: name, resource_version: version };
+        let json = format!(r#"{{"metadata":{{"namespace":"{namespace}","name":"{name}"}}}}"#);
+        Arc::new(Object::assemble(identity, &[json.as_bytes()]))
+    }
+
+    fn only(pattern: &str) -> Gate {
+        Gate { namespaces: Namespaces::parse(&[pattern]).unwrap(), transform: None }
+    }
+
+    /// Fails for objects called `bad`, and counts its calls.
+    fn counting(calls: &Arc<AtomicU64>) -> Gate {
+        let calls = Arc::clone(calls);
+        let transform = Transform::new(move |object| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            if object.name() == "bad" { Err(TransformError::new("no")) } else { Ok(None) }
+        });
+        Gate { namespaces: Namespaces::default(), transform: Some(transform) }
+    }
+
+    fn page(items: Vec<SharedObject>) -> ListPage {
+        ListPage { resource_version: "9".into(), continue_token: Some("next".into()), items, rejected: 2 }
+    }
+
+    #[test]
+    fn a_list_is_without_other_namespaces_and_else_as_it_was() {
+        let items = vec![object("team-a", "x", "1"), object("other", "y", "2"), object("", "node", "3")];
+        let passed = only("team-*").pass_page(page(items)).unwrap();
+        let names: Vec<_> = passed.items.iter().map(|object| object.name()).collect();
+        assert_eq!((names, passed.rejected, passed.continue_token.as_deref()), (vec!["x", "node"], 2, Some("next")));
+        assert_eq!(passed.resource_version.as_str(), "9");
+    }
+
+    #[test]
+    fn r51_an_event_of_another_namespace_says_how_far_the_stream_has_come_whatever_it_is() {
+        let gate = only("team-*");
+        for make in [WatchEvent::Added, WatchEvent::Modified, WatchEvent::Deleted] {
+            let passed = gate.pass_event(make(object("other", "y", "7")));
+            let is_it = |version: &ResourceVersion| version.as_str() == "7";
+            assert!(
+                matches!(&passed, WatchEvent::PassedOver { resource_version, why: PassedOver::Foreign } if is_it(resource_version)),
+                "{passed:?}"
+            );
+        }
+        assert!(matches!(gate.pass_event(WatchEvent::Deleted(object("team-b", "y", "7"))), WatchEvent::Deleted(_)));
+        assert!(matches!(gate.pass_event(WatchEvent::Modified(object("team-b", "y", "7"))), WatchEvent::Modified(_)));
+    }
+
+    #[test]
+    fn f60_the_transform_is_called_once_for_each_object_that_is_let_in() {
+        let calls = Arc::default();
+        let gate = Gate { namespaces: Namespaces::parse(&["!other"]).unwrap(), ..counting(&calls) };
+        gate.pass_page(page(vec![object("n", "x", "1"), object("other", "bad", "2")])).unwrap();
+        for make in [WatchEvent::Added, WatchEvent::Modified, WatchEvent::Deleted] {
+            gate.pass_event(make(object("n", "x", "3")));
+        }
+        gate.pass_event(WatchEvent::Bookmark { resource_version: "4".into(), initial_events_end: false });
+        assert_eq!(calls.load(Ordering::Relaxed), 4);
+    }
+
+    #[test]
+    fn f61_r23_an_error_fails_a_whole_list_and_drops_one_event() {
+        let gate = counting(&Arc::default());
+        let failed = gate.pass_page(page(vec![object("n", "x", "1"), object("n", "bad", "2")])).unwrap_err();
+        assert_eq!(failed, Failure::Transform("n/bad: no".into()));
+        let WatchEvent::PassedOver { resource_version, why } =
+            gate.pass_event(WatchEvent::Deleted(object("n", "bad", "8")))
+        else {
+            panic!("it passed");
+        };
+        assert_eq!((resource_version.as_str(), why), ("8", PassedOver::TransformFailed("n/bad: no".into())));
+    }
+
+    #[tokio::test]
+    async fn lw1_it_stands_before_both_requests_and_an_open_gate_is_none() {
+        let server = FakeApiServer::with_objects(&["a"]);
+        let source: Rc<dyn ListWatch> = Rc::new(server.clone());
+        let same = Scoped::wrap(Rc::clone(&source), &Gate::default());
+        assert!(Rc::ptr_eq(&same, &source));
+        let none = Scoped::wrap(source, &only("other"));
+        let request = ListRequest { resource_version: "0".into(), limit: None, continue_token: None };
+        assert!(none.list(request).await.unwrap().items.is_empty());
+        let version = server.collection().version().to_string().as_str().into();
+        let request = WatchRequest { resource_version: version, initial_events: false, timeout_seconds: 9 };
+        let mut stream = none.watch(request).await.unwrap();
+        server.change(|collection| collection.put("b"));
+        let batch = stream.next().await.unwrap().unwrap();
+        assert!(matches!(batch[..], [WatchEvent::PassedOver { .. }]), "{batch:?}");
+    }
+}

@@ -1,0 +1,82 @@
+//! What a cache keeps of an object: all of it, or only what identifies it (`cache = "none"`).
+
+use std::sync::Arc;
+
+use super::{Identity, Object, SharedObject, scan::TypeMeta};
+
+/// How much of an object is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// The object.
+    #[default]
+    Whole,
+    /// Its `apiVersion` and `kind`, which are given here, and namespace, name, uid and resourceVersion: enough to tell
+    /// what changed, and nothing to be read.
+    Stub(Arc<TypeMeta>),
+}
+
+impl Keep {
+    /// Returns what is kept of `object`.
+    pub fn of(&self, object: &SharedObject) -> SharedObject {
+        match self {
+            Self::Whole => Arc::clone(object),
+            Self::Stub(type_meta) => Arc::new(stub(object, type_meta)),
+        }
+    }
+
+    /// Returns whether bodies are kept.
+    pub fn is_whole(&self) -> bool {
+        *self == Self::Whole
+    }
+}
+
+fn stub(object: &Object, type_meta: &TypeMeta) -> Object {
+    let identity = Identity {
+        namespace: object.namespace(),
+        name: object.name(),
+        uid: object.uid(),
+        resource_version: object.resource_version(),
+    };
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let mut json = format!(
+        "{{\"apiVersion\":{},\"kind\":{},\"metadata\":{{\"name\":{}",
+        quoted(&type_meta.api_version),
+        quoted(&type_meta.kind),
+        quoted(identity.name),
+    );
+    let optional =
+        [("namespace", identity.namespace), ("uid", identity.uid), ("resourceVersion", identity.resource_version)];
+    for (member, text) in optional.into_iter().filter(|(_, text)| !text.is_empty()) {
+        json.extend([",\"", member, "\":", &quoted(text)]);
+    }
+    json.push_str("}}");
+    Object::assemble(identity, &[json.as_bytes()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stub_is_the_identity_and_nothing_else_and_the_same_state() {
+        let pods = Arc::new(TypeMeta::new("v1", "Pod"));
+        for (json, expected) in [
+            (
+                r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":"b"},"name":"x\"y","namespace":"n","uid":"u","resourceVersion":"7"},"spec":{}}"#,
+                r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x\"y","namespace":"n","uid":"u","resourceVersion":"7"}}"#,
+            ),
+            (
+                r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"spec":{}}"#,
+                r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"}}"#,
+            ),
+        ] {
+            let object = Arc::new(Object::from_json(json.as_bytes()).unwrap());
+            let stub = Keep::Stub(Arc::clone(&pods)).of(&object);
+            assert_eq!(std::str::from_utf8(&stub.json()).unwrap(), expected);
+            assert!(stub.same_version(&object) && stub.key() == object.key());
+            let read = Object::from_json(expected.as_bytes()).unwrap();
+            assert_eq!((read.key(), read.uid()), (object.key(), object.uid()), "the identity is what the bytes say");
+            assert!(Arc::ptr_eq(&Keep::Whole.of(&object), &object));
+        }
+    }
+}

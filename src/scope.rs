@@ -1,0 +1,235 @@
+//! Which namespaces are shown: what `namespaces` of an entry says.
+
+use std::fmt;
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+
+/// What begins or ends the part of a glob that is not literal.
+const META: [char; 6] = ['*', '?', '[', ']', '{', '}'];
+
+/// The namespaces of an entry: globs that match a whole name; what follows `!` is excluded, and that wins.
+///
+/// A list that only excludes means all the others; so does an empty one. The default is all. Two are equal where they
+/// were written alike.
+#[derive(Clone)]
+pub struct Namespaces {
+    patterns: Vec<String>,
+    includes: Vec<Pattern>,
+    excludes: Vec<Pattern>,
+    shown: GlobSet,
+    hidden: GlobSet,
+}
+
+/// Why a list of namespaces cannot be meant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NamespacesError {
+    /// No namespace can have such a name.
+    #[error(
+        "unexpected namespace {0:?}, expected a name of lower-case letters, digits and \"-\", a glob such as \
+         \"team-*\", or either behind \"!\""
+    )]
+    Malformed(String),
+    /// Its brackets or braces do not close.
+    #[error("invalid glob {pattern:?}: {why}")]
+    Glob {
+        /// The pattern as written.
+        pattern: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// One glob, without its `!`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pattern {
+    glob: Glob,
+}
+
+impl Pattern {
+    fn parse(text: &str) -> Result<Self, NamespacesError> {
+        let bare = text.strip_prefix('!').unwrap_or(text);
+        let named = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let allowed = |c: char| named(c) || META.contains(&c) || matches!(c, ',' | '!' | '^');
+        let literal = !bare.contains(META);
+        if bare.is_empty() || !bare.chars().all(allowed) || literal && !bare.chars().all(named) {
+            return Err(NamespacesError::Malformed(text.to_owned()));
+        }
+        let glob = Glob::new(bare);
+        let glob =
+            glob.map_err(|error| NamespacesError::Glob { pattern: text.to_owned(), why: error.kind().to_string() })?;
+        Ok(Self { glob })
+    }
+
+    fn text(&self) -> &str {
+        self.glob.glob()
+    }
+
+    fn is_literal(&self) -> bool {
+        !self.text().contains(META)
+    }
+
+    /// What every name that it matches begins with.
+    fn start(&self) -> &str {
+        let text = self.text();
+        &text[..text.find(META).unwrap_or(text.len())]
+    }
+
+    /// What every name that it matches ends with.
+    fn end(&self) -> &str {
+        let text = self.text();
+        &text[text.rfind(META).map_or(0, |meta| meta + 1)..]
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        self.glob.compile_matcher().is_match(name)
+    }
+
+    /// Whether it surely matches every name that `other` matches.
+    fn covers(&self, other: &Self) -> bool {
+        let text = self.text();
+        let bare = |text: &str| !text.contains(META);
+        let by_start = text.strip_suffix('*').is_some_and(|start| bare(start) && other.start().starts_with(start));
+        let by_end = text.strip_prefix('*').is_some_and(|end| bare(end) && other.end().ends_with(end));
+        text == other.text() || by_start || by_end || other.is_literal() && self.matches(other.text())
+    }
+
+    /// Whether surely no name is matched by both.
+    fn is_apart_from(&self, other: &Self) -> bool {
+        let clash = |a: &str, b: &str, fits: fn(&str, &str) -> bool| !fits(a, b) && !fits(b, a);
+        match (self.is_literal(), other.is_literal()) {
+            (true, _) => !other.matches(self.text()),
+            (_, true) => !self.matches(other.text()),
+            _ => {
+                clash(self.start(), other.start(), |a, b| a.starts_with(b))
+                    || clash(self.end(), other.end(), |a, b| a.ends_with(b))
+            }
+        }
+    }
+}
+
+impl Namespaces {
+    /// Reads a list of globs.
+    pub fn parse<S: AsRef<str>>(patterns: &[S]) -> Result<Self, NamespacesError> {
+        let mut patterns: Vec<String> = patterns.iter().map(|pattern| pattern.as_ref().to_owned()).collect();
+        if patterns.is_empty() {
+            patterns.push("*".to_owned());
+        }
+        let (mut includes, mut excludes) = (Vec::new(), Vec::new());
+        for pattern in &patterns {
+            let list = if pattern.starts_with('!') { &mut excludes } else { &mut includes };
+            list.push(Pattern::parse(pattern)?);
+        }
+        if includes.is_empty() {
+            includes.push(Pattern::parse("*")?);
+        }
+        let (shown, hidden) = (set(&includes)?, set(&excludes)?);
+        Ok(Self { patterns, includes, excludes, shown, hidden })
+    }
+
+    /// Returns the list as it was written; `*` for an empty one.
+    pub fn patterns(&self) -> &[String] {
+        &self.patterns
+    }
+
+    /// Returns whether every namespace is meant.
+    pub fn is_all(&self) -> bool {
+        self.excludes.is_empty() && self.includes_all()
+    }
+
+    /// Returns whether all that is included is surely excluded too, so that nothing is left.
+    pub fn is_nothing(&self) -> bool {
+        self.includes.iter().all(|include| self.excludes(include))
+    }
+
+    /// Returns whether a namespace of this name is meant.
+    pub fn matches(&self, name: &str) -> bool {
+        self.shown.is_match(name) && !self.hidden.is_match(name)
+    }
+
+    /// Returns exactly the names that are meant, in their order, where only literal names are included: such a list
+    /// needs no right beyond these namespaces.
+    pub fn names(&self) -> Option<Vec<&str>> {
+        if !self.includes.iter().all(Pattern::is_literal) {
+            return None;
+        }
+        let names = self.includes.iter().map(Pattern::text);
+        let mut names: Vec<&str> = names.filter(|name| !self.hidden.is_match(name)).collect();
+        names.sort_unstable();
+        names.dedup();
+        Some(names)
+    }
+
+    /// Returns what the server can do of it in a list over all namespaces,
+    /// `metadata.namespace!=a,metadata.namespace!=b`, where everything but literal names is meant. `None` for all.
+    pub fn field_selector(&self) -> Option<String> {
+        let pushed = self.includes_all() && !self.excludes.is_empty() && self.excludes.iter().all(Pattern::is_literal);
+        let mut names: Vec<&str> = self.excludes.iter().map(Pattern::text).collect();
+        names.sort_unstable();
+        names.dedup();
+        let term = |name: &&str| format!("metadata.namespace!={name}");
+        pushed.then(|| names.iter().map(term).collect::<Vec<_>>().join(","))
+    }
+
+    /// Returns whether a glob is left that no request can say, so that it must be applied to what the server sends, or
+    /// to the names of the namespaces.
+    pub fn needs_filter(&self) -> bool {
+        !self.is_all() && self.names().is_none() && self.field_selector().is_none()
+    }
+
+    /// Returns whether surely no namespace is meant by both. False where that is not certain.
+    pub fn is_disjoint_from(&self, other: &Self) -> bool {
+        let is_left = |include: &&Pattern| !self.excludes(include) && !other.excludes(include);
+        let theirs: Vec<&Pattern> = other.includes.iter().filter(is_left).collect();
+        let mut mine = self.includes.iter().filter(is_left);
+        mine.all(|mine| theirs.iter().all(|their| mine.is_apart_from(their)))
+    }
+
+    /// Whether all that a glob matches is surely excluded.
+    fn excludes(&self, include: &Pattern) -> bool {
+        self.excludes.iter().any(|exclude| exclude.covers(include))
+    }
+
+    fn includes_all(&self) -> bool {
+        self.includes.iter().any(|include| include.text().bytes().all(|byte| byte == b'*'))
+    }
+}
+
+impl Default for Namespaces {
+    fn default() -> Self {
+        Self::parse::<&str>(&[]).expect("an empty list is all")
+    }
+}
+
+impl PartialEq for Namespaces {
+    fn eq(&self, other: &Self) -> bool {
+        self.patterns == other.patterns
+    }
+}
+
+impl Eq for Namespaces {}
+
+impl fmt::Debug for Namespaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Namespaces").field(&self.patterns).finish()
+    }
+}
+
+impl fmt::Display for Namespaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.patterns.join(", "))
+    }
+}
+
+fn set(patterns: &[Pattern]) -> Result<GlobSet, NamespacesError> {
+    let mut builder = GlobSetBuilder::new();
+    for pattern in patterns {
+        builder.add(pattern.glob.clone());
+    }
+    builder.build().map_err(|error| NamespacesError::Glob {
+        pattern: patterns.iter().map(Pattern::text).collect::<Vec<_>>().join(", "),
+        why: error.kind().to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! Who may do what: everybody everything, but for what was forbidden.
+
+/// Where something is forbidden.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Area {
+    /// In every namespace and cluster-wide.
+    Everywhere,
+    /// Where a request names no namespace: lists of all namespaces, and all that is in none.
+    ///
+    /// As RBAC without a cluster-wide binding: what a namespaced request gets is not touched.
+    ClusterWide,
+    /// In one namespace. A cluster-wide request is not touched, though RBAC would never refuse less than this.
+    Namespace(String),
+}
+
+/// What somebody wants to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt<'a> {
+    /// `list`; `*` for all of them.
+    pub(super) verb: &'a str,
+    pub(super) group: &'a str,
+    pub(super) plural: &'a str,
+    /// Empty for a cluster-wide request.
+    pub(super) namespace: &'a str,
+}
+
+/// One thing that is forbidden.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Refusal {
+    verb: String,
+    resource: String,
+    area: Area,
+}
+
+/// What is forbidden.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rights {
+    refusals: Vec<Refusal>,
+}
+
+impl Rights {
+    pub(super) fn forbid(&mut self, verb: &str, resource: &str, area: Area) {
+        self.refusals.push(Refusal { verb: verb.to_owned(), resource: resource.to_owned(), area });
+    }
+
+    pub(super) fn allow(&mut self, verb: &str, resource: &str, area: &Area) {
+        self.refusals.retain(|refusal| refusal.verb != verb || refusal.resource != resource || refusal.area != *area);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.refusals.clear();
+    }
+
+    /// Returns whether anything at all is forbidden.
+    pub(super) fn is_restricted(&self) -> bool {
+        !self.refusals.is_empty()
+    }
+
+    /// Returns whether this is allowed.
+    pub(super) fn allows(&self, attempt: Attempt<'_>) -> bool {
+        !self.refusals.iter().any(|refusal| refusal.concerns(attempt))
+    }
+}
+
+impl Refusal {
+    fn concerns(&self, attempt: Attempt<'_>) -> bool {
+        let (plural, group) = self.resource.split_once('.').unwrap_or((&self.resource, ""));
+        let of_type = self.resource == "*" || (plural == "*" || plural == attempt.plural) && group == attempt.group;
+        let is_there = match &self.area {
+            Area::Everywhere => true,
+            Area::ClusterWide => attempt.namespace.is_empty(),
+            Area::Namespace(namespace) => namespace == attempt.namespace,
+        };
+        of_type && is_there && (self.verb == "*" || attempt.verb == "*" || self.verb == attempt.verb)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_concerns_its_verb_type_and_place() {
+        let check = |refusal: (&str, &str, Area), attempt: [&str; 4], allowed: bool| {
+            let mut rights = Rights::default();
+            rights.forbid(refusal.0, refusal.1, refusal.2.clone());
+            let [verb, group, plural, namespace] = attempt;
+            assert_eq!(rights.allows(Attempt { verb, group, plural, namespace }), allowed, "{refusal:?} {attempt:?}");
+        };
+        let inside = || Area::Namespace("a".to_owned());
+        check(("list", "pods", Area::Everywhere), ["list", "", "pods", ""], false);
+        check(("list", "pods", Area::Everywhere), ["list", "", "pods", "a"], false);
+        check(("list", "pods", Area::Everywhere), ["watch", "", "pods", "a"], true);
+        check(("list", "pods", Area::Everywhere), ["*", "", "pods", "a"], false);
+        check(("list", "pods", Area::ClusterWide), ["list", "", "pods", ""], false);
+        check(("list", "pods", Area::ClusterWide), ["list", "", "pods", "a"], true);
+        check(("*", "pods", inside()), ["watch", "", "pods", "a"], false);
+        check(("*", "pods", inside()), ["watch", "", "pods", "b"], true);
+        check(("*", "pods", inside()), ["watch", "", "pods", ""], true);
+        check(("*", "deployments.apps", Area::Everywhere), ["get", "apps", "deployments", ""], false);
+        check(("*", "*.apps", Area::Everywhere), ["get", "apps", "replicasets", ""], false);
+        check(("*", "*.apps", Area::Everywhere), ["get", "", "pods", ""], true);
+        check(("*", "*", Area::Everywhere), ["get", "batch", "jobs", "x"], false);
+    }
+
+    #[test]
+    fn what_was_forbidden_can_be_allowed_again() {
+        let mut rights = Rights::default();
+        rights.forbid("list", "pods", Area::ClusterWide);
+        rights.forbid("watch", "pods", Area::ClusterWide);
+        rights.allow("list", "pods", &Area::Everywhere);
+        assert!(!rights.allows(Attempt { verb: "list", group: "", plural: "pods", namespace: "" }));
+        rights.allow("list", "pods", &Area::ClusterWide);
+        assert!(rights.allows(Attempt { verb: "list", group: "", plural: "pods", namespace: "" }));
+        assert!(rights.is_restricted());
+    }
+}

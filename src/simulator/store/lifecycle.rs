@@ -1,0 +1,189 @@
+//! How definitions and namespaces come and go: what controllers do on a real server, in one moment.
+//!
+//! The steps are those that a watch of a real server shows: a definition is added without conditions, its names are
+//! accepted, it is established; what is deleted is first marked, its content goes, then it goes itself.
+
+use std::{ops::Bound, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::{
+    super::{error::ApiError, types::TypeInfo},
+    ChangeKind, Store, Stored, TypeId,
+    write::{Deletion, WriteContext},
+};
+use crate::object::ObjectKey;
+
+/// What holds a definition until its objects are gone.
+const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// A namespace or a definition that was deleted and has content left, or finalizers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Terminating {
+    id: TypeId,
+    key: ObjectKey,
+    pub(super) holds: Holds,
+}
+
+/// What has to go before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holds {
+    /// All in the namespace of this name.
+    Namespace,
+    /// All objects of the type that is defined; `None` where that was no type.
+    Type(Option<TypeId>),
+}
+
+/// Objects of one type that go with something.
+type Inside = (TypeId, Vec<Arc<Stored>>);
+
+impl Store {
+    /// Refuses new objects in a namespace, or of a type, that is about to go.
+    pub(super) fn check_is_open(&self, id: TypeId, namespace: &str, name: &str) -> Result<(), ApiError> {
+        if self.is_terminating(id) {
+            return Err(ApiError::new(405, "create not allowed while custom resource definition is terminating"));
+        }
+        let closes = |thing: &Terminating| thing.holds == Holds::Namespace && thing.key.as_ref().name == namespace;
+        if !namespace.is_empty() && self.terminating.iter().any(closes) {
+            return Err(ApiError::namespace_terminating(self.info(id), namespace, name));
+        }
+        Ok(())
+    }
+
+    /// Accepts the names of a definition that was just created, and serves its type.
+    pub(super) fn establish(
+        &mut self,
+        id: TypeId,
+        info: &Arc<TypeInfo>,
+        mut definition: Value,
+        context: &WriteContext<'_>,
+    ) {
+        let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "lastTransitionTime": context.time, "reason": reason, "message": message});
+        let accepted = condition("NamesAccepted", "True", "NoConflicts", "no conflicts found");
+        definition["status"]["acceptedNames"] = definition["spec"]["names"].clone();
+        for (status, reason) in [("False", "Installing"), ("True", "InitialNamesAccepted")] {
+            let established = condition("Established", status, reason, "the initial names have been accepted");
+            definition["status"]["conditions"] = json!([accepted, established]);
+            self.put(id, info, ChangeKind::Modified, &definition);
+        }
+        if let Some(defined) = TypeInfo::of_definition(&definition) {
+            self.add_type(defined);
+        }
+    }
+
+    /// Lets a type follow its definition, which was changed.
+    pub(super) fn follow_definition(&mut self, before: &Value, after: &Value) {
+        if let (Some(id), Some(info)) = (self.defined_by(before), TypeInfo::of_definition(after)) {
+            self.types[id.0].info = Arc::new(info);
+        }
+    }
+
+    fn defined_by(&self, definition: &Value) -> Option<TypeId> {
+        let resource = TypeInfo::of_definition(definition)?.resource;
+        self.find(&resource.group, &resource.version, &resource.plural)
+    }
+
+    /// Marks a namespace or a definition, and deletes all that belongs to it. It goes itself when the store settles.
+    pub(super) fn terminate(
+        &mut self,
+        id: TypeId,
+        info: &Arc<TypeInfo>,
+        present: &Arc<Stored>,
+        context: &WriteContext<'_>,
+    ) -> Deletion {
+        let key = present.key().clone();
+        let mut object = present.value();
+        if object.pointer("/metadata/deletionTimestamp").is_some() {
+            return Deletion::Waiting(Arc::clone(present));
+        }
+        object["metadata"]["deletionTimestamp"] = json!(context.time);
+        let (marked, inside): (_, Vec<Inside>) = if info.is_definition() {
+            let of = self.defined_by(&object);
+            let marked = self.mark_definition(id, info, object, context);
+            self.terminating.push(Terminating { id, key, holds: Holds::Type(of) });
+            let all = of.map(|of| (of, self.types[of.0].objects.values().cloned().collect()));
+            (marked, all.into_iter().collect())
+        } else {
+            object["status"] = json!({"phase": "Terminating"});
+            let marked = self.put(id, info, ChangeKind::Modified, &object);
+            let inside = self.within(key.as_ref().name);
+            self.terminating.push(Terminating { id, key, holds: Holds::Namespace });
+            (marked, inside)
+        };
+        for (of, objects) in inside {
+            let info = Arc::clone(self.info(of));
+            for object in objects {
+                let deleted = self.delete_present(of, &info, &object, context);
+                debug_assert!(deleted.is_ok(), "what is stored can be marked");
+            }
+        }
+        Deletion::Waiting(marked)
+    }
+
+    fn mark_definition(
+        &mut self,
+        id: TypeId,
+        info: &Arc<TypeInfo>,
+        mut definition: Value,
+        context: &WriteContext<'_>,
+    ) -> Arc<Stored> {
+        let mut finalizers = definition["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+        finalizers.push(json!(CLEANUP));
+        definition["metadata"]["finalizers"] = Value::Array(finalizers);
+        let before = definition["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let mut mark = |reason: &str, message: &str| {
+            let mut conditions = before.clone();
+            conditions.push(json!({
+                "type": "Terminating", "status": "True", "lastTransitionTime": context.time, "reason": reason,
+                "message": message,
+            }));
+            definition["status"]["conditions"] = Value::Array(conditions);
+            self.put(id, info, ChangeKind::Modified, &definition)
+        };
+        let begins = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
+        mark("InstanceDeletionPending", begins);
+        mark("InstanceDeletionInProgress", "CustomResource deletion is in progress")
+    }
+
+    /// Removes what was deleted and is held by nothing any more; returns it.
+    pub(super) fn settle(&mut self) -> Vec<Arc<Stored>> {
+        let mut gone = Vec::new();
+        while let Some(at) = self.terminating.iter().position(|thing| self.is_released(thing)) {
+            let Terminating { id, key, holds } = self.terminating.swap_remove(at);
+            gone.extend(self.remove(id, &key, None));
+            if let Holds::Type(Some(of)) = holds {
+                self.types[of.0].removed = true;
+            }
+        }
+        gone
+    }
+
+    fn is_released(&self, thing: &Terminating) -> bool {
+        let Some(object) = self.get(thing.id, &thing.key) else { return true };
+        let finalizers = object.value()["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
+        match thing.holds {
+            Holds::Namespace => finalizers == 0 && self.within(thing.key.as_ref().name).is_empty(),
+            Holds::Type(of) => finalizers <= 1 && of.is_none_or(|of| self.types[of.0].objects.is_empty()),
+        }
+    }
+
+    /// Returns what is in a namespace, by type.
+    fn within(&self, namespace: &str) -> Vec<Inside> {
+        let start = Bound::Included(ObjectKey::new(namespace, ""));
+        let of_type = |at: usize| {
+            let range = self.types[at].objects.range((start.clone(), Bound::Unbounded));
+            let inside = range.take_while(|(key, _)| key.as_ref().namespace == namespace);
+            (TypeId(at), inside.map(|(_, object)| Arc::clone(object)).collect::<Vec<_>>())
+        };
+        (0..self.types.len()).map(of_type).filter(|(_, inside)| !inside.is_empty()).collect()
+    }
+}
+
+/// Returns the status of a definition before anybody has looked at it.
+pub(super) fn unaccepted(definition: &Value) -> Value {
+    let stored = TypeInfo::of_definition(definition).map(|defined| defined.resource.version);
+    json!({
+        "conditions": null, "acceptedNames": {"plural": "", "kind": ""},
+        "storedVersions": stored.into_iter().collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,149 @@
+//! Deployments in motion: rolling updates pod by pod, and scaling.
+
+use super::{
+    super::{error::ApiError, shared::SharedStore},
+    Deployment, Workload,
+    life::gone,
+    objects,
+    template::Fill,
+};
+
+/// `ReplicaSet`s of earlier revisions that are kept, without pods.
+const EARLIER_KEPT: usize = 2;
+const REPLICAS_MAX: usize = 8;
+
+/// A rolling update under way, with one pod more than wanted at most, and none less.
+#[derive(Clone, Debug)]
+pub(super) struct Rollout {
+    /// The `ReplicaSet` that is being replaced, and its uid.
+    pub(super) from: String,
+    pub(super) from_uid: String,
+    /// Its pods.
+    pub(super) old: usize,
+    /// Pods of the new revision, and how many of these are ready.
+    pub(super) new: usize,
+    pub(super) ready: usize,
+}
+
+impl Workload {
+    /// Changes the template of a deployment: a new `ReplicaSet`, without pods yet.
+    pub(super) fn rollout_starts(&mut self, store: &SharedStore) -> Result<(), ApiError> {
+        let at = self.random.below(self.deployments.len());
+        let (hash, uid) = (self.random.suffix(9), self.random.uuid());
+        let Some(deployment) = self.deployments.get_mut(at).filter(|found| found.rollout.is_none()) else {
+            return Ok(());
+        };
+        deployment.rollout = Some(Rollout {
+            from: std::mem::replace(&mut deployment.hash, hash),
+            from_uid: std::mem::replace(&mut deployment.set_uid, uid),
+            old: deployment.replicas,
+            new: 0,
+            ready: 0,
+        });
+        deployment.revision += 1;
+        deployment.generation += 1;
+        let Deployment { namespace, name, revision, .. } = deployment;
+        self.news.push(format!("rollout of {namespace}/{name} to 1.{revision}.0"));
+        store.put("deployments.apps", objects::deployment(deployment))?;
+        store.put("replicasets.apps", objects::replicaset(deployment, 0, 0)).map(drop)
+    }
+
+    /// Takes a rollout one step further: a new pod comes, gets ready, an old one goes; the last step ends it.
+    pub(super) fn rollout_goes_on(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
+        let rolling = self.deployments.iter().position(|deployment| deployment.rollout.is_some());
+        let Some(at) = rolling else { return self.rollout_starts(store) };
+        let mut deployment = self.deployments[at].clone();
+        let wanted = deployment.replicas;
+        let Some(rollout) = &mut deployment.rollout else { return Ok(()) };
+        if rollout.old == 0 && rollout.ready == wanted {
+            self.rollout_ends(store, &mut deployment)?;
+        } else if rollout.ready < rollout.new {
+            rollout.ready += 1;
+            self.pod_gets_ready(store, &deployment, time)?;
+        } else if rollout.old + rollout.new <= wanted {
+            rollout.new += 1;
+            let pod = self.new_pod(&deployment, time);
+            self.write_pod(store, pod)?;
+        } else {
+            rollout.old -= 1;
+            let (from, left) = (rollout.from.clone(), rollout.old);
+            let belongs = |pod: &Fill| pod.hash == from && pod.namespace == deployment.namespace;
+            if let Some(victim) = self.pods.iter().position(belongs) {
+                self.delete_pod(store, victim)?;
+            }
+            store.put("replicasets.apps", objects::earlier_replicaset(&deployment, left))?;
+        }
+        if let Some(rollout) = &deployment.rollout {
+            store.put("replicasets.apps", objects::replicaset(&deployment, rollout.new, rollout.ready))?;
+            self.write_endpoints(store, &deployment)?;
+        }
+        store.put("deployments.apps", objects::deployment(&deployment))?;
+        self.deployments[at] = deployment;
+        Ok(())
+    }
+
+    fn rollout_ends(&mut self, store: &SharedStore, deployment: &mut Deployment) -> Result<(), ApiError> {
+        let Some(rollout) = deployment.rollout.take() else { return Ok(()) };
+        let Deployment { namespace, name, revision, .. } = &*deployment;
+        self.news.push(format!("{namespace}/{name} is rolled out to 1.{revision}.0"));
+        deployment.earlier.push_back(rollout.from);
+        if deployment.earlier.len() > EARLIER_KEPT
+            && let Some(hash) = deployment.earlier.pop_front()
+        {
+            gone(store, "replicasets.apps", &deployment.namespace, &format!("{}-{hash}", deployment.name))?;
+        }
+        Ok(())
+    }
+
+    /// Lets a pod of the present revision run, unless one does already.
+    fn pod_gets_ready(&mut self, store: &SharedStore, deployment: &Deployment, time: &str) -> Result<(), ApiError> {
+        let is_due = |pod: &&Fill| pod.hash == deployment.hash && !pod.status.is_empty();
+        let Some(pod) = self.pods.iter().find(is_due).cloned() else { return Ok(()) };
+        let pod = Fill { status: String::new(), ready: true, time: time.to_owned(), ..pod };
+        self.write_event(store, &pod, "Started", "Normal")?;
+        self.write_pod(store, pod)
+    }
+
+    /// Adds or takes a pod, as an autoscaler does.
+    pub(super) fn deployment_scales(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
+        let at = self.random.below(self.deployments.len());
+        let grows = self.random.chance(0.5);
+        let Some(mut deployment) = self.deployments.get(at).filter(|found| found.rollout.is_none()).cloned() else {
+            return Ok(());
+        };
+        if grows && deployment.replicas < REPLICAS_MAX {
+            let pod = Fill { status: String::new(), ready: true, ..self.new_pod(&deployment, time) };
+            self.write_pod(store, pod)?;
+            deployment.replicas += 1;
+        } else if !grows && deployment.replicas > 1 {
+            let belongs = |pod: &Fill| pod.hash == deployment.hash && pod.namespace == deployment.namespace;
+            if let Some(victim) = self.pods.iter().position(belongs) {
+                self.delete_pod(store, victim)?;
+            }
+            deployment.replicas -= 1;
+        } else {
+            return Ok(());
+        }
+        deployment.generation += 1;
+        store.put("deployments.apps", objects::deployment(&deployment))?;
+        let replicas = deployment.replicas;
+        store.put("replicasets.apps", objects::replicaset(&deployment, replicas, replicas))?;
+        self.write_endpoints(store, &deployment)?;
+        self.deployments[at] = deployment;
+        Ok(())
+    }
+
+    /// Writes which pods of a deployment can be reached.
+    pub(super) fn write_endpoints(&self, store: &SharedStore, deployment: &Deployment) -> Result<(), ApiError> {
+        let Some(service) = store.get("services", &deployment.namespace, &deployment.name) else { return Ok(()) };
+        let old = deployment.rollout.as_ref().map_or("", |rollout| &rollout.from);
+        let is_reached = |pod: &&Fill| {
+            pod.namespace == deployment.namespace
+                && (pod.hash == deployment.hash || pod.hash == old)
+                && pod.status.is_empty()
+        };
+        let pods: Vec<_> = self.pods.iter().filter(is_reached).collect();
+        let uid = service.value()["metadata"]["uid"].clone();
+        store.put("endpointslices.discovery.k8s.io", objects::endpoints(deployment, &uid, &pods)).map(drop)
+    }
+}

@@ -1,0 +1,121 @@
+//! What comes and goes as a whole, by the count of steps: a type with its objects, a namespace with its content.
+
+use serde_json::json;
+
+use super::{
+    super::{error::ApiError, shared::SharedStore},
+    DEFINITIONS, RUNNING, WEBSITE, Workload,
+    life::gone,
+    objects,
+    template::Fill,
+};
+
+/// Steps from one season to the next: at ten a second, half a minute.
+const SEASON: usize = 300;
+/// The types that come and go in turn, each in a group of its own.
+const TYPES: [&str; 3] = ["backups.ops.deltabus.dev", "canaries.delivery.deltabus.dev", "sales.shop.deltabus.dev"];
+const OBJECTS: usize = 16;
+
+/// Where the year stands.
+#[derive(Debug, Default)]
+pub(super) struct Seasons {
+    steps: usize,
+    /// Objects of the present type.
+    objects: Vec<Fill>,
+}
+
+impl Seasons {
+    fn number(&self) -> usize {
+        self.steps / SEASON
+    }
+}
+
+impl Workload {
+    /// Returns the names of the types that come and go.
+    pub fn seasonal_types() -> [&'static str; 3] {
+        TYPES
+    }
+
+    /// Counts a step, and does what is due then.
+    pub(super) fn season_goes_on(&mut self, store: &SharedStore, time: &str) -> Result<(), ApiError> {
+        self.seasons.steps += 1;
+        let number = self.seasons.number();
+        let resource = TYPES[number % TYPES.len()];
+        match self.seasons.steps % SEASON {
+            30 => {
+                let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
+                store.put(DEFINITIONS, objects::definition(group, plural))?;
+                self.news.push(format!("type {resource} is defined"));
+            }
+            100 => self.namespace_is_labelled(store)?,
+            120 => self.preview_comes(store, number)?,
+            210 => {
+                let name = preview(number);
+                gone(store, "namespaces", "", &name)?;
+                self.news.push(format!("namespace {name} is deleted with all that is in it"));
+            }
+            240 => {
+                gone(store, DEFINITIONS, "", resource)?;
+                let objects = self.seasons.objects.len();
+                self.seasons.objects.clear();
+                self.news.push(format!("type {resource} is gone with its {objects} objects"));
+            }
+            step @ 31..70 if step % 2 == 0 && self.seasons.objects.len() < OBJECTS => {
+                self.seasonal_object_comes(store, resource, time)?;
+            }
+            step @ 70..240 if step % 4 == 0 => self.seasonal_object_changes(store, resource, time)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn seasonal_object_comes(&mut self, store: &SharedStore, resource: &str, time: &str) -> Result<(), ApiError> {
+        let number = self.seasons.objects.len();
+        let namespace = self.namespaces[number % self.namespaces.len()].clone();
+        let object = self.new_custom_resource(number, "season", namespace, time);
+        let written = store.ingest(resource, [WEBSITE.object(&object, &RUNNING)]);
+        self.seasons.objects.push(object);
+        if number + 1 == OBJECTS {
+            self.news.push(format!("type {resource} has {OBJECTS} objects"));
+        }
+        written
+    }
+
+    fn seasonal_object_changes(&mut self, store: &SharedStore, resource: &str, time: &str) -> Result<(), ApiError> {
+        let at = self.random.below(self.seasons.objects.len());
+        let Some(object) = self.seasons.objects.get_mut(at) else { return Ok(()) };
+        object.restarts += 1;
+        time.clone_into(&mut object.time);
+        store.ingest(resource, [WEBSITE.object(object, &RUNNING)])
+    }
+
+    fn namespace_is_labelled(&mut self, store: &SharedStore) -> Result<(), ApiError> {
+        let Some(namespace) = self.random.pick(&self.namespaces) else { return Ok(()) };
+        let present = store.get("namespaces", "", namespace).map(|found| found.value());
+        let is_prod = present.is_some_and(|found| found["metadata"]["labels"]["env"] == "prod");
+        let env = if is_prod { "canary" } else { "prod" };
+        store.patch("namespaces", "", namespace, json!({"metadata": {"labels": {"env": env}}}))?;
+        self.news.push(format!("namespace {namespace} is labelled env={env}"));
+        Ok(())
+    }
+
+    /// A namespace for a pull request.
+    fn preview_comes(&mut self, store: &SharedStore, number: usize) -> Result<(), ApiError> {
+        let name = preview(number);
+        store.put("namespaces", json!({"metadata": {"name": name, "labels": {"env": "preview"}}}))?;
+        for (resource, object) in objects::of_namespace(&name) {
+            store.put(resource, object)?;
+        }
+        for map in ["config", "features", "routes"] {
+            let object =
+                json!({"metadata": {"name": map, "namespace": name}, "data": {"pull-request": number.to_string()}});
+            store.put("configmaps", object)?;
+        }
+        self.news.push(format!("namespace {name} is created"));
+        Ok(())
+    }
+}
+
+fn preview(number: usize) -> String {
+    format!("preview-{number}")
+}

@@ -1,0 +1,220 @@
+//! An engine in this process over a simulated cluster that changes only where a test says so, and a handler that notes
+//! everything that it is told.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use actix::{Actor, Context, Handler};
+use deltabus::{
+    config::{Config, EventType, HandlerOptions, Initial},
+    dispatcher::{Notification, actor::Stopped},
+    engine::{Engine, EngineBuilder, RunningEngine, StopReport},
+    indexer::Change,
+    list_watch::kube::ClusterAccess,
+    simulator::{SeenRequest, Simulator, SimulatorOptions, Verb},
+    status::UnitView,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What is said of each event: `added initial configmaps/a/x`.
+pub(crate) type Said = Arc<Mutex<Vec<String>>>;
+
+/// Notes what it is told.
+pub(crate) struct Notes(pub(crate) Said);
+
+impl Actor for Notes {
+    type Context = Context<Self>;
+}
+
+impl Handler<Notification> for Notes {
+    type Result = Result<(), Stopped>;
+
+    fn handle(&mut self, notification: Notification, _ctx: &mut Self::Context) -> Self::Result {
+        self.0.lock().expect("not poisoned").extend(say(&notification));
+        Ok(())
+    }
+}
+
+/// Says each event in words.
+pub(crate) fn say(notification: &Notification) -> Vec<String> {
+    let events = notification.events().iter().map(|event| {
+        let plural = &event.unit.resource.plural;
+        let (kind, cause) = match &event.record.change {
+            Change::Added { cause, .. } => ("added", Some(cause)),
+            Change::Updated { cause, .. } => ("updated", Some(cause)),
+            Change::Deleted { tombstone: true, cause, .. } => ("tombstone", Some(cause)),
+            Change::Deleted { cause, .. } => ("deleted", Some(cause)),
+            Change::Removed { cause, .. } => ("removed", Some(cause)),
+            Change::Unchanged { cause, .. } => ("unchanged", Some(cause)),
+            Change::Synced { objects, .. } => return format!("synced {plural} {objects}"),
+        };
+        let cause = cause.map(|cause| format!("{cause:?}").to_lowercase()).unwrap_or_default();
+        let key = event.record.object().map(|object| object.key().to_string()).unwrap_or_default();
+        format!("{kind} {cause} {plural}/{key}")
+    });
+    events.collect()
+}
+
+/// Options of a handler that is told everything.
+pub(crate) fn everything() -> HandlerOptions {
+    let on = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed, EventType::Synced];
+    HandlerOptions { on, initial: Initial::Send, ..HandlerOptions::default() }
+}
+
+/// Options of a handler that skips what is there at the start.
+pub(crate) fn skipping() -> HandlerOptions {
+    HandlerOptions { initial: Initial::Skip, ..everything() }
+}
+
+/// A cluster with namespaces `a`, `b` and `c` of teams `x`, `y` and `x`, and a config map and a secret in each.
+pub(crate) fn cluster() -> Simulator {
+    let simulator = Simulator::start(SimulatorOptions::default()).expect("a free port");
+    for (name, team) in [("a", "x"), ("b", "y"), ("c", "x")] {
+        let namespace = json!({"metadata": {"name": name, "labels": {"team": team}}});
+        simulator.store().put("namespaces", namespace).expect("a valid object");
+        put(&simulator, "configmaps", name, "one", json!({"labels": {"app": name}}));
+        put(&simulator, "serviceaccounts", name, "bot", json!({}));
+    }
+    simulator
+}
+
+/// Creates or updates an object; `metadata` is added to its own.
+pub(crate) fn put(simulator: &Simulator, resource: &str, namespace: &str, name: &str, metadata: Value) {
+    let version = simulator.store().version().to_string();
+    let mut object = json!({"metadata": null, "data": {"version": version}});
+    object["metadata"] = metadata;
+    object["metadata"]["name"] = name.into();
+    if !namespace.is_empty() {
+        object["metadata"]["namespace"] = namespace.into();
+    }
+    simulator.store().put(resource, object).expect("a valid object");
+}
+
+/// Both, and what was said.
+pub(crate) struct Live {
+    pub(crate) engine: RunningEngine,
+    pub(crate) simulator: Simulator,
+    pub(crate) said: Said,
+    pub(crate) dir: TempDir,
+}
+
+impl Live {
+    /// Starts an engine over [`cluster`], with a handler that is told everything, and waits until it is synced.
+    pub(crate) async fn start(config: &str) -> Self {
+        Self::start_over(cluster(), |builder| builder.config(parse(config))).await
+    }
+
+    pub(crate) async fn start_over(simulator: Simulator, build: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Self {
+        let said = Said::default();
+        let access = ClusterAccess::without_credentials(&simulator.url(), "test").expect("a URL");
+        let notes = Notes(Arc::clone(&said)).start().recipient();
+        let builder = build(Engine::builder()).cluster(access).handler("notes", everything(), notes);
+        let engine = builder.start().await.expect("it starts");
+        let live = Self { engine, simulator, said, dir: tempfile::tempdir().expect("a temporary directory") };
+        live.synced().await;
+        live
+    }
+
+    /// Applies a configuration while it runs.
+    pub(crate) fn apply(&self, config: &str) {
+        self.engine.apply(parse(config)).expect("it is right");
+    }
+
+    /// Waits until all that is watched is synced, and nothing is said any more; returns what was said since the last
+    /// call, sorted: the order across units is that of the network.
+    pub(crate) async fn settled(&self) -> Vec<String> {
+        self.synced().await;
+        let mut len = usize::MAX;
+        while len != self.said.lock().expect("not poisoned").len() {
+            len = self.said.lock().expect("not poisoned").len();
+            sleep(Duration::from_millis(700)).await;
+            self.synced().await;
+        }
+        let mut said = std::mem::take(&mut *self.said.lock().expect("not poisoned"));
+        said.sort();
+        said
+    }
+
+    /// As [`Live::settled`], with time for the conductor to be started again.
+    pub(crate) async fn settled_after_panic(&self) -> Vec<String> {
+        sleep(Duration::from_millis(1_500)).await;
+        self.settled().await
+    }
+
+    async fn synced(&self) {
+        let entries = self.engine.wait_for_sync_within(PATIENCE).await;
+        assert!(entries.values().all(|synced| *synced), "{entries:?} {:#?}", self.engine.registry().views());
+    }
+
+    /// Waits until it holds.
+    pub(crate) async fn wait_for(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds(self) {
+            let views = self.engine.registry().views();
+            assert!(Instant::now() < deadline, "never {what}: {:?}\n{views:#?}", self.said);
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until this was said.
+    pub(crate) async fn hears(&self, what: &str) {
+        self.wait_for(what, |live| live.said.lock().expect("not poisoned").iter().any(|said| said == what)).await;
+    }
+
+    /// The rows of a type.
+    pub(crate) fn rows(&self, plural: &str) -> Vec<UnitView> {
+        self.engine.registry().views().into_iter().filter(|view| view.plural == plural).collect()
+    }
+
+    /// The namespaces in which a type is watched; `*` is all.
+    pub(crate) fn watched(&self, plural: &str) -> Vec<String> {
+        let units = self.engine.registry().informers().into_iter().filter(|unit| unit.resource.plural == plural);
+        let namespace = |namespace: Option<String>| namespace.unwrap_or_else(|| "*".to_owned());
+        let mut watched: Vec<String> = units.map(|unit| namespace(unit.options.scope.namespace.clone())).collect();
+        watched.sort();
+        watched
+    }
+
+    /// The cached objects of a type, sorted; empty where it is not watched.
+    pub(crate) fn cached(&self, qualified_name: &str) -> Vec<String> {
+        let objects = self.engine.lister(qualified_name).map(|lister| lister.list(&deltabus::lister::Selector::all()));
+        let mut keys: Vec<_> = objects.unwrap_or_default().iter().map(|object| object.key().to_string()).collect();
+        keys.sort();
+        keys
+    }
+
+    /// How often a collection was listed, streaming lists included.
+    pub(crate) fn lists(&self, path: &str) -> usize {
+        let is_list = |request: &&SeenRequest| {
+            let streams = request.query.iter().any(|(key, value)| key == "sendInitialEvents" && value == "true");
+            request.path == path && (request.verb == Verb::List || streams)
+        };
+        self.simulator.requests().iter().filter(is_list).count()
+    }
+
+    pub(crate) async fn stop(self) -> StopReport {
+        self.engine.stop().await
+    }
+}
+
+/// Reads a configuration; nothing is served, and failures are repeated soon.
+pub(crate) fn parse(config: &str) -> Config {
+    let mut config = Config::from_toml_str(config).unwrap_or_else(|errors| panic!("{errors}"));
+    config.http.listen = None;
+    config.kube.backoff.initial = Duration::from_millis(20);
+    config.kube.backoff.max = Duration::from_millis(250);
+    config
+}
+
+/// A path below the scene's directory as text for a configuration.
+pub(crate) fn text(dir: &Path, name: &str) -> String {
+    dir.join(name).to_str().expect("temporary paths are text").to_owned()
+}
