@@ -37,6 +37,7 @@ func runAPIServer(args []string) error {
 	securePort := flags.Int("secure-port", 0, "port of the API server on 127.0.0.1 (0: as in the last run, else a free one)")
 	etcdPort := flags.Int("etcd-port", 0, "port for etcd's clients on 127.0.0.1 (0: as in the last run, else a free one)")
 	detached := flags.Bool("detached", false, "go on when stdin closes")
+	serviceAccounts := flags.Bool("service-accounts", false, "pods need their service account: something has to make the accounts, as `living controllers` does")
 	flags.Parse(args)
 	if *dataDir == "" {
 		return errors.New("--data-dir is missing")
@@ -55,7 +56,11 @@ func runAPIServer(args []string) error {
 		return fmt.Errorf("failed to start etcd: %w", err)
 	}
 	command := app.NewAPIServerCommand() // installs the handler of SIGTERM, which RequestShutdown needs
-	command.SetArgs(append(apiServerFlags(h, info), flags.Args()...))
+	serverFlags := apiServerFlags(h, info)
+	if !*serviceAccounts {
+		serverFlags = append(serverFlags, "--disable-admission-plugins=ServiceAccount")
+	}
+	command.SetArgs(append(serverFlags, flags.Args()...))
 	go forceStopAfterSignal()
 	if !*detached {
 		go stopWhenStdinCloses()
@@ -82,8 +87,7 @@ func apiServerFlags(h home, info clusterInfo) []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + h.path(serviceAccountFile),
 		"--service-account-signing-key-file=" + h.path(serviceAccountFile),
-		"--disable-admission-plugins=ServiceAccount", // no controller-manager makes the accounts that it asks for
-		"--endpoint-reconciler-type=none",            // nothing to clean up at the end: stops at once
+		"--endpoint-reconciler-type=none", // nothing to clean up at the end: stops at once
 	}
 }
 

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 )
 
 // dumpedList is one type as the server lists it now.
@@ -22,33 +25,34 @@ type dumpedObject struct {
 	ResourceVersion string `json:"resourceVersion"`
 }
 
-// runDump prints, for each resource named ("pods", "deployments.apps"), the version of the list and
+// runDump prints, for each resource named ("pods", "deployments.apps") or for all, the version of the list and
 // key -> {uid, resourceVersion}. A key is namespace/name, or the name where the type has no namespaces.
 func runDump(args []string) error {
 	flags := flag.NewFlagSet("dump", flag.ExitOnError)
 	config := clientFlags(flags)
+	all := flags.Bool("all", false, "every type that can be listed and watched, each in its group's preferred version, but for those named")
 	flags.Parse(args)
-	if flags.NArg() == 0 {
+	if flags.NArg() == 0 && !*all {
 		return errors.New("no resource named")
 	}
-	rest, err := config()
+	restConfig, err := config()
 	if err != nil {
 		return err
 	}
-	client, err := metadata.NewForConfig(rest)
+	client, err := metadata.NewForConfig(restConfig)
 	if err != nil {
 		return err
 	}
-	mapper, err := newMapper(rest)
+	resourcesOf := namedResources
+	if *all {
+		resourcesOf = watchableResources
+	}
+	resources, err := resourcesOf(restConfig, flags.Args())
 	if err != nil {
 		return err
 	}
 	dump := map[string]dumpedList{}
-	for _, name := range flags.Args() {
-		resource, err := mapper.ResourceFor(schema.ParseGroupResource(name).WithVersion(""))
-		if err != nil {
-			return err
-		}
+	for name, resource := range resources {
 		// Without a resourceVersion: the list shows every write that was answered before.
 		list, err := client.Resource(resource).List(context.Background(), metav1.ListOptions{})
 		if err != nil {
@@ -65,4 +69,45 @@ func runDump(args []string) error {
 		dump[name] = dumped
 	}
 	return printJSON(dump)
+}
+
+func namedResources(config *rest.Config, names []string) (map[string]schema.GroupVersionResource, error) {
+	mapper, err := newMapper(config)
+	if err != nil {
+		return nil, err
+	}
+	resources := map[string]schema.GroupVersionResource{}
+	for _, name := range names {
+		resource, err := mapper.ResourceFor(schema.ParseGroupResource(name).WithVersion(""))
+		if err != nil {
+			return nil, err
+		}
+		resources[name] = resource
+	}
+	return resources, nil
+}
+
+// watchableResources returns all types that the server lists and watches but for those named, by `plural.group`.
+func watchableResources(config *rest.Config, except []string) (map[string]schema.GroupVersionResource, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := discovery.ServerPreferredResources(client)
+	if err != nil {
+		return nil, err
+	}
+	lists = discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "watch"}}, lists)
+	served, err := discovery.GroupVersionResources(lists)
+	if err != nil {
+		return nil, err
+	}
+	resources := map[string]schema.GroupVersionResource{}
+	for resource := range served {
+		name := resource.GroupResource().String()
+		if !slices.Contains(except, name) {
+			resources[name] = resource
+		}
+	}
+	return resources, nil
 }

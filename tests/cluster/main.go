@@ -1,4 +1,4 @@
-// A Kubernetes cluster for tests, in one binary: each sub-command is one component or one tool. See README.md.
+// A Kubernetes API server for tests, in one binary: each sub-command is one component or one tool. See README.md.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 // commands maps a sub-command to the function that runs it with the arguments that follow.
-// A further component (controller-manager, scheduler, kubectl) is one more file and one more line here.
+// What makes a cluster live is another binary, in living/: not every test pays for it.
 var commands = map[string]func(args []string) error{
 	"apiserver": runAPIServer,
 	"apply":     runApply,
