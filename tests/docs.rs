@@ -26,21 +26,25 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn every_test_that_the_guarantees_name_exists() {
+fn every_test_that_the_guarantees_and_the_rules_name_exists() {
     let mut code = String::new();
     for dir in ["src", "tests"] {
         sources(Path::new(dir), &mut code);
     }
-    let text = fs::read_to_string("docs/guarantees.md").unwrap();
+    let [text, semantics] =
+        ["guarantees", "semantics"].map(|name| fs::read_to_string(format!("docs/{name}.md")).unwrap());
     let is_test = |name: &&str| {
         name.len() > 25 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
     };
-    let named: Vec<&str> = quoted(&text).filter(is_test).collect();
-    assert!(named.len() > 25, "{named:?}");
+    let named: Vec<&str> = quoted(&text).chain(quoted(&semantics)).filter(is_test).collect();
+    assert!(named.len() > 200, "{named:?}");
     let missing: Vec<_> = named.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
     assert!(missing.is_empty(), "{missing:?}");
     for promise in 1..=8 {
         assert!(text.contains(&format!("**I{promise} · ")), "I{promise} is missing");
+    }
+    for section in ["A", "T", "LW", "P", "R", "F", "K", "I", "C", "S", "X", "L", "H", "Q", "W", "G", "D"] {
+        assert!(semantics.contains(&format!("\n## {section} · ")), "section {section} is missing");
     }
 }
 
