@@ -350,11 +350,6 @@ impl Reflector {
         self.availability
     }
 
-    /// Returns how many waits were begun since the last two minutes of health (D-3).
-    pub fn attempt(&self) -> u32 {
-        self.backoff.attempt()
-    }
-
     /// Returns what was counted.
     pub fn counters(&self) -> &Counters {
         &self.counters

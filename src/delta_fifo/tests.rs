@@ -327,3 +327,34 @@ fn i11_per_key_order_may_be_resumed_only_from_where_the_queue_was_empty() {
     assert_eq!((deltas.deltas.len(), deltas.resume_version), (0, Some("2000".into())));
     assert!(pop(&mut fifo).is_none());
 }
+
+#[test]
+fn i5_queued_bytes_are_those_of_objects_that_nothing_else_holds() {
+    for order in [Stream, PerKey] {
+        let mut fifo = fifo(order, &[at("a", "1"), at("b", "1")]);
+        let (own, delta) = (at("c", "2").size_bytes(), size_of::<Delta>());
+        assert!(fifo.is_empty() && !fifo.is_closed());
+        fifo.push(Added(at("c", "2")));
+        assert_eq!(fifo.queued_bytes(), own + delta, "{order:?}");
+        assert!(!fifo.is_empty());
+        // the cache holds a, and b of the tombstone; c comes once more
+        fifo.push(list(&[at("a", "1"), at("c", "3")], "5"));
+        assert_eq!(fifo.queued_bytes(), 2 * own + 4 * delta, "{order:?}");
+        assert_eq!(drain(&mut fifo).split(' ').filter(|word| *word != "|").count(), 4, "{order:?}");
+        fifo.push(resync(1));
+        assert_eq!(fifo.queued_bytes(), 2 * delta, "{order:?}: the cache holds both");
+    }
+}
+
+#[test]
+fn counters_say_what_went_in_and_out() {
+    let mut fifo = fifo(Stream, &[]);
+    for version in ["1", "2", "3"] {
+        fifo.push(Added(at("a", version)));
+    }
+    fifo.push(Added(at("b", "4")));
+    assert_eq!(drain(&mut fifo), "+a1 | +a2 | +a3 +b4");
+    let counters = fifo.counters();
+    assert_eq!((counters.events_in, counters.deltas_in), (4, 4));
+    assert_eq!((counters.batches_out, counters.deltas_out), (3, 4));
+}

@@ -816,6 +816,29 @@ fn r63_r64_stop_ends_every_state_at_once_and_for_good() {
     }
 }
 
+#[test]
+fn counters_add_up_over_cycles() {
+    let mut bench = Bench::watching(paged());
+    bench.receive(vec![bookmark("11")]);
+    for version in ["12", "13"] {
+        bench.after(2.0).end();
+        bench.feed(Input::Opened(Ok(())));
+        bench.receive(vec![bookmark(version)]);
+    }
+    for _ in 0..2 {
+        bench.receive(vec![error(&expired())]);
+        bench.after(60.0).feed(Input::Timer);
+        bench.fail_list(too_large());
+        bench.fail_list(lost());
+        bench.after(60.0).feed(Input::Timer);
+        bench.page("20", &[]);
+        bench.feed(Input::Opened(Ok(())));
+    }
+    let counters = bench.reflector.counters();
+    assert_eq!((counters.bookmarks, counters.watches, counters.replaces), (3, 5, 3));
+    assert_eq!((counters.expired, counters.too_large, counters.backoffs), (2, 2, 4));
+}
+
 fn all_inputs() -> Vec<Input> {
     vec![
         Input::Start,

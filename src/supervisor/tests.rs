@@ -346,3 +346,26 @@ fn a_stop_while_backing_off_with_nobody_left_is_done_at_once() {
     unit.step(failed(1, 2), Duration::ZERO, 0.0);
     assert_eq!(unit.step(Input::Stop, at(0.1), 0.0).decision, Decision::Done { abandoned: vec![] });
 }
+
+#[test]
+fn a_policy_settles_only_where_there_is_something_to_forget() {
+    let mut policy = RestartPolicy::new(&SupervisorConfig::default());
+    policy.healthy(at(0.0));
+    assert_eq!(policy.settles_at(), None, "nothing has failed");
+    policy.failed(at(10.0), 0.0);
+    policy.healthy(at(12.0));
+    assert_eq!(policy.settles_at(), Some(at(132.0)));
+    policy.settle(at(132.0));
+    assert_eq!(policy.settles_at(), None);
+}
+
+#[test]
+fn a_failure_counts_up_to_the_end_of_the_window() {
+    let config = SupervisorConfig::default();
+    let mut policy = RestartPolicy::new(&config);
+    policy.failed(Duration::ZERO, 0.0);
+    policy.failed(config.degraded_window, 0.0);
+    assert_eq!(policy.failures(), 2, "the first is exactly as old as the window");
+    policy.failed(config.degraded_window + Duration::from_nanos(1), 0.0);
+    assert_eq!(policy.failures(), 2);
+}
