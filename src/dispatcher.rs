@@ -353,6 +353,33 @@ mod tests {
         Record { sequence: Sequence(1), unit: UnitId(unit), time_micros: 0, change, old_lost: false }
     }
 
+    #[test]
+    fn d7_units_of_one_type_share_a_number_until_none_of_it_is_left() {
+        let mut table = Dispatcher::default();
+        let mut number = |unit, group: &str, plural: &str| {
+            let (group, plural) = (group.to_owned(), plural.to_owned());
+            let info = UnitInfo { resource: ResourceType { group, plural, ..info("all").resource }, ..info("all") };
+            table.add_unit(UnitId(unit), info, UnitOptions::default()).0.resource
+        };
+        let types = [("", "pods"), ("", "jobs"), ("batch", "jobs")];
+        let numbers: Vec<_> = (1..).zip(types).map(|(unit, (group, plural))| number(unit, group, plural)).collect();
+        assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[2] != numbers[0]);
+        assert_eq!(number(4, "", "pods"), numbers[0]);
+
+        table.retire_unit(UnitId(1), Sequence(5));
+        assert_eq!(table.forget_units(Sequence(5)), [UnitId(1)]);
+        assert_eq!(add_numbered(&mut table, 5), numbers[0], "there was a unit of the type all the time");
+        for unit in [4, 5] {
+            table.retire_unit(UnitId(unit), Sequence(6));
+        }
+        assert_eq!(table.forget_units(Sequence(6)).len(), 2);
+        assert!(!numbers.contains(&add_numbered(&mut table, 6)), "a number is used once");
+    }
+
+    fn add_numbered(table: &mut Dispatcher, unit: u32) -> TypeNumber {
+        table.add_unit(UnitId(unit), info("all"), UnitOptions::default()).0.resource
+    }
+
     /// Says which of all kinds of changes a route takes.
     fn taken(options: &RouteOptions) -> String {
         let unchanged = |cause| Change::Unchanged { object: pod("a", "a", 1), cause };
