@@ -24,32 +24,6 @@ use crate::{
 /// How many questions about rights are under way at a time.
 const QUESTIONS: usize = 8;
 
-/// Groups of the API server itself: no CRD brings their types.
-const BUILT_IN: [&str; 17] = [
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "apiregistration.k8s.io",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "certificates.k8s.io",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "flowcontrol.apiserver.k8s.io",
-    "internal.apiserver.k8s.io",
-    "networking.k8s.io",
-    "node.k8s.io",
-    "rbac.authorization.k8s.io",
-    "resource.k8s.io",
-    "scheduling.k8s.io",
-    "storage.k8s.io",
-];
-
-/// Returns whether a CRD may define types of this group.
-fn may_be_custom(group: &str) -> bool {
-    group.contains('.') && !BUILT_IN.contains(&group)
-}
-
 impl Conductor {
     /// Asks which types are served, if it is time; the answer comes by itself.
     pub(super) fn ask_for_types(self: &Arc<Self>) {
@@ -134,14 +108,19 @@ impl Conductor {
 
     /// Starts the informers that the plan needs, and stops the others.
     pub(super) fn keep_auxiliaries(self: &Arc<Self>, plan: &Plan, selection: &Selection) {
-        let (config, catalog) = {
+        let (config, catalog, awaits_definitions) = {
             let state = self.lock();
-            (Arc::clone(&state.config), state.catalog.clone().unwrap_or_default())
+            let awaits_definitions = state.presence.has_deleted_definitions();
+            (Arc::clone(&state.config), state.catalog.clone().unwrap_or_default(), awaits_definitions)
         };
         let offers = |resource: &ResourceType| {
             catalog.types().iter().any(|served| served.resource == *resource && served.is_watchable())
         };
-        let definitions = needs_definitions(&config, plan, selection) && offers(&auxiliary::definitions());
+        let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+        // A definition that was seen deleted is no more in the selection, and may come back.
+        let depends = awaits_definitions || discovery::depends_on_crds(&wanted, selection);
+        let definitions =
+            depends && config.kube.rediscover == Rediscover::CrdWatch && offers(&auxiliary::definitions());
         let namespaces = plan.needs_namespaces;
         let mut running = lock(&self.auxiliaries);
         if namespaces && running.namespaces.is_none() {
@@ -311,13 +290,4 @@ impl Drop for AskingRights {
 fn ask_again_at(config: &Config) -> Instant {
     let period = config.kube.backoff.max * 4;
     Instant::now() + period.mul_f64(1.0 + rand::random::<f64>() / 4.0).max(Duration::from_millis(100))
-}
-
-/// Returns whether CRDs have to be watched: what is wanted, or what runs, may depend on one.
-fn needs_definitions(config: &Config, plan: &Plan, selection: &Selection) -> bool {
-    let mut patterns = config.resources.values().flat_map(|resource| &resource.patterns);
-    config.kube.rediscover == Rediscover::CrdWatch
-        && (patterns.any(|pattern| pattern.pattern().is_wildcard())
-            || !selection.unmatched.is_empty()
-            || plan.types.keys().any(|name| may_be_custom(&name.group)))
 }
