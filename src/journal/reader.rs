@@ -186,7 +186,7 @@ impl Reader {
             if matches!(record.change, Change::Synced { .. }) {
                 // It speaks of the type, whichever of its units says so last.
                 let of_type = || self.units.values().filter(|sight| sight.lane == unit.origin.lane);
-                let sees_type = of_type().any(|sight| sight.joined.is_some_and(|joined| joined <= record.sequence));
+                let sees_type = of_type().any(|sight| sight.joined.is_some_and(|joined| joined < record.sequence));
                 if of_type().next().is_some() {
                     self.mark(unit.origin.lane, record.sequence);
                 }
