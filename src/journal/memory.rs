@@ -407,7 +407,8 @@ impl MemoryJournal {
         }
         for record in &batch.records {
             match record.change {
-                Change::Unchanged { cause: Cause::Resync { round }, .. } => unit.round = round,
+                // a later round may have been noted while this one waited for its turn
+                Change::Unchanged { cause: Cause::Resync { round }, .. } => unit.round = unit.round.max(round),
                 Change::Synced { .. } => {
                     unit.synced = true;
                     self.synced.entry(unit.origin.lane).or_insert(record.sequence);
