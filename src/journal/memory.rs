@@ -84,6 +84,8 @@ enum Turn {
         crossing: Crossing,
         /// The unit's last resync before.
         round: u32,
+        /// Which of the resyncs after it the reader takes.
+        resync_every: u32,
     },
     /// It ends what all readers see of the unit.
     Retire,
@@ -368,11 +370,11 @@ impl MemoryJournal {
         now_micros: i64,
     ) -> Result<Vec<ReaderId>, Fenced> {
         self.check_epoch(unit, epoch)?;
-        if !self.readers.contains_key(&reader) {
+        let Some(resync_every) = self.readers.get(&reader).map(|reader| reader.resync_every(unit)) else {
             return Ok(Vec::new());
-        }
+        };
         let batch = self.batch(unit, changes, now_micros);
-        let turn = Turn::Cross { reader, crossing, round: self.units[&unit].round };
+        let turn = Turn::Cross { reader, crossing, round: self.units[&unit].round, resync_every };
         self.pending.push_back(Batch { turn, released: true, ..batch });
         Ok(self.raise())
     }
@@ -391,10 +393,11 @@ impl MemoryJournal {
         let Some(unit) = self.units.get_mut(&batch.unit).filter(|unit| !unit.retired) else { return };
         match batch.turn {
             Turn::Show => {}
-            Turn::Cross { reader: id, crossing, round } => {
+            Turn::Cross { reader: id, crossing, round, resync_every } => {
                 let Some(reader) = self.readers.get_mut(&id) else { return };
                 let unit = Unit { round, ..*unit };
-                if reader.cross(crossing, &batch.records, batch.ticket.last, &unit) && !woken.contains(&id) {
+                let news = reader.cross(crossing, &batch.records, batch.ticket.last, &unit, resync_every);
+                if news && !woken.contains(&id) {
                     woken.push(id);
                 }
                 return;

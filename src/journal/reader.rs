@@ -201,8 +201,21 @@ impl Reader {
         self.tally.wanted > before
     }
 
-    /// Takes what a join or a leave has for this reader; returns whether some of it is wanted.
-    pub(super) fn cross(&mut self, crossing: Crossing, records: &[Record], last: Sequence, unit: &Unit) -> bool {
+    /// Returns which of a unit's resyncs it takes; 0 where none.
+    pub(super) fn resync_every(&self, unit: UnitId) -> u32 {
+        self.units.get(&unit).map_or(0, |sight| sight.resync_every)
+    }
+
+    /// Takes what a join or a leave has for this reader, which takes every so many of the unit's resyncs; returns whether
+    /// some of it is wanted.
+    pub(super) fn cross(
+        &mut self,
+        crossing: Crossing,
+        records: &[Record],
+        last: Sequence,
+        unit: &Unit,
+        resync_every: u32,
+    ) -> bool {
         let sees = self.sees(unit.id);
         if self.abandoned || sees == (crossing == Crossing::Join) {
             return false;
@@ -210,7 +223,8 @@ impl Reader {
         let before = self.tally.wanted;
         let lane = unit.origin.lane;
         if crossing == Crossing::Join {
-            let unseen = Sight { lane, joined: None, wanted: true, resync_every: 0, base: 0 };
+            // Its turn may come when the reader wants a successor of the unit already.
+            let unseen = Sight { lane, joined: None, wanted: true, resync_every, base: 0 };
             let sight = self.units.entry(unit.id).or_insert(unseen);
             (sight.joined, sight.base) = (Some(last), unit.round);
             self.mark(lane, last);
