@@ -56,6 +56,8 @@ struct World {
     objects: BTreeMap<(u32, usize), (String, u64)>,
     removed: BTreeMap<(u32, usize), (String, u64)>,
     synced: BTreeSet<u32>,
+    /// Uids that took the place of another one in an update: nobody began with them.
+    replacing: BTreeSet<String>,
     version: u64,
 }
 
@@ -90,6 +92,7 @@ impl World {
             6 => Change::Unchanged { object: pod(label, &uid, before), cause: Cause::Relist },
             7 => {
                 let next = format!("{unit}{label}{version}");
+                self.replacing.insert(next.clone());
                 self.objects.insert(key, (next.clone(), version));
                 Change::Updated {
                     old: pod(label, &uid, before),
@@ -292,7 +295,8 @@ impl Run {
                     consumer.wanted.insert(sequence);
                 }
                 if matches!(change, Change::Synced { .. }) {
-                    let all = self.world.objects.iter().filter(|((of, _), (uid, _))| *of == unit && !is_later(uid));
+                    let is_first = |uid: &String| !is_later(uid) && !self.world.replacing.contains(uid);
+                    let all = self.world.objects.iter().filter(|((of, _), (uid, _))| *of == unit && is_first(uid));
                     let uids = all.map(|((_, name), (uid, _))| (*name, uid.clone())).collect();
                     consumer.begins_with.insert(unit, uids);
                 }
