@@ -8,7 +8,7 @@ mod tests;
 
 use std::{
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError, TryLockError, atomic::AtomicU32},
+    sync::{Arc, Mutex, TryLockError, atomic::AtomicU32},
     time::Duration,
 };
 
@@ -33,6 +33,7 @@ use crate::{
         scoped::{Gate, Scoped},
     },
     lister::Lister,
+    mutex::lock,
     object::{ResourceType, ResourceVersion, SharedObject, scan::ScanPlan},
     reflector::{
         Reflector, ReflectorConfig, Start,
@@ -239,7 +240,7 @@ impl Informer {
     /// [`retirement`](crate::indexer::retirement). If it was the last that its siblings waited for, they are synced with
     /// it. No actor of it appends anything any more.
     pub fn retire(&self, journal: &Journal, mut changes: Vec<Change>) {
-        let mut current = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = lock(&self.epoch);
         *current += 1;
         journal.fence(self.id, *current);
         let ticket = self.siblings.leave(self.id, |total| {

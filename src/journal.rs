@@ -17,7 +17,7 @@ mod tests;
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use jiff::Timestamp;
@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 
 use crate::{
     indexer::{Cause, Change},
+    mutex::lock,
     object::{ObjectKey, SharedObject},
 };
 use memory::MemoryJournal;
@@ -622,11 +623,11 @@ impl Journal {
     }
 
     fn core(&self) -> MutexGuard<'_, MemoryJournal> {
-        self.shared.core.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.core)
     }
 
     fn wakers(&self) -> MutexGuard<'_, HashMap<ReaderId, Arc<Notify>>> {
-        self.shared.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.wakers)
     }
 }
 

@@ -40,6 +40,7 @@
 //! - Objects are the server's bytes, shared and never changed; nobody on the way decodes them.
 //! - Every queue has a bound and an owner.
 //! - Nothing that one type, handler or request does stops another.
+mod mutex;
 pub mod object;
 pub mod scope;
 

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -19,6 +19,7 @@ use crate::{
     informer::Informer,
     journal::UnitId,
     lister::Lister,
+    mutex::lock,
     object::ResourceType,
     status::{Reloads, UnitState, UnitStatus, UnitView},
 };
@@ -105,7 +106,7 @@ impl Registry {
     /// Replaces what is there, and leads readers on: to the caches of `informers`, in their order. Keep informers that
     /// are left out until this returned.
     pub fn set(&self, informers: Vec<Arc<Informer>>, waiting: Vec<WaitingPattern>) {
-        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut caches = lock(&self.caches);
         let mut types: Vec<WatchedType> = Vec::new();
         for unit in informers {
             match types.iter_mut().find(|watched| watched.resource == unit.resource) {

@@ -16,7 +16,7 @@ pub use self::{
     reloads::{ReloadCounts, Reloads},
     siblings::Siblings,
 };
-use crate::object::ResourceType;
+use crate::{mutex::lock, object::ResourceType};
 
 /// State of a unit as `interfaces.md` §4 names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -224,6 +224,6 @@ impl UnitStatus {
 
     /// Locks the view for a change; hold it for no longer than a few assignments.
     pub fn lock(&self) -> MutexGuard<'_, UnitView> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.view)
     }
 }

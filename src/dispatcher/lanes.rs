@@ -8,7 +8,7 @@ use std::{
     future::pending,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -26,6 +26,7 @@ use tracing::{error, info, warn};
 use super::{Dispatcher, LaneId, Notification, Rerouted, Route, UnitId, UnitInfo, UnitOptions};
 use crate::{
     journal::{Bounds, EventName, Gap, Journal, ReaderId, ReaderOptions, Sequence, Start},
+    mutex::lock,
     supervisor::{
         Restart, RestartPolicy, SupervisorConfig,
         child::{Heartbeat, Inject},
@@ -73,11 +74,11 @@ pub struct LaneSlot(Arc<Mutex<Option<LaneAddress>>>);
 impl LaneSlot {
     /// Returns where the lane leads now; `None` before its first start and after its end.
     pub fn get(&self) -> Option<LaneAddress> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     fn set(&self, address: Option<LaneAddress>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = address;
+        *lock(&self.0) = address;
     }
 }
 
@@ -595,8 +596,4 @@ enum Ended {
     Ordered,
     Stopped(Stopped),
     Died,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,10 +3,12 @@
 //! The three actors of a unit share an arbiter, so a batch crosses no thread on its way from socket to cache. Each
 //! arbiter has a current-thread runtime of its own, and the unit's connections live on it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use actix::Arbiter;
 use actix_rt::ArbiterHandle;
+
+use crate::mutex::lock;
 
 /// A fixed number of arbiters.
 #[derive(Debug)]
@@ -74,6 +76,6 @@ impl Arbiters {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pool)
     }
 }

@@ -14,7 +14,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -41,12 +41,13 @@ use super::{
 use crate::{
     backoff::Backoff,
     config::Config,
-    discovery::{Selection, select},
+    discovery::{self, Selection, select},
     dispatcher::actor::Lanes,
     indexer::index_func::IndexFunc,
     informer::Shared,
     journal::{Move, UnitId},
     list_watch::kube::ClusterAccess,
+    mutex::lock,
     registry::{Registry, WaitingPattern},
     status::UnitState,
     supervisor::{SupervisorConfig, child::exit_of},
@@ -84,6 +85,14 @@ pub(super) struct Auxiliaries {
     pub(super) definitions: Option<Auxiliary>,
 }
 
+/// What one look at everything has found.
+struct Outlook {
+    plan: Plan,
+    selection: Selection,
+    /// CRDs that come or go can change the selection.
+    depends_on_crds: bool,
+}
+
 impl Conductor {
     /// Runs until the task is aborted.
     pub(super) fn start(self: &Arc<Self>) -> JoinHandle<()> {
@@ -116,7 +125,7 @@ impl Conductor {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Does something with one type's units; `None` where there is no such type.
@@ -126,7 +135,7 @@ impl Conductor {
 
     /// Returns what the library's user adds to an entry.
     pub(super) fn extras(&self, entry: &str, added: &BTreeMap<String, Vec<IndexFunc>>) -> Extras {
-        let mut extras = self.library.lock().unwrap_or_else(PoisonError::into_inner).extras(entry);
+        let mut extras = lock(&self.library).extras(entry);
         extras.indexes.extend(added.get(entry).into_iter().flatten().cloned());
         extras
     }
@@ -146,8 +155,8 @@ impl Conductor {
         self.see_namespaces();
         self.see_units();
         self.ask_for_types();
-        let Some((plan, selection)) = self.plan() else { return };
-        self.keep_auxiliaries(&plan, &selection);
+        let Some(Outlook { plan, selection, depends_on_crds }) = self.plan() else { return };
+        self.keep_auxiliaries(&plan, &selection, depends_on_crds);
         self.ask_for_rights(&plan);
         self.show_waiting(&plan, &selection);
         self.reconcile_all(&plan);
@@ -189,18 +198,20 @@ impl Conductor {
     }
 
     /// Holds the configuration against what the server serves; `None` before it has answered.
-    fn plan(&self) -> Option<(Plan, Selection)> {
+    fn plan(&self) -> Option<Outlook> {
         let state = self.lock();
         let catalog = state.catalog.clone()?;
         let config = Arc::clone(&state.config);
         let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
         let mut selection = select(&catalog, &wanted);
+        // Before what was deleted is taken out: it may come back.
+        let depends_on_crds = discovery::depends_on_crds(&wanted, &selection);
         selection.owned.retain(|owned| !state.presence.is_deleted(&TypeName::of(&owned.resource)));
         state.stick_to_versions(&mut selection.owned, &catalog);
         let (namespaces, refused) = (state.known_namespaces(), state.refused());
         let world = World { types: &selection.owned, namespaces: &namespaces, refused: &refused };
         let plan = plan(&config, world, |entry| options::reflector(&config, entry));
-        Some((plan, selection))
+        Some(Outlook { plan, selection, depends_on_crds })
     }
 
     /// Starts a change of every type that is to be looked at.
@@ -307,10 +318,6 @@ impl Conductor {
             reflector: options::auxiliary_reflector(config),
         }
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A task that ends with whoever waits for it.

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::{Arc, Mutex, MutexGuard, TryLockError},
     time::Duration,
 };
 
@@ -29,6 +29,7 @@ use crate::{
     },
     indexer::Cause,
     journal::{Bounds, ChangeSet, EventName, Gap, Journal, Move, MoveKind, ReaderId, UnitId, WhenFull},
+    mutex::lock,
     registry::Registry,
     supervisor::{
         child::{Harm, Inject, Moment},
@@ -90,7 +91,7 @@ impl StatusBoard {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<HandlerStatus>>> {
-        self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.handlers)
     }
 }
 

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::{
     auxiliary::{self, Auxiliary, Sighting},
-    conductor::{Conductor, lock},
+    conductor::Conductor,
     plan::{Allowed, Plan, TypeName},
     presence::Served,
     reconcile::Occasion,
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     config::{Config, Rediscover},
     discovery::{self, Catalog, Selection},
+    mutex::lock,
     object::ResourceType,
 };
 
@@ -107,20 +108,16 @@ impl Conductor {
     }
 
     /// Starts the informers that the plan needs, and stops the others.
-    pub(super) fn keep_auxiliaries(self: &Arc<Self>, plan: &Plan, selection: &Selection) {
-        let (config, catalog, awaits_definitions) = {
+    pub(super) fn keep_auxiliaries(self: &Arc<Self>, plan: &Plan, selection: &Selection, depends_on_crds: bool) {
+        let (config, catalog) = {
             let state = self.lock();
-            let awaits_definitions = state.presence.has_deleted_definitions();
-            (Arc::clone(&state.config), state.catalog.clone().unwrap_or_default(), awaits_definitions)
+            (Arc::clone(&state.config), state.catalog.clone().unwrap_or_default())
         };
         let offers = |resource: &ResourceType| {
             catalog.types().iter().any(|served| served.resource == *resource && served.is_watchable())
         };
-        let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
-        // A definition that was seen deleted is no more in the selection, and may come back.
-        let depends = awaits_definitions || discovery::depends_on_crds(&wanted, selection);
         let definitions =
-            depends && config.kube.rediscover == Rediscover::CrdWatch && offers(&auxiliary::definitions());
+            depends_on_crds && config.kube.rediscover == Rediscover::CrdWatch && offers(&auxiliary::definitions());
         let namespaces = plan.needs_namespaces;
         let mut running = lock(&self.auxiliaries);
         if namespaces && running.namespaces.is_none() {

@@ -54,11 +54,6 @@ impl Presence {
         self.deleted.contains(name)
     }
 
-    /// Returns whether a CRD was seen deleted and not seen again.
-    pub fn has_deleted_definitions(&self) -> bool {
-        !self.deleted.is_empty()
-    }
-
     /// Holds the running types against a new answer.
     pub fn look(&mut self, running: &[TypeName], served: impl Fn(&TypeName) -> Served) -> Looked {
         let mut absent = BTreeMap::new();

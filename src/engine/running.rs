@@ -20,7 +20,7 @@ use tokio::{
 use super::{
     EngineError, StopReport,
     builder::{Statuses, own},
-    conductor::{Conductor, lock},
+    conductor::Conductor,
     handlers::{Delivery, OwnHandler, OwnSink, Spot},
     library::Library,
     reconcile::Occasion,
@@ -37,6 +37,7 @@ use crate::{
     },
     journal::Journal,
     lister::Lister,
+    mutex::lock,
     registry::{Registry, WatchedType, why_unready},
     serve::Server,
     supervisor::{

@@ -5,7 +5,7 @@
 
 use std::{
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -27,6 +27,7 @@ use crate::{
         Notification,
         actor::{Close, LaneAddress, LaneSlot, Stopped},
     },
+    mutex::lock,
     supervisor::child::{Heartbeat, Inject, exit_of, spawn},
 };
 
@@ -46,9 +47,7 @@ impl Sink {
     async fn deliver(&self, notification: Notification, status: &HandlerStatus) -> Outcome {
         match self {
             Self::Thread(worker) => deliver_on(worker, notification, status).await,
-            Self::InPlace(handler) => {
-                guard(|| handler.lock().unwrap_or_else(PoisonError::into_inner).deliver(&notification))
-            }
+            Self::InPlace(handler) => guard(|| lock(handler).deliver(&notification)),
             Self::Actor(actor, timeout) => match tokio::time::timeout(*timeout, actor.send(notification)).await {
                 Ok(Ok(Ok(()))) => Outcome::Delivered,
                 Ok(Ok(Err(Stopped(reason)))) => Outcome::Failed(HandlerError::Closed(reason)),
@@ -62,7 +61,7 @@ impl Sink {
     async fn close(&self) -> Outcome {
         match self {
             Self::Thread(worker) => worker.close().await,
-            Self::InPlace(handler) => guard(|| handler.lock().unwrap_or_else(PoisonError::into_inner).close()),
+            Self::InPlace(handler) => guard(|| lock(handler).close()),
             Self::Actor(..) => Outcome::Delivered,
         }
     }

@@ -7,7 +7,7 @@ use std::{
     cell::RefCell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -22,6 +22,7 @@ use tokio::{
 use super::{Handler, HandlerError, Outcome};
 use crate::{
     dispatcher::Notification,
+    mutex::lock,
     supervisor::child::{Harm, panic_text},
 };
 
@@ -306,8 +307,4 @@ pub(super) fn guard(work: impl FnOnce() -> Result<(), HandlerError>) -> Outcome 
         Ok(Err(error)) => Outcome::Failed(error),
         Err(panic) => Outcome::Panicked(panic_text(panic.as_ref())),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

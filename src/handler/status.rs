@@ -1,6 +1,6 @@
 //! What a person can see of a handler: the view behind `/v1/handlers` and the metrics.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::{
     dispatcher::actor::LaneTypes,
     journal::{Journal, ReaderId, ReaderStats},
+    mutex::lock,
     supervisor::Exit,
 };
 
@@ -137,12 +138,12 @@ impl HandlerStatus {
 
     /// Says which reader's numbers and which lane's types belong to this handler.
     pub fn attach(&self, journal: Journal, reader: ReaderId, types: LaneTypes) {
-        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some((journal, reader, types));
+        *lock(&self.reader) = Some((journal, reader, types));
     }
 
     /// Locks the counts for a change; hold it for no longer than a few assignments.
     pub fn lock(&self) -> MutexGuard<'_, LaneCounts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 
     /// Notes that the lane starts, and returns the number of this life.
@@ -168,21 +169,20 @@ impl HandlerStatus {
 
     /// Returns the numbers of its reader.
     pub fn reader_stats(&self) -> ReaderStats {
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = lock(&self.reader);
         reader.as_ref().map(|(journal, reader, _)| journal.stats(*reader)).unwrap_or_default()
     }
 
     /// Returns whether everything that its reader begins with is done with (S-8).
     pub fn has_synced(&self) -> bool {
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = lock(&self.reader);
         reader.as_ref().is_some_and(|(journal, reader, _)| journal.has_synced(*reader))
     }
 
     /// Copies everything out.
     pub fn view(&self, now: Timestamp) -> HandlerView {
         let stats = self.reader_stats();
-        let types =
-            self.reader.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(.., types)| types.clone());
+        let types = lock(&self.reader).as_ref().map(|(.., types)| types.clone());
         let types = types.map(|types| types.names()).unwrap_or_default();
         let counts = self.lock().clone();
         let seconds_since = |micros: i64| {

@@ -5,7 +5,7 @@
 //! was journaled but not published when the actor ended is done again by the next one.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use super::{
 use crate::{
     delta_fifo::actor::Apply,
     journal::{Fenced, Journal, Move, MoveKind, Ticket, UnitId},
+    mutex::lock,
     status::{Siblings, UnitStatus},
     supervisor::child::{Harm, Heartbeat, Inject, Moment},
 };
@@ -135,10 +136,6 @@ pub fn show_cache(meta: &Meta, status: &UnitStatus) {
     view.objects = meta.objects;
     view.bytes = meta.bytes;
     meta.store_version.as_str().clone_into(&mut view.resource_version);
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Adds indexes over what the cache holds (I-7). The answer means: readers can use them.

@@ -17,7 +17,7 @@ use std::{
     cell::OnceCell,
     collections::HashMap,
     hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use foldhash::quality::FixedState;
@@ -26,7 +26,10 @@ use super::{
     index_func::{IndexFunc, IndexSet},
     posting::Posting,
 };
-use crate::object::{KeyRef, Object, ResourceVersion, SharedObject};
+use crate::{
+    mutex::lock,
+    object::{KeyRef, Object, ResourceVersion, SharedObject},
+};
 
 /// What belongs to one published version beside objects and postings.
 #[derive(Clone, Debug, Default)]
@@ -517,12 +520,12 @@ pub struct ReaderFactory<H = FixedState> {
 impl<H: KeyHasher> ReaderFactory<H> {
     /// Makes a reader.
     pub fn reader(&self) -> StoreReader<H> {
-        self.reader.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.reader).clone()
     }
 
     /// Sends every reader of this store, also those made long ago, on to another one, for good.
     pub fn lead_to(&self, successor: Self) {
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = lock(&self.reader);
         let _led_on_before = reader.successor.set(successor);
     }
 }

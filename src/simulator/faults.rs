@@ -3,7 +3,7 @@
 //! [`Schedule`] and [`StreamPlan`] are pure: they say what shall go wrong. The server does it.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -13,6 +13,8 @@ use super::{
     random::Random,
     rights::{Area, Attempt, Rights},
 };
+
+use crate::mutex::lock;
 
 /// Which kind of request a fault is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,11 +314,11 @@ impl Faults {
     }
 
     fn rights(&self) -> MutexGuard<'_, Rights> {
-        self.rights.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rights)
     }
 
     fn lock(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.schedule)
     }
 }
 

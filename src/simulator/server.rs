@@ -13,7 +13,7 @@ use std::{
     net::{SocketAddr, TcpListener as StdListener},
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -28,6 +28,8 @@ use tokio::{
 };
 
 use super::{SimulatorOptions, faults::Faults, shared::SharedStore};
+
+use crate::mutex::lock;
 
 pub use request::SeenRequest;
 
@@ -72,11 +74,11 @@ impl Shared {
     }
 
     pub(super) fn requests(&self) -> Vec<SeenRequest> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        lock(&self.requests).iter().cloned().collect()
     }
 
     pub(super) fn clear_requests(&self) {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.requests).clear();
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -104,7 +106,7 @@ impl Shared {
     }
 
     fn saw(&self, request: SeenRequest) {
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = lock(&self.requests);
         if requests.len() == REQUESTS_KEPT {
             requests.pop_front();
         }

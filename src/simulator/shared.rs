@@ -1,6 +1,6 @@
 //! The store for several threads: a lock, a clock, and a signal to the watches.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -11,7 +11,10 @@ use super::{
     store::{Deletion, HistoryLimits, ListQuery, Part, PatchKind, Preconditions, RawObject, Store, Stored, TypeId},
     types::TypeInfo,
 };
-use crate::object::{ObjectKey, ResourceType};
+use crate::{
+    mutex::lock,
+    object::{ObjectKey, ResourceType},
+};
 
 /// What writes from within the process are called in `managedFields`.
 const MANAGER: &str = "simulator";
@@ -162,7 +165,7 @@ impl SharedStore {
     /// Takes the lock. A writer calls [`SharedStore::announce`] with the guard.
     pub(super) fn lock(&self) -> MutexGuard<'_, Store> {
         // a panic in one writer leaves whole states behind: each commit is one step
-        self.inner.store.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.store)
     }
 
     /// Wakes the watches after a write.

@@ -1,8 +1,10 @@
 //! What a person can see of configurations that were applied while the engine ran.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use jiff::Timestamp;
+
+use crate::mutex::lock;
 
 /// Counts configurations given to a running engine.
 #[derive(Debug, Default)]
@@ -24,18 +26,18 @@ pub struct ReloadCounts {
 impl Reloads {
     /// Counts one that was applied.
     pub fn applied(&self) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.counts);
         counts.applied += 1;
         counts.last_applied = Some(Timestamp::now());
     }
 
     /// Counts one that was refused.
     pub fn refused(&self) {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).refused += 1;
+        lock(&self.counts).refused += 1;
     }
 
     /// Copies the counts out.
     pub fn counts(&self) -> ReloadCounts {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.counts)
     }
 }

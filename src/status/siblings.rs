@@ -3,12 +3,12 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use crate::journal::UnitId;
+use crate::{journal::UnitId, mutex::lock};
 
 /// What the units of one type know of each other. It outlives them: units that take the place of others join the same.
 ///
@@ -110,7 +110,7 @@ impl Siblings {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Keeps one actor alive that shares its thread with its keeper: the dispatcher.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use actix::{Actor, Addr, Context};
 use tokio::{
@@ -13,6 +13,8 @@ use super::{
     Exit, Restart, RestartPolicy, SupervisorConfig,
     child::{exit_of, spawn},
 };
+
+use crate::mutex::lock;
 
 /// One actor, started again with backoff whenever it panics. It cannot see that it hangs: it would hang too.
 #[derive(Debug)]
@@ -40,7 +42,7 @@ impl<A: Actor<Context = Context<A>>> Keeper<A> {
                 error!(actor = name, cause = %exit, attempt, ?delay, "actor ended, starting it again");
                 sleep(delay).await;
                 let (address, next) = spawn(make());
-                *kept.lock().unwrap_or_else(PoisonError::into_inner) = (address, next.abort_handle());
+                *lock(&kept) = (address, next.abort_handle());
                 ended = next;
             }
         });
@@ -49,7 +51,7 @@ impl<A: Actor<Context = Context<A>>> Keeper<A> {
 
     /// Returns the address of the present actor, or of the last one while it is being replaced.
     pub fn address(&self) -> Addr<A> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+        lock(&self.current).0.clone()
     }
 
     /// Starts it no more. The actor goes on.
@@ -60,7 +62,7 @@ impl<A: Actor<Context = Context<A>>> Keeper<A> {
     /// Ends the actor, and returns when it has ended: before its runtime does, or actix polls it once more without one.
     pub async fn end(&self) {
         self.release();
-        let actor = self.current.lock().unwrap_or_else(PoisonError::into_inner).1.clone();
+        let actor = lock(&self.current).1.clone();
         actor.abort();
         while !actor.is_finished() {
             yield_now().await;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use futures_util::{
@@ -13,7 +13,10 @@ use futures_util::{
 use tokio::sync::watch;
 
 use super::{Collection, Cursor, status};
-use crate::list_watch::{Failure, ListPage, ListRequest, ListWatch, WatchEvent, WatchRequest, WatchStream};
+use crate::{
+    list_watch::{Failure, ListPage, ListRequest, ListWatch, WatchEvent, WatchRequest, WatchStream},
+    mutex::lock,
+};
 
 /// One request, as the server saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,7 +185,7 @@ impl FakeApiServer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Server> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared)
     }
 
     fn open(&self, request: &WatchRequest) -> Result<u64, Failure> {

@@ -17,6 +17,8 @@ use tokio::{
 
 use super::{Intake, Items, RateLimiter, Stats, Taken, Wake, default_controller_limiter};
 
+use crate::mutex::lock;
+
 /// A rate-limited, delaying queue of distinct items: keys, as a rule. Clones are handles of one queue.
 ///
 /// No call blocks but [`WorkQueue::take_blocking`]; the two `async` ones wait. Nothing runs in the background: items
@@ -63,7 +65,7 @@ impl<T: Clone + Eq + Hash> fmt::Debug for WorkQueue<T> {
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         // What panics under the lock is the items' own `Hash`, `Eq` and `Clone`.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Reads the clock; with the lock held, so that times go up.

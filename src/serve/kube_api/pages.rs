@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -12,7 +12,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::super::status_object::StatusObject;
-use crate::{journal::UnitId, object::SharedObject};
+use crate::{journal::UnitId, mutex::lock, object::SharedObject};
 
 /// How long the rest of a paged list can be fetched.
 const SNAPSHOT_LIFE: Duration = Duration::from_mins(5);
@@ -127,6 +127,6 @@ impl Snapshots {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Snapshot>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.kept)
     }
 }

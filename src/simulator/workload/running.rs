@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -12,6 +12,8 @@ use std::{
 };
 
 use super::{super::shared::SharedStore, Workload};
+
+use crate::mutex::lock;
 
 /// News kept for those who look seldom.
 const NEWS_KEPT: usize = 16;
@@ -67,7 +69,7 @@ impl Board {
         if news.is_empty() {
             return;
         }
-        let mut told = self.news.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = lock(&self.news);
         told.extend(news.drain(..));
         let surplus = told.len().saturating_sub(NEWS_KEPT);
         told.drain(..surplus);
@@ -89,7 +91,7 @@ impl Running {
 impl News {
     /// Returns what was worth telling of late, newest last: rollouts, types and namespaces that came or went.
     pub fn latest(&self) -> Vec<String> {
-        self.0.news.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        lock(&self.0.news).iter().cloned().collect()
     }
 }
 
