@@ -216,6 +216,29 @@ impl Dispatcher {
         (UnitTerms { resource, late: options.late, cached: options.cached }, changed)
     }
 
+    /// As [`Dispatcher::add_unit`], for a unit that goes on with what units of the entry `before` have shown: returns also
+    /// the lanes that did not take those. It has to introduce them (S-5).
+    pub fn add_heir(
+        &mut self,
+        unit: UnitId,
+        info: UnitInfo,
+        options: UnitOptions,
+        before: &str,
+    ) -> (UnitTerms, Vec<LaneId>, Vec<LaneId>) {
+        let (terms, changed) = self.add_unit(unit, info, options);
+        let mut strangers = changed.clone();
+        strangers.retain(|id| self.lanes.get(id).is_some_and(|lane| !lane.route.takes(before)));
+        for (_, lane) in self.lanes.iter_mut().filter(|(id, _)| strangers.contains(id)) {
+            lane.joins.insert(unit);
+        }
+        (terms, changed, strangers)
+    }
+
+    /// Returns the lanes that do not take units of an entry.
+    pub fn lanes_without(&self, entry: &str) -> Vec<LaneId> {
+        self.lanes.iter().filter(|(_, lane)| !lane.route.takes(entry)).map(|(id, _)| *id).collect()
+    }
+
     /// Notes that a unit appends nothing after `last`. What is known of it stays known: its last events may still wait
     /// somewhere.
     pub fn retire_unit(&mut self, unit: UnitId, last: Sequence) {
@@ -351,6 +374,22 @@ mod tests {
 
     fn record(unit: u32, change: Change) -> Record {
         Record { sequence: Sequence(1), unit: UnitId(unit), time_micros: 0, change, old_lost: false }
+    }
+
+    #[test]
+    fn s5_an_heir_of_another_entry_introduces_the_lanes_that_did_not_take_that_one() {
+        let mut table = Dispatcher::default();
+        let lane = |table: &mut Dispatcher, entries: &[&str]| {
+            let resources = entries.iter().map(ToString::to_string).collect();
+            table.add_lane(Route::new(&RouteOptions { resources, ..RouteOptions::default() }).unwrap())
+        };
+        let (both, old, new) = (lane(&mut table, &["*"]), lane(&mut table, &["old"]), lane(&mut table, &["new"]));
+        add(&mut table, 1, "old");
+        let (_, changed, strangers) = table.add_heir(UnitId(2), info("new"), UnitOptions::default(), "old");
+        assert_eq!((changed, strangers), (vec![both, new], vec![new]));
+        assert_eq!(table.lanes_without("new"), [old]);
+        let joins = |lane| table.interest(lane).units.get(&UnitId(2)).map(|interest| interest.joins);
+        assert_eq!([both, old, new].map(joins), [Some(false), None, Some(true)]);
     }
 
     #[test]

@@ -14,17 +14,20 @@ mod auxiliary;
 mod builder;
 mod change;
 mod conductor;
+mod facts;
+mod handle;
 mod handlers;
 mod library;
-mod look;
 mod options;
 pub mod plan;
 pub mod presence;
 pub mod reconcile;
 pub mod rediscovery;
 pub mod reload;
+mod rights;
 mod rows;
 mod running;
+mod served;
 mod sources;
 mod state;
 mod typed;
@@ -33,8 +36,9 @@ use std::net::SocketAddr;
 
 use crate::list_watch::kube::AccessError;
 pub use builder::EngineBuilder;
+pub use handle::{Applied, EngineHandle};
 pub use handlers::{OwnClosure, OwnHandler, OwnSink, Spot};
-pub use running::{Applied, EngineHandle, RunningEngine};
+pub use running::RunningEngine;
 pub use typed::TypedLister;
 
 /// Why an engine did not start, did not change, or ended.

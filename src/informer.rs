@@ -26,7 +26,7 @@ use crate::{
         index_func::IndexFunc,
         store::{EvmapStore, IndexStore as _, Meta, Reached, ReadStore as _, ReaderFactory, StoreReader},
     },
-    journal::{Journal, UnitId},
+    journal::{Journal, ReaderId, UnitId},
     list_watch::{
         ListWatch,
         kube::Scope,
@@ -251,6 +251,17 @@ impl Informer {
         match ticket {
             Ok(ticket) => journal.release(ticket),
             Err(fenced) => error!(resource = %self.resource, error = %fenced, "failed to say what became of objects"),
+        }
+    }
+
+    /// Appends `changes` for one reader of the journal, after which it sees nothing more of this unit: see
+    /// [`Journal::leave`]. For a unit whose actors have ended for good, before [`Informer::retire`].
+    pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) {
+        let mut current = lock(&self.epoch);
+        *current += 1;
+        journal.fence(self.id, *current);
+        if let Err(fenced) = journal.leave(reader, self.id, *current, changes, Timestamp::now()) {
+            error!(resource = %self.resource, error = %fenced, "failed to say what became of objects");
         }
     }
 

@@ -5,16 +5,14 @@
 mod support;
 
 use std::{
-    io::{self, Write as _},
-    path::Path,
-    process::{Command, Output},
+    process::Output,
     thread,
     time::{Duration, Instant},
 };
 
 use deltabus::list_watch::kube::{ClusterAccess, KubeOptions, raw::RawClient};
 use serde_json::{Value, json};
-use support::{cluster::Cluster, engine::Engine, scripted::PATIENCE};
+use support::{cluster::Cluster, engine::Engine, living::Kubectl, scripted::PATIENCE};
 
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
@@ -39,7 +37,7 @@ const TYPES: [(&str, &str); 17] = [
     ("gauges.test.deltabus.dev", "/apis/test.deltabus.dev/v1/namespaces/shown/gauges"),
 ];
 
-/// A cluster with an object of every look, and an engine that watches it. Where kubectl or the cluster is missing, says so.
+/// A cluster with an object of every look, and an engine that watches it. Where the cluster cannot be built, says so.
 struct Fixture {
     cluster: Cluster,
     engine: Engine,
@@ -62,27 +60,23 @@ fn start(test: &str) -> Option<Fixture> {
 }
 
 impl Fixture {
-    fn kubectl(&self, args: &[&str]) -> Output {
+    /// Runs kubectl against the engine.
+    fn of_the_cache(&self, kubectl: &Kubectl, args: &[&str]) -> Output {
         let server = format!("http://{}", self.engine.http);
-        kubectl(self.dir.path(), &[&["--server", &server, "--kubeconfig", "/dev/null"], args].concat())
+        self.run(kubectl, &["--server", &server, "--kubeconfig", "/dev/null"], args)
     }
 
-    fn kubectl_of_the_server(&self, args: &[&str]) -> Output {
+    /// Runs kubectl against the API server.
+    fn of_the_server(&self, kubectl: &Kubectl, args: &[&str]) -> Output {
         let kubeconfig = self.cluster.kubeconfig().to_str().expect("paths of tests are text");
-        kubectl(self.dir.path(), &[&["--kubeconfig", kubeconfig], args].concat())
+        self.run(kubectl, &["--kubeconfig", kubeconfig], args)
     }
-}
 
-fn kubectl(home: &Path, args: &[&str]) -> Output {
-    Command::new("kubectl").args(args).env("HOME", home).env_remove("KUBECONFIG").output().expect("kubectl runs")
-}
-
-fn has_kubectl(test: &str) -> bool {
-    let found = Command::new("kubectl").args(["version", "--client"]).output().is_ok();
-    if !found {
-        writeln!(io::stderr(), "skipped: {test}: there is no kubectl").ok();
+    fn run(&self, kubectl: &Kubectl, to: &[&str], args: &[&str]) -> Output {
+        let mut command = kubectl.command();
+        command.args(to).args(args).env("HOME", self.dir.path()).env_remove("KUBECONFIG");
+        command.output().expect("kubectl runs")
     }
-    found
 }
 
 /// Pod statuses: what containers and init containers can come to.
@@ -272,9 +266,7 @@ fn tables_are_what_the_api_server_makes_of_the_same_objects() {
 #[test]
 fn kubectl_prints_of_the_cache_what_it_prints_of_the_server() {
     let test = "kubectl_prints_of_the_cache_what_it_prints_of_the_server";
-    if !has_kubectl(test) {
-        return;
-    }
+    let Some(kubectl) = Kubectl::build_or_skip(test) else { return };
     let Some(fixture) = start(test) else { return };
     for args in [
         &["get", "pods", "-A"][..],
@@ -290,7 +282,7 @@ fn kubectl_prints_of_the_cache_what_it_prints_of_the_server() {
     ] {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            let (ours, theirs) = (fixture.kubectl(args), fixture.kubectl_of_the_server(args));
+            let (ours, theirs) = (fixture.of_the_cache(&kubectl, args), fixture.of_the_server(&kubectl, args));
             assert!(theirs.status.success(), "{args:?}: {}", String::from_utf8_lossy(&theirs.stderr));
             if ours.stdout == theirs.stdout {
                 break;
@@ -305,15 +297,16 @@ fn kubectl_prints_of_the_cache_what_it_prints_of_the_server() {
             );
         }
     }
-    let output = fixture.kubectl(&["get", "pods", "-n", "shown", "absent"]);
+    let cached = |args: &[&str]| fixture.of_the_cache(&kubectl, args);
+    let output = cached(&["get", "pods", "-n", "shown", "absent"]);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "Error from server (NotFound): pods \"absent\" not found\n");
-    let output = fixture.kubectl(&["get", "leases"]);
+    let output = cached(&["get", "leases"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("the server doesn't have a resource type \"leases\""));
-    let output = fixture.kubectl(&["get", "secrets", "-A", "-o", "yaml"]);
+    let output = cached(&["get", "secrets", "-A", "-o", "yaml"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("only metadata is kept"));
-    let output = fixture.kubectl(&["delete", "pod", "-n", "shown", "pending"]);
+    let output = cached(&["delete", "pod", "-n", "shown", "pending"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("deltabus is a cache"), "{output:?}");
-    let output = fixture.kubectl(&["api-resources", "--no-headers"]);
+    let output = cached(&["api-resources", "--no-headers"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), TYPES.len() + 1);
 }
 

@@ -1,5 +1,6 @@
 //! `deltabus run` on a living cluster: deployments are restarted over and over, and at the end the stream that the file
-//! handler wrote, replayed from empty, and the cache are what the API server lists.
+//! handler wrote, replayed from empty, and the cache are what the API server lists. `deltabus verify` says the same of the
+//! engine, and finds what is planted in its cache then.
 //!
 //! `DELTABUS_LIVING=full` runs every scenario at its full length, minutes each; without it they are cut to a minute.
 //!
@@ -13,17 +14,19 @@ mod support;
 use std::{
     collections::BTreeSet,
     fmt::Write as _,
-    fs,
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
+use serde_json::json;
 use support::{
     engine::{Engine, text},
+    forger::Forger,
     living::LivingCluster,
     proxy::{Faults, Proxy},
     stream::{Replay, State, replay},
+    verify::{Outcome, verify},
 };
 use tempfile::TempDir;
 
@@ -78,7 +81,7 @@ struct Plan {
     /// How often all four deployments are restarted, at least; and for how long this goes on, at least.
     rounds: usize,
     at_least: Duration,
-    /// The engine reaches the server through a proxy that cuts, delays, resets and refuses.
+    /// The engine's connections are cut, delayed, reset and refused.
     faults: bool,
     /// How often the API server is restarted, in the middle of rollouts.
     server_restarts: u32,
@@ -125,11 +128,15 @@ fn everything(turn: usize) -> String {
     format!("[resources.all]\nmatch = [\"*\"]\nexclude = {exclude:?}\n{more}")
 }
 
+/// A config map that is made at the end, and the name that the engine is told in place of its own.
+const PLANTED: [&str; 2] = ["planted-true", "planted-lies"];
+
 /// A living cluster under load, and an engine that watches it.
 struct Scene {
     plan: Plan,
     engine: Engine,
     cluster: LivingCluster,
+    forger: Forger,
     proxy: Option<Proxy>,
     dir: TempDir,
     started: Instant,
@@ -159,15 +166,16 @@ impl Scene {
         }
         let dir = tempfile::tempdir().expect("a temporary directory");
         let kubeconfig = dir.path().join("kubeconfig");
-        fs::copy(cluster.server.kubeconfig(), &kubeconfig).expect("the directory is writable");
-        let proxy = plan.faults.then(|| cluster.proxy(7, &kubeconfig));
+        let forger = cluster.forger();
+        let proxy = plan.faults.then(|| Proxy::start(forger.address, 7));
+        cluster.write_kubeconfig(proxy.as_ref().map_or(forger.address, |proxy| proxy.address), &kubeconfig);
         let engine = Engine::run(dir.path(), &config(dir.path(), &(plan.resources)(0)));
         engine.wait_ready(Duration::from_mins(1));
         if let Some(proxy) = &proxy {
             proxy.set(Faults { cut_one_in: 150, reset_one_in: 200, delay_one_in: 60, refuse_one_in: 12 });
         }
         let started = Instant::now();
-        Some(Self { plan, engine, cluster, proxy, dir, started, restarts: 0, server_restarts: 0, reloads: 0 })
+        Some(Self { plan, engine, cluster, forger, proxy, dir, started, restarts: 0, server_restarts: 0, reloads: 0 })
     }
 
     /// Restarts all deployments at once, lets a job run beside them, makes the trouble that is due, and waits until all
@@ -234,7 +242,9 @@ impl Scene {
             proxy.set(Faults::default());
             proxy.injected()
         });
-        let server = self.settle();
+        let mut server = self.settle();
+        self.verify_equal();
+        server.extend(self.verify_what_is_planted());
         let status = self.engine.terminate();
         assert_eq!(status.code(), Some(0), "a stop that was asked for is success");
         let replay = replay(&self.dir.path().join("out.jsonl"));
@@ -251,6 +261,39 @@ impl Scene {
             server.len(),
         );
         replay
+    }
+
+    /// The running engine, held against the API server by the command for it.
+    fn verify(&self) -> Outcome {
+        verify(&format!("http://{}", self.engine.http), self.cluster.server.kubeconfig(), &["-o", "json"])
+    }
+
+    fn verify_equal(&self) {
+        let outcome = self.verify();
+        assert_eq!(outcome.code, 0, "{}{}", outcome.stdout, outcome.stderr);
+        assert_eq!(outcome.json()["verdict"], "equal");
+        let units = outcome.json()["units"].as_array().expect("units").len();
+        assert!(units >= TYPES.len(), "{units} units were compared");
+    }
+
+    /// Has the engine told of an object with another name, and returns that, as the engine has it.
+    fn verify_what_is_planted(&self) -> State {
+        let [truth, lie] = PLANTED;
+        self.forger.tell(truth, lie);
+        let planted =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": truth, "namespace": "default"}});
+        self.cluster.server.apply(&planted);
+        let key = format!("configmaps/default/{lie}");
+        let cached = || self.engine.cached().ok()?.remove_entry(&key);
+        self.engine.wait_for("cached", Duration::from_secs(30), || cached().is_some());
+        let outcome = self.verify();
+        assert_eq!(outcome.code, 1, "{}{}", outcome.stdout, outcome.stderr);
+        let units = outcome.json()["units"].as_array().expect("units").clone();
+        let differences = units.iter().flat_map(|unit| unit["differences"].as_array().expect("a list").clone());
+        let found: Vec<_> = differences.map(|found| json!([found["kind"], found["key"]])).collect();
+        let expected = [json!(["extra", format!("default/{lie}")]), json!(["missing", format!("default/{truth}")])];
+        assert_eq!(found, expected);
+        cached().into_iter().collect()
     }
 
     /// Waits until no pod is on its way out: a rollout is complete before its last pods are gone.

@@ -233,6 +233,38 @@ fn roles_in_the_named_namespaces_are_enough_for_what_is_shown_there() {
 }
 
 #[test]
+fn roles_in_single_namespaces_are_enough_for_an_entry_that_names_none() {
+    let Some(user) = User::start("roles_in_single_namespaces_are_enough_for_an_entry_that_names_none") else { return };
+    let config = format!(
+        "[resources.all]\nmatch = [\"configmaps\", \"nodes\"]\n\
+         [resources.some]\nmatch = [\"services\"]\nnamespaces = [\"*\", \"!team-b\"]\n\
+         [resources.named]\nmatch = [\"pods\"]\nnamespaces = [\"other\"]\n{OUT}"
+    );
+    let args = ["--service-account", "team-a/deltabus", "--namespace", "team-a", "--namespace", "team-b"];
+    let yaml = roles(user.dir.path(), &user.kubeconfig, &config, &args);
+    assert!(yaml.contains("resources: [\"namespaces\", \"nodes\"]"), "{yaml}");
+    user.cluster.apply_yaml(&yaml);
+    let engine = user.run(&config);
+    let watched = |plural: &str| {
+        let rows = rows(&engine, plural);
+        let synced = rows.iter().filter(|row| row["synced"] == true && row["state"] == "watching");
+        synced.map(|row| row["namespace"].as_str().unwrap_or("*").to_owned()).collect::<Vec<_>>()
+    };
+    engine.wait_for("where it is allowed", Duration::from_secs(20), || {
+        watched("configmaps") == ["team-a", "team-b"]
+            && watched("services") == ["team-a"]
+            && watched("pods") == ["other"]
+            && watched("nodes") == ["*"]
+    });
+    assert!(engine.terminate().success());
+    let yaml = roles(user.dir.path(), &user.kubeconfig, &config, &["--namespace", "team-x", "--wildcard"]);
+    assert!(yaml.contains("namespace: \"team-x\"") && !yaml.contains("Nothing is granted"), "{yaml}");
+    let named = "[resources.named]\nmatch = [\"pods\"]\nnamespaces = [\"other\"]\n";
+    let yaml = roles(user.dir.path(), &user.kubeconfig, named, &["--namespace", "team-a"]);
+    assert!(yaml.contains("# Nothing is granted in team-a") && !yaml.contains("ClusterRole"), "{yaml}");
+}
+
+#[test]
 fn what_the_engine_watches_for_itself_is_granted_and_needed() {
     let Some(user) = User::start("what_the_engine_watches_for_itself_is_granted_and_needed") else { return };
     let config = format!(

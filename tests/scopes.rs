@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use actix::Actor;
 use deltabus::{
@@ -67,6 +67,38 @@ fn a_namespace_selector_follows_the_labels_of_namespaces() {
         live.wait_for("out of d", |live| live.watched("configmaps") == ["a", "b"]).await;
         assert_eq!(live.settled().await, ["deleted watch configmaps/d/two"]);
         assert_eq!(live.lists("/api/v1/namespaces/a/configmaps"), 1, "nothing touched the others");
+        live.stop().await;
+    });
+}
+
+/// Waits until the conductor has looked three times and planned nothing.
+async fn rests(live: &Live) {
+    let seen = Cell::new(live.engine.looks_and_plans());
+    let rests = |live: &Live| {
+        let (looks, plans) = live.engine.looks_and_plans();
+        if plans != seen.get().1 {
+            seen.set((looks, plans));
+        }
+        looks >= seen.get().0 + 3
+    };
+    live.wait_for("at rest", rests).await;
+}
+
+#[test]
+fn a_look_at_which_nothing_has_changed_makes_no_plan() {
+    run(async {
+        let simulator = cluster();
+        simulator.faults().forbid("*", "serviceaccounts", Area::ClusterWide);
+        let config =
+            format!("{MAPS}namespace_selector = \"team=x\"\n[resources.r]\nmatch = [\"sa\", \"apples.acme.io\"]");
+        let live = Live::start_over(simulator, |builder| builder.config(parse(&config))).await;
+        live.wait_for("where it is allowed", |live| live.watched("serviceaccounts").contains(&"a".to_owned())).await;
+        rests(&live).await;
+        let (_, before) = live.engine.looks_and_plans();
+        label(&live.simulator, "b", "x");
+        live.hears("added relist configmaps/b/one").await;
+        assert!(live.engine.looks_and_plans().1 > before, "a namespace more");
+        rests(&live).await;
         live.stop().await;
     });
 }

@@ -6,8 +6,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    path::{Path, PathBuf},
-    process::Command,
+    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -22,32 +21,8 @@ use support::{
     cluster::Cluster,
     engine::{Engine, text},
     scripted::PATIENCE,
+    verify::{Outcome, verify},
 };
-
-struct Outcome {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
-
-impl Outcome {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {} {}", self.stdout, self.stderr))
-    }
-}
-
-/// Verifies an engine against the cluster of a kubeconfig.
-fn verify(engine: &str, kubeconfig: &Path, args: &[&str]) -> Outcome {
-    let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
-        .args(["verify", "--engine", engine])
-        .args(args)
-        .env("KUBECONFIG", kubeconfig)
-        .env("NO_COLOR", "1")
-        .output()
-        .expect("the binary was built with the tests");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    Outcome { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
 
 fn config(kubeconfig: &str, resources: &str) -> String {
     format!(

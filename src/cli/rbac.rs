@@ -36,6 +36,12 @@ pub(crate) struct RbacArgs {
     /// Without it each type of a wildcard is named as it is served now.
     #[arg(long)]
     wildcard: bool,
+    /// Grant what would be granted in the whole cluster in this namespace alone; can be given again.
+    ///
+    /// The engine then watches those types where they are allowed. For that it may list and watch namespaces. Entries
+    /// whose `namespaces` are names alone are not touched, and neither are types without namespaces.
+    #[arg(long = "namespace", value_name = "NAMESPACE")]
+    namespaces: Vec<String>,
 }
 
 /// Who gets the rights.
@@ -64,6 +70,15 @@ type Place = Option<String>;
 /// The right to list and watch: where, which group, which plural.
 type Right = (Place, String, String);
 
+/// How far rights may go.
+#[derive(Clone, Copy, Debug)]
+struct Extent<'a> {
+    /// To whole groups.
+    wildcard: bool,
+    /// To these namespaces; everywhere if there are none.
+    namespaces: &'a [String],
+}
+
 /// What has to be granted.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Grants {
@@ -76,7 +91,7 @@ pub(crate) fn rbac(args: &RbacArgs) -> anyhow::Result<()> {
     let Loaded { config, warnings, .. } = args.config.load()?;
     report::warnings(&warnings);
     let catalog = Server::of(&config.kube, "")?.catalog()?;
-    let grants = Grants::of(&config, &catalog, args.wildcard);
+    let grants = Grants::of(&config, &catalog, &Extent { wildcard: args.wildcard, namespaces: &args.namespaces });
     let yaml = grants.to_yaml(&args.name, args.service_account.as_ref());
     io::stdout().lock().write_all(yaml.as_bytes())?;
     Ok(())
@@ -84,21 +99,21 @@ pub(crate) fn rbac(args: &RbacArgs) -> anyhow::Result<()> {
 
 impl Grants {
     /// Returns what a configuration needs on a server.
-    fn of(config: &Config, catalog: &Catalog, wildcard: bool) -> Self {
+    fn of(config: &Config, catalog: &Catalog, extent: &Extent<'_>) -> Self {
         let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
         let selection = discovery::select(catalog, &wanted);
         let mut grants = Self::default();
-        if wildcard {
-            grants.wildcards(config);
+        if extent.wildcard {
+            grants.wildcards(config, extent);
         }
         for owned in &selection.owned {
             if let Some(entry) = config.resources.get(&owned.entry) {
-                grants.of_type(entry, &owned.resource);
+                grants.of_type(entry, &owned.resource, extent);
             }
         }
         grants.of_the_engine(config, &wanted, &selection);
         grants.merge();
-        grants.remark(config, catalog, &selection, wildcard);
+        grants.remark(config, catalog, &selection, extent);
         grants
     }
 
@@ -106,14 +121,23 @@ impl Grants {
         self.rights.insert((place, group.to_owned(), plural.to_owned()));
     }
 
-    fn of_type(&mut self, entry: &Resource, resource: &ResourceType) {
-        for place in places(entry, resource.namespaced) {
-            self.add(place, &resource.group, &resource.plural);
+    fn of_type(&mut self, entry: &Resource, resource: &ResourceType, extent: &Extent<'_>) {
+        self.add_in(extent.places(entry, resource.namespaced), &resource.group, &resource.plural);
+    }
+
+    /// Grants a type, or a group, in some places. What is granted in single namespaces, but not because the entry names
+    /// them, the engine finds only if it knows the namespaces.
+    fn add_in(&mut self, places: Places, group: &str, plural: &str) {
+        if places.are_searched {
+            self.add(None, "", "namespaces");
+        }
+        for place in places.places {
+            self.add(place, group, plural);
         }
     }
 
     /// Grants groups as a whole. What of them has no namespaces cannot be had by a Role.
-    fn wildcards(&mut self, config: &Config) {
+    fn wildcards(&mut self, config: &Config, extent: &Extent<'_>) {
         for entry in config.resources.values() {
             for pattern in &entry.patterns {
                 let group = match pattern.pattern() {
@@ -121,9 +145,7 @@ impl Grants {
                     Pattern::Group(group) => group,
                     Pattern::Type { .. } => continue,
                 };
-                for place in places(entry, true) {
-                    self.add(place, group, "*");
-                }
+                self.add_in(extent.places(entry, true), group, "*");
             }
         }
     }
@@ -152,11 +174,11 @@ impl Grants {
     }
 
     /// Says what the reader should know of the roles.
-    fn remark(&mut self, config: &Config, catalog: &Catalog, selection: &Selection, wildcard: bool) {
+    fn remark(&mut self, config: &Config, catalog: &Catalog, selection: &Selection, extent: &Extent<'_>) {
         let entries = config.resources.values();
         let mut patterns = entries.flat_map(|entry| &entry.patterns).map(TypePattern::pattern);
         if patterns.any(Pattern::is_wildcard) {
-            self.remarks.push(if wildcard {
+            self.remarks.push(if extent.wildcard {
                 "Types to come are allowed too, and so are those that an entry excludes.".to_owned()
             } else {
                 "The types of wildcards are those that are served now: new ones need a new run, or --wildcard."
@@ -175,6 +197,11 @@ impl Grants {
             let place = format!("{}/{}", unavailable.group, unavailable.version);
             let place = place.trim_start_matches('/');
             self.remarks.push(format!("The types of {place} could not be asked for, and are not granted."));
+        }
+        for namespace in extent.namespaces {
+            if !self.rights.iter().any(|(place, ..)| place.as_ref() == Some(namespace)) {
+                self.remarks.push(format!("Nothing is granted in {namespace}: no entry has a type there."));
+            }
         }
         let reads_secrets =
             |(_, group, plural): &Right| matches!((&**group, &**plural), ("" | "*", "*") | ("", "secrets"));
@@ -219,11 +246,25 @@ impl Grants {
     }
 }
 
-/// Returns where the rights on a type of an entry are needed.
-fn places(entry: &Resource, namespaced: bool) -> Vec<Place> {
-    match entry.namespaces.names().filter(|_| namespaced) {
-        Some(names) => names.into_iter().map(|name| Some(name.to_owned())).collect(),
-        None => vec![None],
+/// Where something is granted.
+struct Places {
+    places: Vec<Place>,
+    /// They are not named by the entry.
+    are_searched: bool,
+}
+
+impl Extent<'_> {
+    /// Returns where the rights on a type of an entry are needed.
+    fn places(&self, entry: &Resource, namespaced: bool) -> Places {
+        if let Some(names) = entry.namespaces.names().filter(|_| namespaced) {
+            let places = names.into_iter().map(|name| Some(name.to_owned())).collect();
+            return Places { places, are_searched: false };
+        }
+        if self.namespaces.is_empty() || !namespaced {
+            return Places { places: vec![None], are_searched: false };
+        }
+        let meant = self.namespaces.iter().filter(|namespace| entry.namespaces.matches(namespace));
+        Places { places: meant.cloned().map(Some).collect(), are_searched: true }
     }
 }
 

@@ -155,6 +155,12 @@ impl ServedType {
 }
 
 impl Catalog {
+    /// Makes a catalog of types, in order of preference.
+    #[cfg(test)]
+    pub(crate) fn of(types: Vec<ServedType>) -> Self {
+        Self { types, unavailable: Vec::new() }
+    }
+
     pub(super) fn new(groups: Vec<Group>) -> Self {
         let mut catalog = Self::default();
         let (core, named): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.name.is_empty());

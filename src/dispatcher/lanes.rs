@@ -25,7 +25,7 @@ use tracing::{error, info, warn};
 
 use super::{Dispatcher, LaneId, Notification, Rerouted, Route, UnitId, UnitInfo, UnitOptions};
 use crate::{
-    journal::{Bounds, EventName, Gap, Journal, ReaderId, ReaderOptions, Sequence, Start},
+    journal::{Bounds, EventName, Gap, Journal, ReaderId, ReaderOptions, Sequence, Start, UnitTerms},
     mutex::lock,
     supervisor::{
         Restart, RestartPolicy, SupervisorConfig,
@@ -303,10 +303,33 @@ impl Lanes {
     pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions) {
         let mut table = lock(&self.table);
         let (terms, changed) = table.add_unit(unit, info, options);
+        self.open_unit(&table, unit, terms, &changed);
+    }
+
+    /// As [`Lanes::add_unit`], for a unit that goes on with what units of the entry `before` have shown: returns the
+    /// readers that did not take those. It has to introduce them, and shows them nothing before (S-5).
+    pub fn add_heir(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: &str) -> Vec<ReaderId> {
+        let mut table = lock(&self.table);
+        let (terms, changed, strangers) = table.add_heir(unit, info, options, before);
+        self.open_unit(&table, unit, terms, &changed);
+        self.readers(&strangers)
+    }
+
+    fn open_unit(&self, table: &Dispatcher, unit: UnitId, terms: UnitTerms, changed: &[LaneId]) {
         self.journal.add_unit(unit, terms);
         for lane in lock(&self.members).iter().filter(|lane| changed.contains(&lane.id)) {
             self.journal.set_interest(lane.reader, &table.interest(lane.id));
         }
+    }
+
+    /// Returns the readers that do not take units of an entry.
+    pub fn readers_without(&self, entry: &str) -> Vec<ReaderId> {
+        let lanes = lock(&self.table).lanes_without(entry);
+        self.readers(&lanes)
+    }
+
+    fn readers(&self, lanes: &[LaneId]) -> Vec<ReaderId> {
+        lock(&self.members).iter().filter(|lane| lanes.contains(&lane.id)).map(|lane| lane.reader).collect()
     }
 
     /// Forgets a unit that appends nothing more, once nothing of it waits anywhere.

@@ -8,11 +8,18 @@
 //! new supervisors start
 //! ```
 //!
-//! The last three happen between two awaits. Each type has a task of its own, so one that hangs holds up its own type
+//! Where a type moves to another entry, readers of both entries are told what differs, readers of the old one alone that
+//! it left, and readers of the new one alone, once it is listed there, what there is.
+//!
+//! The last three steps happen between two awaits. Each type has a task of its own, so one that hangs holds up its own type
 //! only. Where a task ends by a panic, the units are what the state says; those that were asked to stop are not sound,
 //! and the next change begins from there.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use actix::{Actor, Addr};
 use futures_util::future::join_all;
@@ -23,14 +30,14 @@ use super::{
     conductor::Conductor,
     options::{self, Extras},
     plan::{TypeName, UnitSpec},
-    reconcile::{Fate, First, From, Start, Steps, distribute},
+    reconcile::{Fate, First, From, Start, Steps, distribute, heir},
     state::{TypeState, Unit},
 };
 use crate::{
     dispatcher::{UnitInfo, UnitOptions},
-    indexer::{FirstList, Retirement, actor::MoveReader, retirement},
+    indexer::{Cause, FirstList, Retirement, actor::MoveReader, retirement},
     informer::{Informer, Seed},
-    journal::{Move, UnitId},
+    journal::{Move, MoveKind, ReaderId, UnitId},
     object::SharedObject,
     supervisor::actor::{StopUnit, UnitSupervisor},
 };
@@ -44,6 +51,9 @@ impl Conductor {
     /// Tells readers what they shall hear of a type's units, and brings those to what is desired.
     pub(super) async fn change(self: Arc<Self>, name: TypeName, steps: Steps) {
         let changes = !steps.is_empty();
+        if changes {
+            self.of_type(&name, TypeState::admit_all);
+        }
         self.make_moves(&name, changes.then(|| Instant::now() + MOVES_BEFORE_STOP)).await;
         if !changes {
             return;
@@ -104,21 +114,30 @@ impl Conductor {
         let Some(kept) = state.types.get_mut(name) else { return };
         let (old, mut units): (Vec<Unit>, Vec<Unit>) =
             kept.units.drain(..).partition(|unit| steps.fate(unit.informer.id).is_some());
-        let cached = old.iter().map(|unit| (unit.informer.id, unit.informer.objects())).collect();
+        let cached: Vec<_> = old.iter().map(|unit| (unit.informer.id, unit.informer.objects())).collect();
+        let moved: Vec<_> =
+            old.iter().zip(&cached).map(|(unit, (_, objects))| moved(unit, objects, &steps.start)).collect();
         let (seeds, retired) = distribute(cached, &steps.start, |object: &SharedObject| object.namespace());
 
         for ((start, objects), extras) in steps.start.iter().zip(seeds).zip(extras) {
             let id = UnitId(next_unit);
             next_unit += 1;
-            match self.make_unit(id, start, seed(start, objects, &old), kept, extras) {
-                Ok(unit) => {
-                    kept.inherit_moves(&start.from, id);
+            let before = old.iter().find(|old| start.from.takes(old.informer.id)).map(|old| old.spec.entry.as_str());
+            match self.make_unit(id, start, before, seed(start, objects, &old), kept, extras) {
+                Ok((unit, strangers)) => {
+                    if before == Some(start.spec.entry.as_str()) {
+                        kept.inherit_moves(&start.from, id);
+                    }
+                    let join = |reader| Move { reader, kind: MoveKind::Join(Some(Cause::Reload)) };
+                    kept.arrivals.extend(strangers.into_iter().map(|reader| (id, join(reader))));
                     units.push(unit);
                 }
                 Err(error) => warn!(resource = %start.spec.resource, %error, "failed to read the options of the type"),
             }
         }
-        kept.moves.retain(|(unit, _)| units.iter().any(|known| known.informer.id == *unit));
+        let is_there = |(unit, _): &(UnitId, Move)| units.iter().any(|known| known.informer.id == *unit);
+        kept.moves.retain(is_there);
+        kept.arrivals.retain(is_there);
         if units.is_empty() {
             kept.siblings = Arc::default(); // what comes back is synced anew
         }
@@ -127,35 +146,58 @@ impl Conductor {
         state.next_unit = next_unit;
         self.show(&state);
         drop(state);
-        for (unit, (_, objects)) in old.iter().zip(retired) {
+        for ((unit, (_, objects)), moved) in old.iter().zip(retired).zip(moved) {
             let how = match steps.fate(unit.informer.id) {
                 Some(Fate::Deleted(_)) => Retirement::Deleted,
                 Some(Fate::Removed(cause)) => Retirement::Removed(cause),
                 None => continue,
             };
             let left = objects.len();
+            self.dismiss_readers(unit, moved, &objects, how);
             unit.informer.retire(&self.shared.journal, retirement(objects, how));
             self.lanes.remove_unit(unit.informer.id);
             info!(resource = %unit.spec.resource, namespace = unit.spec.namespace, left, "the unit has ended");
         }
     }
 
-    /// Makes one unit, and makes it known to handlers: before its first append, or they would miss it.
+    /// Tells readers that do not take an entry that objects which moved there have left, and with them what is left.
+    fn dismiss_readers(&self, unit: &Unit, moved: Moved, left: &[SharedObject], how: Retirement) {
+        let mut gone: BTreeMap<ReaderId, Vec<SharedObject>> = BTreeMap::new();
+        for (entry, objects) in moved {
+            for reader in self.lanes.readers_without(&entry) {
+                gone.entry(reader).or_default().extend(objects.iter().cloned());
+            }
+        }
+        for (reader, mut objects) in gone {
+            objects.extend(left.iter().cloned());
+            unit.informer.dismiss(&self.shared.journal, reader, &retirement(objects, how));
+        }
+    }
+
+    /// Makes one unit, and makes it known to handlers: before its first append, or they would miss it. `before` is the
+    /// entry of the units that it begins with. Returns also the readers that it has to introduce.
     fn make_unit(
         &self,
         id: UnitId,
         start: &Start,
+        before: Option<&str>,
         seed: Option<Seed>,
         kept: &TypeState,
         extras: Extras,
-    ) -> Result<Unit, String> {
+    ) -> Result<(Unit, Vec<ReaderId>), String> {
         let spec = &start.spec;
         let options = options::informer(spec, extras)?;
         let late = matches!(start.from, From::Nothing { late: true });
         let info =
             UnitInfo { entry: spec.entry.clone(), resource: spec.resource.clone(), namespace: spec.namespace.clone() };
         let resync_period = spec.options.options.resync;
-        self.lanes.add_unit(id, info, UnitOptions { late, resync_period, cached: options.indexer.keep.is_whole() });
+        let unit_options = UnitOptions { late, resync_period, cached: options.indexer.keep.is_whole() };
+        let strangers = if let Some(before) = before.filter(|before| *before != spec.entry) {
+            self.lanes.add_heir(id, info, unit_options, before)
+        } else {
+            self.lanes.add_unit(id, info, unit_options);
+            Vec::new()
+        };
         let first = match start.from {
             From::Nothing { late } => First::Initial { late },
             From::Continue(_) => First::Done,
@@ -163,7 +205,8 @@ impl Conductor {
         };
         let resource = Arc::new(spec.resource.clone());
         let informer = Informer::new(id, &spec.entry, resource, options, Arc::clone(&kept.siblings), seed);
-        Ok(Unit { spec: spec.clone(), informer: Arc::new(informer), supervisor: None, first, stopping: false })
+        let unit = Unit { spec: spec.clone(), informer: Arc::new(informer), supervisor: None, first, stopping: false };
+        Ok((unit, strangers))
     }
 
     fn start_units(&self, name: &TypeName) {
@@ -180,7 +223,7 @@ impl Conductor {
 }
 
 impl TypeState {
-    /// What a reader was to be told by a unit that is gone, its heir tells.
+    /// What a reader was to be told by a unit that is gone, its heir of the same entry tells.
     fn inherit_moves(&mut self, from: &From, heir: UnitId) {
         for (unit, _) in &mut self.moves {
             if from.takes(*unit) {
@@ -188,6 +231,34 @@ impl TypeState {
             }
         }
     }
+
+    /// Has readers introduced by units that are listed now.
+    pub(super) fn admit(&mut self) {
+        let listed = |id: UnitId| self.units.iter().any(|unit| unit.informer.id == id && unit.first == First::Done);
+        let admitted = self.arrivals.extract_if(.., |(unit, _)| listed(*unit));
+        self.moves.extend(admitted);
+    }
+
+    /// Has readers introduced by all units: they stop.
+    fn admit_all(&mut self) {
+        self.moves.append(&mut self.arrivals);
+    }
+}
+
+/// Objects that move to another entry, by its name.
+type Moved = BTreeMap<String, Vec<SharedObject>>;
+
+/// Returns which of a unit's objects are shown by units of other entries from now on.
+fn moved(unit: &Unit, objects: &[SharedObject], starts: &[Start]) -> Moved {
+    let mut moved = Moved::new();
+    for object in objects {
+        if let Some(heir) = heir(starts, unit.informer.id, object.namespace())
+            && starts[heir].spec.entry != unit.spec.entry
+        {
+            moved.entry(starts[heir].spec.entry.clone()).or_default().push(object.clone());
+        }
+    }
+    moved
 }
 
 /// Returns what a unit begins with; `objects` are those of the old ones that it shows.

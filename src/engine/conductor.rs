@@ -4,18 +4,18 @@
 //! configuration ─┐                                        ┌▶ change of one type's units  (a task each)
 //! catalog ───────┤                                        │
 //! namespaces ────┼─▶ plan (pure) ─▶ reconcile (pure) ─────┼▶ discovery, questions about rights  (tasks)
-//! rights ────────┤                                        │
-//! what runs ─────┘                                        └▶ rows of what waits
+//! rights ────────┤                  ▲                     │
+//! versions ──────┘                  └─ what runs          └▶ rows of what waits
 //! ```
 //!
-//! One loop, which never waits for any of it: what takes time is a task that changes the [`State`] and pokes the loop.
+//! The plan is kept until one of the [`Facts`](super::facts::Facts) that it is made of changes. One loop, which never waits for any of it: what takes time is a task that changes the [`State`] and pokes the loop.
 //! A panic in the loop is logged, and it goes on over the same state.
 
 use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -32,16 +32,15 @@ use super::{
     auxiliary::{Auxiliary, Parts},
     handlers::Delivery,
     library::Library,
-    look::note_refusal,
     options::{self, Extras},
-    plan::{Plan, TypeName, World, plan},
+    plan::{Plan, TypeName},
     reconcile::{First, Occasion, Steps, reconcile},
+    rights::note_refusal,
     state::{State, TypeState},
 };
 use crate::{
     backoff::Backoff,
     config::Config,
-    discovery::{self, Selection, select},
     dispatcher::actor::Lanes,
     indexer::index_func::IndexFunc,
     informer::Shared,
@@ -73,6 +72,8 @@ pub(super) struct Conductor {
     pub(super) auxiliaries: Mutex<Auxiliaries>,
     pub(super) clock: Instant,
     pub(super) poked: Notify,
+    /// How often it has looked at everything.
+    pub(super) looks: AtomicU64,
     pub(super) failed: watch::Sender<Option<String>>,
     /// Test hook: the next look panics.
     pub(super) sabotage: AtomicBool,
@@ -83,14 +84,6 @@ pub(super) struct Conductor {
 pub(super) struct Auxiliaries {
     pub(super) namespaces: Option<Auxiliary>,
     pub(super) definitions: Option<Auxiliary>,
-}
-
-/// What one look at everything has found.
-struct Outlook {
-    plan: Plan,
-    selection: Selection,
-    /// CRDs that come or go can change the selection.
-    depends_on_crds: bool,
 }
 
 impl Conductor {
@@ -155,12 +148,13 @@ impl Conductor {
         self.see_namespaces();
         self.see_units();
         self.ask_for_types();
-        let Some(Outlook { plan, selection, depends_on_crds }) = self.plan() else { return };
-        self.keep_auxiliaries(&plan, &selection, depends_on_crds);
-        self.ask_for_rights(&plan);
-        self.show_waiting(&plan, &selection);
-        self.reconcile_all(&plan);
-        self.finish_first_discovery(&plan);
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        let Some(outlook) = self.lock().known.outlook() else { return };
+        self.keep_auxiliaries(&outlook);
+        self.ask_for_rights(&outlook.plan);
+        self.show_waiting(&outlook);
+        self.reconcile_all(&outlook.plan);
+        self.finish_first_discovery(&outlook.plan);
     }
 
     fn see_namespaces(&self) {
@@ -176,8 +170,9 @@ impl Conductor {
     /// Notes which first lists have come, and which types are refused.
     fn see_units(&self) {
         let mut state = self.lock();
+        let State { types, inquiries, .. } = &mut *state;
         let mut refused = Vec::new();
-        for (name, kept) in &mut state.types {
+        for (name, kept) in types {
             for unit in &mut kept.units {
                 let (unit_state, synced) = {
                     let view = unit.informer.status.lock();
@@ -187,31 +182,16 @@ impl Conductor {
                     unit.first = First::Done;
                 }
                 let can_fall_back = unit.spec.is_whole_of_namespaces() && unit.supervisor.is_some();
-                if can_fall_back {
-                    refused.push((name.clone(), unit_state == UnitState::Forbidden));
+                let is_refused = unit_state == UnitState::Forbidden;
+                if can_fall_back && is_refused != inquiries.contains_key(name) {
+                    refused.push((name.clone(), is_refused));
                 }
             }
         }
+        state.types.values_mut().for_each(TypeState::admit);
         for (name, refused) in refused {
             note_refusal(&mut state, &name, refused);
         }
-    }
-
-    /// Holds the configuration against what the server serves; `None` before it has answered.
-    fn plan(&self) -> Option<Outlook> {
-        let state = self.lock();
-        let catalog = state.catalog.clone()?;
-        let config = Arc::clone(&state.config);
-        let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
-        let mut selection = select(&catalog, &wanted);
-        // Before what was deleted is taken out: it may come back.
-        let depends_on_crds = discovery::depends_on_crds(&wanted, &selection);
-        selection.owned.retain(|owned| !state.presence.is_deleted(&TypeName::of(&owned.resource)));
-        state.stick_to_versions(&mut selection.owned, &catalog);
-        let (namespaces, refused) = (state.known_namespaces(), state.refused());
-        let world = World { types: &selection.owned, namespaces: &namespaces, refused: &refused };
-        let plan = plan(&config, world, |entry| options::reflector(&config, entry));
-        Some(Outlook { plan, selection, depends_on_crds })
     }
 
     /// Starts a change of every type that is to be looked at.
@@ -229,15 +209,17 @@ impl Conductor {
             })
             .collect();
         for (name, occasion) in due {
-            let steps = match state.desired(&name, plan) {
+            let desired = state.desired(&name, plan);
+            let steps = match &desired {
                 Some(desired) => {
-                    let running = state.running(&name, &desired);
-                    let steps = reconcile(&running, &desired, state.history(&name, occasion));
-                    state.adopt(&name, &desired);
+                    let running = state.running(&name, desired);
+                    let steps = reconcile(&running, desired, state.history(&name, occasion));
+                    state.adopt(&name, desired);
                     steps
                 }
                 None => Steps::default(), // it cannot be said: what runs goes on
             };
+            state.note_versions(&name, desired.as_deref());
             let decided = plan.desired(&name).is_some();
             let Some(kept) = state.types.get_mut(&name) else { continue };
             kept.due = None;
@@ -278,10 +260,12 @@ impl Conductor {
 
     /// Says that the first discovery is through, once its units are shown: before, nothing can be ready.
     fn finish_first_discovery(&self, plan: &Plan) {
-        let state = self.lock();
+        if self.registry.is_discovered() {
+            return;
+        }
         let undecided = plan.types.keys().any(|name| plan.desired(name).is_none());
-        let at_work = state.types.values().any(|kept| kept.busy || kept.due.is_some());
-        if !self.registry.is_discovered() && !undecided && !at_work {
+        let at_work = self.lock().types.values().any(|kept| kept.busy || kept.due.is_some());
+        if !undecided && !at_work {
             self.registry.set_discovered();
             self.lanes.set_discovered();
         }

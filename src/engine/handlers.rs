@@ -120,20 +120,27 @@ struct Running {
 struct Plan {
     sink: config::Sink,
     /// Names of `[resources.*]`.
-    resources: Vec<String>,
+    resources: BTreeSet<String>,
     options: HandlerOptions,
     dead_letter: Option<String>,
     takes_dead_letters: bool,
 }
 
 impl Plan {
-    /// Returns what is to run for each handler that is enabled.
-    fn all(config: &Config) -> BTreeMap<String, Self> {
+    /// Returns what is to run for each handler that is enabled. It still takes what is left of entries that it took
+    /// before and that are no more.
+    fn all(config: &Config, running: &BTreeMap<String, Running>) -> BTreeMap<String, Self> {
         let enabled = || config.handlers.iter().filter(|(_, handler)| handler.enabled);
         let is_enabled = |name: &String| enabled().any(|(other, _)| other == name);
         let feeds = |name: &str| enabled().any(|(_, handler)| handler.dead_letter.as_deref() == Some(name));
+        let taken_before = |name: &String| {
+            let plan = running.get(name).and_then(|running| running.plan.as_ref());
+            plan.into_iter().flat_map(|plan| &plan.resources)
+        };
         let plan = |(name, handler): (&String, &config::Handler)| {
-            let resources = config.resources.keys().filter(|entry| handler.takes(entry)).cloned().collect();
+            let taken = config.resources.keys().filter(|entry| handler.takes(entry));
+            let no_more = taken_before(name).filter(|entry| !config.resources.contains_key(*entry));
+            let resources: BTreeSet<String> = taken.chain(no_more).cloned().collect();
             let plan = Self {
                 sink: handler.sink.clone(),
                 resources,
@@ -191,7 +198,7 @@ impl Delivery {
         if self.lanes.is_stopping() {
             return Err(EngineError::Stopping);
         }
-        let plans = Plan::all(config);
+        let plans = Plan::all(config, &self.running);
         let steps = self.maker.prepare(&self.running, plans.clone())?;
         self.drain_within = config.shutdown_timeout;
         let is_gone = |(name, running): &(&String, &Running)| running.plan.is_some() && !plans.contains_key(*name);
@@ -360,7 +367,7 @@ pub(super) fn start(
     let encoder = Encoder::new(cluster, journal.id());
     let maker = Maker { journal: journal.clone(), encoder, hung_after: supervision.hung_after };
     // Whatever can fail comes before the first actor.
-    let steps = maker.prepare(&BTreeMap::new(), Plan::all(config))?;
+    let steps = maker.prepare(&BTreeMap::new(), Plan::all(config, &BTreeMap::new()))?;
     let mut taken: BTreeSet<_> = steps.iter().map(|step| step.name.clone()).collect();
     let mut own = Vec::new();
     for handler in own_handlers {
@@ -505,7 +512,7 @@ fn bounds(options: &HandlerOptions) -> Bounds {
     }
 }
 
-fn route(resources: &[String], options: &HandlerOptions) -> RouteOptions {
+fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options: &HandlerOptions) -> RouteOptions {
     let changes = options.on.iter().map(|event| match event {
         EventType::Added => ChangeSet::ADDED,
         EventType::Updated => ChangeSet::UPDATED,
@@ -514,7 +521,7 @@ fn route(resources: &[String], options: &HandlerOptions) -> RouteOptions {
         EventType::Synced => ChangeSet::SYNCED,
     });
     RouteOptions {
-        resources: resources.to_vec(),
+        resources: resources.into_iter().cloned().collect(),
         on: changes.fold(ChangeSet::default(), ChangeSet::with),
         initial: options.initial == config::Initial::Send,
         deliver_unchanged: options.deliver_unchanged,

@@ -145,9 +145,12 @@ pub enum KnownNamespaces {
     Unknown,
     /// They may not be listed.
     Forbidden,
-    /// Their labels, by name.
-    Known(BTreeMap<String, BTreeMap<String, String>>),
+    /// All of them.
+    Known(NamespaceLabels),
 }
+
+/// The labels of namespaces, by name.
+pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
 /// What is known of a type that may not be listed and watched in the whole cluster: in which namespaces it may be.
 pub type Allowed = BTreeMap<String, bool>;

@@ -1,13 +1,14 @@
 //! From the units that run to those that shall: what to keep, what to stop, what to start and with which objects.
 //!
 //! A unit is never changed, it is replaced: the new one begins with the cached objects of the old ones of its type and
-//! entry that it shows too. What no new unit shows is retired: its readers are told that it left.
+//! entry that it shows too; where it has none there, of those of another entry, which the type has left by a reload. What
+//! no new unit shows is retired: its readers are told that it left.
 //!
 //! **Invariant:** every object cached by a unit that stops is seeded into one new unit or retired, exactly once; see
 //! [`distribute`].
 
 use super::plan::{Difference, UnitSpec};
-use crate::{indexer::Cause, journal::UnitId};
+use crate::{config::Cache, indexer::Cause, journal::UnitId};
 
 /// Why units are looked at: it says what the events of the change are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -162,17 +163,32 @@ fn continuing(old: &RunningSpec) -> From {
     }
 }
 
-/// What a unit begins with that has no predecessor of its own. A unit of another entry is another unit: what it showed
-/// leaves there, and comes here.
+/// What a unit begins with that has no predecessor of its own.
 fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> From {
-    let overlaps = |unit: &&&RunningSpec| unit.spec.entry == spec.entry && unit.spec.may_overlap(spec);
-    let with: Vec<&RunningSpec> = stopping.iter().filter(overlaps).copied().collect();
-    let is_initial = |unit: &&RunningSpec| matches!(unit.first, First::Initial { .. });
-    if !with.is_empty() && with.iter().all(is_initial) || with.is_empty() && !history.is_change() {
+    let overlaps = |unit: &&RunningSpec| unit.spec.may_overlap(spec);
+    let (own, others): (Vec<&RunningSpec>, Vec<&RunningSpec>) =
+        stopping.iter().copied().filter(overlaps).partition(|unit| unit.spec.entry == spec.entry);
+    let with = if own.is_empty() { left_behind(spec, others, history) } else { own };
+    if !with.is_empty() && with.iter().all(|unit| unit.is_initial()) || with.is_empty() && !history.is_change() {
         return From::Nothing { late: history.late };
     }
     let cause = if history.occasion == Occasion::Reload { Cause::Reload } else { Cause::Relist };
     From::Compare { with: with.iter().map(|unit| unit.id).collect(), cause }
+}
+
+/// Returns the units of another entry that a type has left to come to the one of `spec`, if it is one entry. Readers that
+/// took both are told what differs. Those that did not are introduced to the new unit, which has to have bodies to show.
+fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
+    let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
+    let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);
+    let moves = history.occasion == Occasion::Reload && spec.options.cache == Cache::Full;
+    if is_one_entry && moves { others } else { Vec::new() }
+}
+
+impl RunningSpec {
+    fn is_initial(&self) -> bool {
+        matches!(self.first, First::Initial { .. })
+    }
 }
 
 impl History {
@@ -202,18 +218,21 @@ pub fn distribute<T>(cached: Cached<T>, starts: &[Start], namespace: impl Fn(&T)
     let mut seeds: Vec<Vec<T>> = starts.iter().map(|_| Vec::new()).collect();
     let mut retired = Vec::new();
     for (unit, objects) in cached {
-        let heirs: Vec<usize> = (0..starts.len()).filter(|start| starts[*start].from.takes(unit)).collect();
         let mut left = Vec::new();
         for object in objects {
-            let heir = heirs.iter().find(|start| starts[**start].spec.covers(namespace(&object)));
-            match heir {
-                Some(start) => seeds[*start].push(object),
+            match heir(starts, unit, namespace(&object)) {
+                Some(start) => seeds[start].push(object),
                 None => left.push(object),
             }
         }
         retired.push((unit, left));
     }
     (seeds, retired)
+}
+
+/// Returns which of `starts` takes the objects that a unit has cached in a namespace.
+pub fn heir(starts: &[Start], unit: UnitId, namespace: &str) -> Option<usize> {
+    starts.iter().position(|start| start.from.takes(unit) && start.spec.covers(namespace))
 }
 
 impl From {

@@ -6,12 +6,13 @@ use tracing::{error, info, warn};
 
 use super::{
     conductor::Conductor,
-    plan::{Plan, Planned, Waiting},
+    facts::Outlook,
+    plan::{Planned, Waiting},
     state::{Row, State},
 };
 use crate::{
     config::OnMissing,
-    discovery::{Resolution, Selection, Unmatched},
+    discovery::{Resolution, Unmatched},
     status::{UnitState, UnitStatus},
 };
 
@@ -22,7 +23,7 @@ impl Conductor {
     /// Shows every pattern as waiting, before the server has said what it serves.
     pub(super) fn show_all_waiting(&self) {
         let mut state = self.lock();
-        let config = Arc::clone(&state.config);
+        let config = Arc::clone(&state.known.config);
         let patterns = config.resources.iter().flat_map(|(entry, resource)| {
             resource.patterns.iter().map(move |pattern| (entry.clone(), pattern.as_str().to_owned()))
         });
@@ -35,7 +36,7 @@ impl Conductor {
     }
 
     /// Shows what has no unit and why, and says so once in the log.
-    pub(super) fn show_waiting(&self, plan: &Plan, selection: &Selection) {
+    pub(super) fn show_waiting(&self, Outlook { plan, selection, .. }: &Outlook) {
         let mut state = self.lock();
         let mut rows = Rows::new();
         for unmatched in &selection.unmatched {
@@ -61,7 +62,7 @@ impl Conductor {
 
     fn row_of_pattern(&self, state: &mut State, unmatched: &Unmatched, rows: &mut Rows) {
         let Unmatched { entry, pattern, resolution } = unmatched;
-        let config = Arc::clone(&state.config);
+        let config = Arc::clone(&state.known.config);
         let Some(resource) = config.resources.get(entry) else { return };
         let Some(pattern) = resource.patterns.get(*pattern) else { return };
         let why = resolution.why_not();

@@ -10,15 +10,17 @@ use actix::Addr;
 use tokio::time::Instant;
 
 use super::{
-    plan::{Allowed, Difference, KnownNamespaces, Plan, TypeName, UnitSpec},
-    presence::{Looked, Presence, Served},
+    facts::Known,
+    plan::{Difference, KnownNamespaces, NamespaceLabels, Plan, TypeName, UnitSpec},
+    presence::{Looked, Served},
     reconcile::{First, History, Occasion, RunningSpec},
     rediscovery::Rediscovery,
+    rights::Inquiry,
 };
 use crate::{
     backoff::Backoff,
     config::{Config, OnRemoved},
-    discovery::{Catalog, Owned},
+    discovery::Catalog,
     indexer::index_func::IndexFunc,
     informer::Informer,
     journal::{Move, UnitId},
@@ -55,29 +57,22 @@ pub(super) struct TypeState {
     pub(super) settled: bool,
     /// What readers are still to be told by units, in order.
     pub(super) moves: Vec<(UnitId, Move)>,
+    /// What readers are to be told by units once their first list is there, or before they stop.
+    pub(super) arrivals: Vec<(UnitId, Move)>,
     /// Shared by its units: when the type is synced.
     pub(super) siblings: Arc<Siblings>,
-}
-
-/// A namespace, and since when it is gone: what was deleted in it may still be on its way.
-#[derive(Clone, Debug)]
-pub(super) struct Namespace {
-    pub(super) labels: BTreeMap<String, String>,
-    pub(super) gone_since: Option<Instant>,
 }
 
 /// Everything the conductor knows.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct State {
-    pub(super) config: Arc<Config>,
-    /// What the server serves; `None` before its first answer.
-    pub(super) catalog: Option<Arc<Catalog>>,
+    /// What plans are made of.
+    pub(super) known: Known,
     /// Groups that could not be asked at the first discovery: what they bring is not new.
     pub(super) unasked_at_start: BTreeSet<String>,
     pub(super) rediscovery: Rediscovery,
     /// A discovery is under way.
     pub(super) discovering: bool,
-    pub(super) presence: Presence,
     pub(super) looked: Looked,
     pub(super) types: BTreeMap<TypeName, TypeState>,
     /// What types that appear are told to be: the weightiest occasion since some were taken in.
@@ -92,9 +87,10 @@ pub(super) struct State {
     pub(super) patterns_wait: bool,
     /// The CRDs are watched, and listed.
     pub(super) definitions_seen: bool,
-    pub(super) namespaces: Option<BTreeMap<String, Namespace>>,
-    pub(super) namespaces_forbidden: bool,
-    pub(super) refused: BTreeMap<TypeName, Refusal>,
+    /// Namespaces that are gone, and since when: what was deleted in them may still be on its way.
+    pub(super) lingering: BTreeMap<String, Instant>,
+    /// What is asked about types that are refused in the whole cluster.
+    pub(super) inquiries: BTreeMap<TypeName, Inquiry>,
     pub(super) next_unit: u32,
     /// Indexes added at run time, by entry.
     pub(super) indexes: BTreeMap<String, Vec<IndexFunc>>,
@@ -103,17 +99,6 @@ pub(super) struct State {
 /// A row of `/v1/resources` for what has no unit.
 pub(super) type Row = Arc<UnitStatus>;
 
-/// A type that may not be listed and watched in the whole cluster.
-pub(super) struct Refusal {
-    pub(super) allowed: Allowed,
-    /// The server is being asked.
-    pub(super) asking: bool,
-    /// When all is asked again.
-    pub(super) again_at: Instant,
-    /// Nothing is asked before: the last question failed.
-    pub(super) not_before: Option<Instant>,
-}
-
 /// How long a deleted namespace is kept.
 const LINGER: Duration = Duration::from_secs(3);
 
@@ -121,12 +106,10 @@ impl State {
     /// Begins with a configuration; nothing is known of the server.
     pub(super) fn new(config: Arc<Config>, rediscovery: Rediscovery) -> Self {
         Self {
-            config,
+            known: Known::new(config),
             rediscovery,
-            catalog: None,
             unasked_at_start: BTreeSet::new(),
             discovering: false,
-            presence: Presence::default(),
             looked: Looked::default(),
             types: BTreeMap::new(),
             pending: None,
@@ -135,9 +118,8 @@ impl State {
             told: BTreeSet::new(),
             patterns_wait: false,
             definitions_seen: false,
-            namespaces: None,
-            namespaces_forbidden: false,
-            refused: BTreeMap::new(),
+            lingering: BTreeMap::new(),
+            inquiries: BTreeMap::new(),
             next_unit: 0,
             indexes: BTreeMap::new(),
         }
@@ -156,71 +138,73 @@ impl State {
         }
     }
 
-    /// Says that all types are to be looked at.
+    /// Says that all types are to be looked at. A reload may change the version in which they are watched.
     pub(super) fn all_due(&mut self, occasion: Occasion) {
+        if occasion == Occasion::Reload {
+            self.known.forget_versions();
+        }
         self.pending = self.pending.max(Some(occasion));
         for kept in self.types.values_mut() {
             kept.due = kept.due.max(Some(occasion));
         }
     }
 
-    /// Returns the namespaces for a plan; those that have just gone are among them.
-    pub(super) fn known_namespaces(&self) -> KnownNamespaces {
-        match &self.namespaces {
-            Some(known) => {
-                KnownNamespaces::Known(known.iter().map(|(name, kept)| (name.clone(), kept.labels.clone())).collect())
-            }
-            None if self.namespaces_forbidden => KnownNamespaces::Forbidden,
-            None => KnownNamespaces::Unknown,
-        }
-    }
-
     /// Takes in what the namespaces' informer knows. Returns whether that changes anything.
     pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces, now: Instant) -> bool {
         let seen = match seen {
-            KnownNamespaces::Unknown => return false,
-            KnownNamespaces::Forbidden => {
-                return self.namespaces.is_none() && !std::mem::replace(&mut self.namespaces_forbidden, true);
-            }
-            KnownNamespaces::Known(seen) => seen,
+            KnownNamespaces::Known(seen) => KnownNamespaces::Known(self.with_lingering(seen, now)),
+            // Those that were listed once are better than none.
+            _ if self.known.namespaces != KnownNamespaces::Unknown => return false,
+            seen => seen,
         };
-        self.namespaces_forbidden = false;
-        let mut changed = self.namespaces.is_none();
-        let known = self.namespaces.get_or_insert_default();
-        for (name, kept) in known.iter_mut().filter(|(name, _)| !seen.contains_key(*name)) {
-            tracing::debug!(namespace = name, "the namespace is gone");
-            kept.gone_since.get_or_insert(now);
-        }
-        known.retain(|_, kept| {
-            let stays = kept.gone_since.is_none_or(|since| now < since + LINGER);
-            changed |= !stays;
-            stays
-        });
-        for (name, labels) in seen {
-            changed |= known.get(&name).is_none_or(|kept| kept.labels != labels);
-            known.insert(name, Namespace { labels, gone_since: None });
+        let changed = self.known.namespaces != seen;
+        if changed {
+            self.known.namespaces = seen;
         }
         changed
     }
 
-    /// Returns when the next namespace that is gone is forgotten.
-    pub(super) fn next_to_forget(&self) -> Option<Instant> {
-        let gone = self.namespaces.iter().flat_map(BTreeMap::values).filter_map(|kept| kept.gone_since);
-        gone.min().map(|since| since + LINGER)
+    /// Adds the namespaces that have just gone.
+    fn with_lingering(&mut self, mut seen: NamespaceLabels, now: Instant) -> NamespaceLabels {
+        self.lingering.retain(|name, _| !seen.contains_key(name));
+        let KnownNamespaces::Known(known) = &self.known.namespaces else { return seen };
+        let gone: Vec<_> = known.iter().filter(|(name, _)| !seen.contains_key(*name)).collect();
+        for (name, labels) in gone {
+            let since = *self.lingering.entry(name.clone()).or_insert_with(|| {
+                tracing::debug!(namespace = name, "the namespace is gone");
+                now
+            });
+            if now < since + LINGER {
+                seen.insert(name.clone(), labels.clone());
+            } else {
+                self.lingering.remove(name);
+            }
+        }
+        seen
     }
 
-    /// Returns the refusals as a plan takes them.
-    pub(super) fn refused(&self) -> BTreeMap<TypeName, Allowed> {
-        self.refused.iter().map(|(name, refusal)| (name.clone(), refusal.allowed.clone())).collect()
+    /// Forgets the namespaces: nobody watches them any more.
+    pub(super) fn forget_namespaces(&mut self) {
+        self.lingering.clear();
+        if self.known.namespaces != KnownNamespaces::Unknown {
+            self.known.namespaces = KnownNamespaces::Unknown;
+        }
+    }
+
+    /// Returns when the next namespace that is gone is forgotten.
+    pub(super) fn next_to_forget(&self) -> Option<Instant> {
+        self.lingering.values().min().map(|since| *since + LINGER)
     }
 
     /// Returns the units of a type as they are reconciled with `desired`.
     pub(super) fn running(&self, name: &TypeName, desired: &[UnitSpec]) -> Vec<RunningSpec> {
         let Some(kept) = self.types.get(name) else { return Vec::new() };
         let is_wanted = |namespace: &str| desired.iter().any(|spec| spec.namespace.as_deref() == Some(namespace));
-        let is_gone = |namespace: &str| {
-            self.namespaces.as_ref().is_some_and(|known| !known.contains_key(namespace)) && !is_wanted(namespace)
+        let is_missing = |namespace: &str| match &self.known.namespaces {
+            KnownNamespaces::Known(known) => !known.contains_key(namespace),
+            KnownNamespaces::Unknown | KnownNamespaces::Forbidden => false,
         };
+        let is_gone = |namespace: &str| is_missing(namespace) && !is_wanted(namespace);
         let running = kept.units.iter().map(|unit| RunningSpec {
             id: unit.informer.id,
             spec: unit.spec.clone(),
@@ -254,11 +238,21 @@ impl State {
     pub(super) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
         let kept = self.types.get(name).map_or(&[][..], |kept| &kept.units);
         let keeps = |unit: &Unit| {
-            let entry = self.config.resources.get(&unit.spec.entry);
+            let entry = self.known.config.resources.get(&unit.spec.entry);
             entry.is_some_and(|entry| entry.options.on_removed == OnRemoved::Keep)
         };
         let stays = self.looked.gone.contains(name) && kept.iter().any(keeps);
         if stays || self.looked.doubtful.contains(name) { None } else { plan.desired(name) }
+    }
+
+    /// Notes in which versions a type is watched: as `desired`, or as what runs where that goes on.
+    pub(super) fn note_versions(&mut self, name: &TypeName, desired: Option<&[UnitSpec]>) {
+        let running = self.types.get(name).map_or(&[][..], |kept| &kept.units).iter().map(|unit| &unit.spec);
+        if let Some(desired) = desired {
+            self.known.watched(name, desired.iter());
+        } else {
+            self.known.watched(name, running);
+        }
     }
 
     /// Lets units that go on have the entry as it is written now.
@@ -275,22 +269,11 @@ impl State {
         let running = self.types.iter().filter(|(_, kept)| !kept.units.is_empty());
         let running: Vec<TypeName> = running.map(|(name, _)| name.clone()).collect();
         let served = |name: &TypeName| served(catalog, name);
-        self.looked = if is_new { self.presence.look(&running, served) } else { self.presence.judge(&running, served) };
-    }
-
-    /// Keeps the version in which a type is watched as long as it is served: another preferred one is no reason to list
-    /// everything again. A reload may change it.
-    pub(super) fn stick_to_versions(&self, owned: &mut [Owned], catalog: &Catalog) {
-        for owned in owned {
-            let Some(kept) = self.types.get(&TypeName::of(&owned.resource)) else { continue };
-            let reload = self.pending.max(kept.due) == Some(Occasion::Reload);
-            let running = kept.units.iter().find(|unit| unit.spec.entry == owned.entry).map(|unit| &unit.spec.resource);
-            if let Some(running) = running.filter(|_| !reload)
-                && catalog.types().iter().any(|served| served.resource == *running && served.is_watchable())
-            {
-                owned.resource.clone_from(running);
-            }
-        }
+        self.looked = if is_new {
+            self.known.presence.look(&running, served)
+        } else {
+            self.known.presence.judge(&running, served)
+        };
     }
 
     /// Returns whether a unit over the whole cluster gets answers.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     cluster::{Cluster, Unavailable, build, end_of, first_line, note, or_skip},
-    proxy::Proxy,
+    forger::Forger,
     stream::State,
 };
 
@@ -68,9 +68,9 @@ impl LivingCluster {
     }
 
     fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
-        let mut command = Command::new(&self.binary);
-        command.arg("kubectl").args(args).env("KUBECONFIG", self.server.kubeconfig()).stdin(Stdio::null());
-        let output = command.output().expect("the living binary runs");
+        let mut command = Kubectl(self.binary.clone()).command();
+        let output = command.args(args).env("KUBECONFIG", self.server.kubeconfig()).output();
+        let output = output.expect("the living binary runs");
         let text = |bytes| String::from_utf8(bytes).expect("kubectl prints UTF-8");
         if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
     }
@@ -155,15 +155,18 @@ impl LivingCluster {
         self.server.restart();
     }
 
-    /// Starts a proxy in front of the API server, and writes a kubeconfig that leads through it to a file.
-    pub(crate) fn proxy(&self, seed: u64, kubeconfig: &Path) -> Proxy {
-        let url = self.server.url();
-        let upstream: SocketAddr = url.trim_start_matches("https://").parse().expect("a loopback address");
-        let proxy = Proxy::start(upstream, seed);
+    /// Starts a proxy in front of the API server that can forge what it says.
+    pub(crate) fn forger(&self) -> Forger {
+        let upstream: SocketAddr =
+            self.server.url().trim_start_matches("https://").parse().expect("a loopback address");
+        Forger::start(upstream, &self.server.data_dir())
+    }
+
+    /// Writes a kubeconfig that leads to a proxy in front of the API server.
+    pub(crate) fn write_kubeconfig(&self, through: SocketAddr, path: &Path) {
         let direct = std::fs::read_to_string(self.server.kubeconfig()).expect("the fixture wrote it");
-        let through = direct.replace(url, &format!("https://{}", proxy.address));
-        std::fs::write(kubeconfig, through).expect("the directory is writable");
-        proxy
+        let through = direct.replace(self.server.url(), &format!("https://{through}"));
+        std::fs::write(path, through).expect("the directory is writable");
     }
 
     /// Ends controller-manager, scheduler and kwok: the cluster comes to rest. Nodes and pods stay as they are.
@@ -191,6 +194,28 @@ impl LivingCluster {
             }
         }
         (types, objects)
+    }
+}
+
+/// The kubectl that the living binary has inside: no test needs one on the machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Kubectl(PathBuf);
+
+impl Kubectl {
+    /// Builds the living binary, minutes the first time in a checkout, or says on stderr why the test is skipped and
+    /// returns `None`.
+    ///
+    /// # Panics
+    /// As [`Cluster::start_or_skip`].
+    pub(crate) fn build_or_skip(test_name: &str) -> Option<Self> {
+        or_skip(test_name, build("living")).map(Self)
+    }
+
+    /// Makes a command whose arguments are kubectl's.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.0);
+        command.arg("kubectl").stdin(Stdio::null());
+        command
     }
 }
 

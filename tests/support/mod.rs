@@ -3,9 +3,11 @@
 
 pub(crate) mod cluster;
 pub(crate) mod engine;
+pub(crate) mod forger;
 pub(crate) mod live;
 pub(crate) mod living;
 pub(crate) mod proxy;
 pub(crate) mod scripted;
 pub(crate) mod sabotaged;
 pub(crate) mod stream;
+pub(crate) mod verify;

@@ -1,0 +1,228 @@
+//! What a plan is made of, and the plan, which is made again only when something of that has changed.
+//!
+//! **Invariant:** a plan is made of [`Facts`] alone, and nobody changes them but through [`Known`], which forgets its
+//! plan then.
+
+use std::{
+    collections::BTreeMap,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
+
+use super::{
+    options,
+    plan::{Allowed, KnownNamespaces, Plan, TypeName, UnitSpec, World, plan},
+    presence::Presence,
+};
+use crate::{
+    config::Config,
+    discovery::{self, Catalog, Owned, Selection, select},
+    object::ResourceType,
+};
+
+/// All that says which units shall run.
+pub(super) struct Facts {
+    pub(super) config: Arc<Config>,
+    /// What the server serves; `None` before its first answer.
+    pub(super) catalog: Option<Arc<Catalog>>,
+    pub(super) presence: Presence,
+    /// The namespaces; those that have just gone are among them.
+    pub(super) namespaces: KnownNamespaces,
+    /// Types that are refused in the whole cluster.
+    pub(super) refused: BTreeMap<TypeName, Allowed>,
+    /// The versions in which types are watched, by entry; a reload takes them back.
+    versions: BTreeMap<TypeName, Versions>,
+}
+
+/// The version in which an entry watches a type.
+type Versions = BTreeMap<String, ResourceType>;
+
+/// What the facts come to.
+pub(super) struct Outlook {
+    pub(super) plan: Plan,
+    pub(super) selection: Selection,
+    /// CRDs that come or go can change the selection.
+    pub(super) depends_on_crds: bool,
+}
+
+impl Facts {
+    /// Holds the configuration against what the server serves; `None` before it has answered.
+    fn outlook(&self) -> Option<Outlook> {
+        let (config, catalog) = (&*self.config, self.catalog.as_deref()?);
+        let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+        let mut selection = select(catalog, &wanted);
+        // Before what was deleted is taken out: it may come back.
+        let depends_on_crds = discovery::depends_on_crds(&wanted, &selection);
+        selection.owned.retain(|owned| !self.presence.is_deleted(&TypeName::of(&owned.resource)));
+        self.stick_to_versions(&mut selection.owned, catalog);
+        let world = World { types: &selection.owned, namespaces: &self.namespaces, refused: &self.refused };
+        let plan = plan(config, world, |entry| options::reflector(config, entry));
+        Some(Outlook { plan, selection, depends_on_crds })
+    }
+
+    /// Keeps the version in which a type is watched as long as it is served: another preferred one is no reason to list
+    /// everything again.
+    fn stick_to_versions(&self, owned: &mut [Owned], catalog: &Catalog) {
+        for owned in owned {
+            let versions = self.versions.get(&TypeName::of(&owned.resource));
+            if let Some(watched) = versions.and_then(|versions| versions.get(&owned.entry))
+                && catalog.types().iter().any(|served| served.resource == *watched && served.is_watchable())
+            {
+                owned.resource.clone_from(watched);
+            }
+        }
+    }
+}
+
+/// The facts as they are known now.
+pub(super) struct Known {
+    facts: Facts,
+    /// What they come to; `None` until somebody asks.
+    outlook: Option<Arc<Outlook>>,
+    /// How many plans were made.
+    plans: u64,
+}
+
+impl Known {
+    /// Begins with a configuration; nothing is known of the server.
+    pub(super) fn new(config: Arc<Config>) -> Self {
+        let facts = Facts {
+            config,
+            catalog: None,
+            presence: Presence::default(),
+            namespaces: KnownNamespaces::Unknown,
+            refused: BTreeMap::new(),
+            versions: BTreeMap::new(),
+        };
+        Self { facts, outlook: None, plans: 0 }
+    }
+
+    /// Returns what the facts come to; `None` before the server has answered.
+    pub(super) fn outlook(&mut self) -> Option<Arc<Outlook>> {
+        if self.outlook.is_none() {
+            self.outlook = Some(Arc::new(self.facts.outlook()?));
+            self.plans += 1;
+        }
+        self.outlook.clone()
+    }
+
+    /// Returns how many plans were made.
+    pub(super) fn plans(&self) -> u64 {
+        self.plans
+    }
+
+    /// Notes in which versions a type is watched, by these units alone.
+    pub(super) fn watched<'a>(&mut self, name: &TypeName, units: impl Iterator<Item = &'a UnitSpec>) {
+        let versions: Versions = units.map(|unit| (unit.entry.clone(), unit.resource.clone())).collect();
+        if self.versions.get(name).map_or(versions.is_empty(), |known| *known == versions) {
+            return;
+        }
+        if versions.is_empty() {
+            self.versions.remove(name);
+        } else {
+            self.versions.insert(name.clone(), versions);
+        }
+    }
+
+    /// Lets every type be watched in another version, if the server prefers that.
+    pub(super) fn forget_versions(&mut self) {
+        self.versions.clear();
+    }
+}
+
+impl Deref for Known {
+    type Target = Facts;
+
+    fn deref(&self) -> &Facts {
+        &self.facts
+    }
+}
+
+/// Whoever reaches for a fact to change it has changed it.
+impl DerefMut for Known {
+    fn deref_mut(&mut self) -> &mut Facts {
+        self.outlook = None;
+        &mut self.facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discovery::ServedType;
+
+    fn apples(version: &str) -> ResourceType {
+        let [group, version, kind, plural] = ["acme.io", version, "Apple", "apples"].map(str::to_owned);
+        ResourceType { group, version, kind, plural, namespaced: true }
+    }
+
+    /// What a server serves that has apples in these versions, the preferred one first.
+    fn catalog(versions: &[&str]) -> Arc<Catalog> {
+        let served = versions.iter().map(|version| ServedType {
+            verbs: vec!["list".to_owned(), "watch".to_owned()],
+            preferred: versions[0] == *version,
+            ..ServedType::unnamed(apples(version))
+        });
+        Arc::new(Catalog::of(served.collect()))
+    }
+
+    fn known() -> Known {
+        let config = Config::from_toml_str("[resources.a]\nmatch = [\"apples.acme.io\"]\n").unwrap();
+        let mut known = Known::new(Arc::new(config));
+        assert!(known.outlook().is_none(), "the server has not answered");
+        known.catalog = Some(catalog(&["v1"]));
+        known
+    }
+
+    fn units(known: &mut Known) -> Vec<UnitSpec> {
+        known.outlook().unwrap().plan.desired(&TypeName::of(&apples("v1"))).unwrap()
+    }
+
+    #[test]
+    fn a_plan_is_kept_until_a_fact_changes() {
+        let changes: [fn(&mut Known); 6] = [
+            |known| known.config = Arc::new(Config::clone(&known.config)),
+            |known| known.catalog = Some(catalog(&["v2"])),
+            |known| known.presence.definition_deleted(TypeName::of(&apples("v1"))),
+            |known| known.namespaces = KnownNamespaces::Forbidden,
+            |known| drop(known.refused.insert(TypeName::of(&apples("v1")), Allowed::new())),
+            |known| known.forget_versions(),
+        ];
+        let mut known = known();
+        for (count, change) in (1..).zip(changes) {
+            let first = known.outlook().unwrap();
+            assert!(Arc::ptr_eq(&first, &known.outlook().unwrap()), "before change {count}");
+            assert_eq!(known.plans(), count);
+            change(&mut known);
+            assert!(!Arc::ptr_eq(&first, &known.outlook().unwrap()), "change {count}");
+        }
+    }
+
+    #[test]
+    fn a_type_stays_in_its_version_while_that_is_served_and_until_a_reload() {
+        let mut known = known();
+        let units_in_v1 = units(&mut known);
+        assert_eq!(units_in_v1[0].resource.version, "v1");
+        known.watched(&TypeName::of(&apples("v1")), units_in_v1.iter());
+        known.catalog = Some(catalog(&["v2", "v1"]));
+        assert_eq!(units(&mut known), units_in_v1);
+        known.forget_versions();
+        assert_eq!(units(&mut known)[0].resource.version, "v2");
+        known.watched(&TypeName::of(&apples("v1")), units_in_v1.iter());
+        known.catalog = Some(catalog(&["v2"]));
+        assert_eq!(units(&mut known)[0].resource.version, "v2");
+    }
+
+    #[test]
+    fn to_note_the_versions_that_are_known_changes_nothing() {
+        let mut known = known();
+        let (name, units) = (TypeName::of(&apples("v1")), units(&mut known));
+        known.watched(&name, units.iter());
+        let outlook = known.outlook().unwrap();
+        known.watched(&name, units.iter());
+        known.watched(&TypeName { plural: "pears".to_owned(), ..name.clone() }, [].into_iter());
+        assert!(Arc::ptr_eq(&outlook, &known.outlook().unwrap()));
+        known.watched(&name, [].into_iter());
+        assert!(!Arc::ptr_eq(&outlook, &known.outlook().unwrap()), "it is watched no more");
+    }
+}

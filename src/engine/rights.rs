@@ -1,0 +1,176 @@
+//! Where a type may be watched that is refused in the whole cluster: the server is asked, and asked again.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use futures_util::{StreamExt as _, stream};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::{
+    conductor::Conductor,
+    plan::{Allowed, Plan, TypeName},
+    reconcile::Occasion,
+    state::State,
+};
+use crate::{config::Config, discovery, object::ResourceType};
+
+/// How many questions about rights are under way at a time.
+const QUESTIONS: usize = 8;
+
+/// When the server is asked where a type may be listed and watched.
+pub(super) struct Inquiry {
+    /// The server is being asked.
+    pub(super) asking: bool,
+    /// When all is asked again.
+    pub(super) again_at: Instant,
+    /// Nothing is asked before: the last question failed.
+    pub(super) not_before: Option<Instant>,
+}
+
+impl Conductor {
+    /// Asks about rights that are not known, and again about all that were refused some time ago.
+    pub(super) fn ask_for_rights(self: &Arc<Self>, plan: &Plan) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let mut questions = Vec::new();
+        let of_type = |name: &TypeName| plan.types.get(name).map_or(&[][..], Vec::as_slice);
+        let askable = |inquiry: &Inquiry| !inquiry.asking && inquiry.not_before.is_none_or(|at| at <= now);
+        let State { inquiries, known, .. } = &mut *state;
+        for (name, inquiry) in inquiries.iter_mut().filter(|(_, inquiry)| askable(inquiry)) {
+            let Some(resource) = of_type(name).first().map(|planned| planned.resource.clone()) else { continue };
+            let again = inquiry.again_at <= now;
+            let mut namespaces: BTreeSet<String> =
+                of_type(name).iter().flat_map(|planned| planned.unasked.iter().cloned()).collect();
+            if again {
+                namespaces.extend(known.refused.get(name).into_iter().flat_map(Allowed::keys).cloned());
+            }
+            if again || !namespaces.is_empty() {
+                inquiry.asking = true;
+                questions.push((name.clone(), resource, namespaces, again));
+            }
+        }
+        drop(state);
+        for (name, resource, namespaces, again) in questions {
+            let conductor = Arc::clone(self);
+            actix_rt::spawn(async move {
+                let mut asking = AskingRights { conductor, name, failed: true, again };
+                match asking.conductor.rights(&resource, namespaces, again).await {
+                    Ok(answer) => {
+                        asking.conductor.take_rights(&asking.name, answer);
+                        asking.failed = false;
+                    }
+                    Err(error) => warn!(%resource, %error, "failed to ask what may be watched"),
+                }
+            });
+        }
+    }
+
+    /// Asks about the whole cluster, if `again`, and if that is refused about namespaces. `None`: the cluster is allowed.
+    async fn rights(
+        &self,
+        resource: &ResourceType,
+        namespaces: BTreeSet<String>,
+        again: bool,
+    ) -> Result<Option<Allowed>, String> {
+        let client = self.access.client().map_err(|error| error.to_string())?;
+        let ask = async |namespace: Option<&str>| {
+            let access = discovery::allowed(&client, resource, namespace).await;
+            access.map(|access| access.list && access.watch).map_err(|error| error.to_string())
+        };
+        if again && ask(None).await? {
+            return Ok(None);
+        }
+        let answers = stream::iter(namespaces).map(|namespace| async {
+            let allowed = ask(Some(&namespace)).await?;
+            Ok::<_, String>((namespace, allowed))
+        });
+        let answers: Vec<_> = answers.buffer_unordered(QUESTIONS).collect().await;
+        answers.into_iter().collect::<Result<Allowed, String>>().map(Some)
+    }
+
+    fn take_rights(&self, name: &TypeName, answer: Option<Allowed>) {
+        let mut state = self.lock();
+        match answer {
+            None => {
+                info!(resource = %name, "allowed in the whole cluster now");
+                state.allow(name);
+            }
+            Some(allowed) => state.allow_in(name, allowed),
+        }
+        state.due(name, Occasion::Scope);
+    }
+}
+
+impl State {
+    /// Notes that a type is refused in the whole cluster; all is asked again at `again_at`.
+    pub(super) fn refuse(&mut self, name: &TypeName, again_at: Instant) {
+        self.known.refused.insert(name.clone(), Allowed::new());
+        self.inquiries.insert(name.clone(), Inquiry { asking: false, again_at, not_before: None });
+    }
+
+    /// Notes in which namespaces a type that is refused in the whole cluster is allowed.
+    pub(super) fn allow_in(&mut self, name: &TypeName, answer: Allowed) {
+        let Some(known) = self.known.refused.get(name) else { return };
+        if answer.iter().any(|(namespace, allowed)| known.get(namespace) != Some(allowed))
+            && let Some(known) = self.known.refused.get_mut(name)
+        {
+            known.extend(answer);
+        }
+    }
+
+    /// Notes that a type is allowed in the whole cluster.
+    pub(super) fn allow(&mut self, name: &TypeName) {
+        self.known.refused.remove(name);
+        self.inquiries.remove(name);
+    }
+}
+
+/// Notes whether a type is refused in the whole cluster.
+pub(super) fn note_refusal(state: &mut State, name: &TypeName, refused: bool) {
+    match (state.inquiries.get(name), refused) {
+        (None, true) => {
+            info!(resource = %name, "not allowed in the whole cluster, looking for namespaces in which it is");
+            let again_at = ask_again_at(&state.known.config);
+            state.refuse(name, again_at);
+            state.due(name, Occasion::Scope);
+        }
+        (Some(inquiry), false) if !inquiry.asking && state.is_watched_as_a_whole(name) => {
+            state.allow(name);
+            state.due(name, Occasion::Scope);
+        }
+        _ => {}
+    }
+}
+
+/// Whoever asks for rights, however that ends.
+struct AskingRights {
+    conductor: Arc<Conductor>,
+    name: TypeName,
+    failed: bool,
+    again: bool,
+}
+
+impl Drop for AskingRights {
+    fn drop(&mut self) {
+        let mut state = self.conductor.lock();
+        let (again_at, pause) = (ask_again_at(&state.known.config), state.known.config.kube.backoff.max);
+        if let Some(inquiry) = state.inquiries.get_mut(&self.name) {
+            inquiry.asking = false;
+            if self.again {
+                inquiry.again_at = again_at;
+            }
+            if self.failed {
+                inquiry.not_before = Some(Instant::now() + pause);
+            }
+        }
+        drop(state);
+        self.conductor.poke();
+    }
+}
+
+/// Refused rights are asked for again after four times the longest backoff, by default two minutes, and a part more by
+/// chance.
+fn ask_again_at(config: &Config) -> Instant {
+    let period = config.kube.backoff.max * 4;
+    Instant::now() + period.mul_f64(1.0 + rand::random::<f64>() / 4.0).max(Duration::from_millis(100))
+}

@@ -1,0 +1,161 @@
+//! Which types the server serves: it is asked, and asked again when CRDs come and go, which informers of the engine's own
+//! see.
+
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use super::{
+    auxiliary::{self, Auxiliary, Sighting},
+    conductor::Conductor,
+    facts::Outlook,
+    plan::TypeName,
+    presence::Served,
+    reconcile::Occasion,
+    rediscovery::Need,
+    state::served,
+};
+use crate::{
+    config::Rediscover,
+    discovery::{self, Catalog},
+    mutex::lock,
+    object::ResourceType,
+};
+
+impl Conductor {
+    /// Asks which types are served, if it is time; the answer comes by itself.
+    pub(super) fn ask_for_types(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let due = state.rediscovery.next().is_some_and(|at| at <= self.clock.elapsed());
+        if !due || state.discovering {
+            return;
+        }
+        state.discovering = true;
+        let conductor = Arc::clone(self);
+        actix_rt::spawn(async move {
+            let asking = AskingTypes(Arc::clone(&conductor));
+            let answer = match conductor.access.client() {
+                Ok(client) => discovery::discover(&client).await.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            match answer {
+                Ok(catalog) => conductor.take_catalog(catalog),
+                Err(error) => conductor.complain_of_server(&error),
+            }
+            drop(asking);
+        });
+    }
+
+    fn complain_of_server(&self, error: &str) {
+        let mut state = self.lock();
+        let delay = state.rediscovery.failed(self.clock.elapsed(), rand::random());
+        let again_in = format!("{:.1}s", delay.as_secs_f64());
+        let server = self.access.server_url();
+        warn!(server, %error, again_in, "failed to ask the API server for its types");
+        if state.known.catalog.is_none() {
+            for row in state.waiting.values() {
+                row.lock().last_error = Some(error.to_owned());
+            }
+        }
+    }
+
+    fn take_catalog(&self, catalog: Catalog) {
+        let mut state = self.lock();
+        let catalog = Arc::new(catalog);
+        self.registry.set_catalog(Arc::clone(&catalog));
+        let first = state.known.catalog.is_none();
+        if first {
+            let groups = catalog.unavailable().iter().map(|unavailable| unavailable.group.clone());
+            state.unasked_at_start = groups.collect();
+        }
+        state.known.catalog = Some(Arc::clone(&catalog));
+        state.look_for_running(&catalog, true);
+        state.all_due(if first { Occasion::Start } else { Occasion::Discovery });
+        let need = Need {
+            doubtful: !state.looked.doubtful.is_empty(),
+            waiting_blindly: state.patterns_wait && !state.definitions_seen,
+            never_again: state.known.config.kube.rediscover == Rediscover::Never,
+        };
+        let now = self.clock.elapsed();
+        state.rediscovery.answered(|name| served(&catalog, name) == Served::Yes, need, now, rand::random());
+    }
+
+    /// Takes in what was seen of CRDs.
+    fn see_definitions(&self, seen: &[Sighting]) {
+        let mut state = self.lock();
+        let Some(catalog) = state.known.catalog.clone() else { return };
+        let now = self.clock.elapsed();
+        for Sighting { name, gone, .. } in seen {
+            let Some((plural, group)) = name.split_once('.') else { continue };
+            let name = TypeName { group: group.to_owned(), plural: plural.to_owned() };
+            if *gone {
+                info!(definition = %name, "the CRD was deleted");
+                state.known.presence.definition_deleted(name.clone());
+            } else {
+                state.known.presence.definition_seen(&name);
+            }
+            if (served(&catalog, &name) == Served::Yes) == *gone {
+                state.rediscovery.saw_definition(name.clone(), !gone, now);
+            }
+            state.look_for_running(&catalog, false);
+            state.due_if_known(&name, Occasion::Discovery);
+        }
+        drop(state);
+        self.poke();
+    }
+
+    /// Starts the informers that the plan needs, and stops the others.
+    pub(super) fn keep_auxiliaries(self: &Arc<Self>, outlook: &Outlook) {
+        let (config, catalog) = {
+            let state = self.lock();
+            (Arc::clone(&state.known.config), state.known.catalog.clone().unwrap_or_default())
+        };
+        let offers = |resource: &ResourceType| {
+            catalog.types().iter().any(|served| served.resource == *resource && served.is_watchable())
+        };
+        let definitions = outlook.depends_on_crds
+            && config.kube.rediscover == Rediscover::CrdWatch
+            && offers(&auxiliary::definitions());
+        let namespaces = outlook.plan.needs_namespaces;
+        let mut running = lock(&self.auxiliaries);
+        if namespaces && running.namespaces.is_none() {
+            let conductor = Arc::downgrade(self);
+            let tell = move |_: Vec<Sighting>| conductor.upgrade().iter().for_each(|conductor| conductor.poke());
+            running.namespaces = Some(Auxiliary::start(auxiliary::namespaces(), self.parts(&config), tell));
+        }
+        if definitions && running.definitions.is_none() {
+            let conductor = Arc::downgrade(self);
+            let tell = move |seen: Vec<Sighting>| {
+                conductor.upgrade().iter().for_each(|conductor| conductor.see_definitions(&seen));
+            };
+            running.definitions = Some(Auxiliary::start(auxiliary::definitions(), self.parts(&config), tell));
+        }
+        let idle = [running.namespaces.take_if(|_| !namespaces), running.definitions.take_if(|_| !definitions)];
+        let definitions_seen = running.definitions.as_ref().is_some_and(Auxiliary::is_synced);
+        drop(running);
+        for idle in idle.into_iter().flatten() {
+            actix_rt::spawn(idle.stop());
+        }
+        let mut state = self.lock();
+        state.definitions_seen = definitions_seen;
+        state.patterns_wait = !outlook.selection.unmatched.is_empty();
+        if !namespaces {
+            state.forget_namespaces();
+        }
+    }
+}
+
+/// Whoever asks for types, however that ends.
+struct AskingTypes(Arc<Conductor>);
+
+impl Drop for AskingTypes {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.discovering = false;
+        if std::thread::panicking() {
+            state.rediscovery.failed(self.0.clock.elapsed(), 0.0);
+        }
+        drop(state);
+        self.0.poke();
+    }
+}

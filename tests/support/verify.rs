@@ -1,0 +1,32 @@
+//! `deltabus verify` as a process of its own.
+
+use std::{path::Path, process::Command};
+
+use serde_json::Value;
+
+/// How it ended.
+pub(crate) struct Outcome {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    /// What it printed with `-o json`.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {} {}", self.stdout, self.stderr))
+    }
+}
+
+/// Verifies an engine against the cluster of a kubeconfig.
+pub(crate) fn verify(engine: &str, kubeconfig: &Path, args: &[&str]) -> Outcome {
+    let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+        .args(["verify", "--engine", engine])
+        .args(args)
+        .env("KUBECONFIG", kubeconfig)
+        .env("NO_COLOR", "1")
+        .output()
+        .expect("the binary was built with the tests");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    Outcome { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
