@@ -91,6 +91,24 @@ fn f10_a_key_keeps_its_place_and_goes_to_the_tail_once_popped() {
 }
 
 #[test]
+fn one_bookmark_behind_another_takes_its_place() {
+    let mut fifo = fifo(Stream, &[]);
+    for version in ["5", "6", "7"] {
+        fifo.push(Bookmark(version.into()));
+    }
+    assert_eq!(format!("{fifo:?}").matches("Bookmark").count(), 1, "an idle watch does not make the queue longer");
+    assert_eq!(pop(&mut fifo).unwrap().resume_version, Some("7".into()));
+}
+
+#[test]
+fn the_debug_text_counts_objects_and_shows_none() {
+    let mut fifo = fifo(PerKey, &[at("a", "1")]);
+    fifo.push(Added(at("b", "2")));
+    let text = format!("{fifo:?}");
+    assert!(text.contains("Known(1 objects)") && text.contains("PerKeyQueue(1 keys, 1 deltas)"), "{text}");
+}
+
+#[test]
 fn f11_only_deletions_merge_and_the_earlier_stays_unless_it_is_a_tombstone() {
     let known = [at("a", "1")];
     check(PerKey, &known, vec![Deleted(at("a", "2")), Deleted(at("a", "3"))], "-a2");

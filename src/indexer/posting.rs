@@ -146,6 +146,31 @@ mod tests {
     }
 
     #[test]
+    fn a_large_posting_lies_in_small_pieces_and_a_copy_shares_those_that_do_not_change() {
+        fn pieces(posting: &Posting) -> &[Arc<Vec<u64>>] {
+            match &posting.hashes {
+                Hashes::Flat(_) => &[],
+                Hashes::Pieces { pieces, .. } => pieces,
+            }
+        }
+        let hash = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut posting = Posting::new(0, "ns");
+        for (n, expected) in [(512, 0), (513, 2), (1_024, 2), (1_025, 4), (5_000, 16)] {
+            (posting.len() as u64..n).for_each(|n| posting.insert(hash(n)));
+            assert_eq!(pieces(&posting).len(), expected, "{n} hashes");
+        }
+        assert!(pieces(&posting).iter().all(|piece| (100..PIECE_LEN_MAX).contains(&piece.len())));
+        let copy = posting.clone();
+        posting.remove(hash(7));
+        let shared = |(one, other): &(&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
+        assert_eq!(pieces(&posting).iter().zip(pieces(&copy)).filter(shared).count(), 15);
+        (0..4_871).for_each(|n| posting.remove(hash(n)));
+        assert_eq!((posting.len(), pieces(&posting).len()), (129, 16));
+        posting.remove(hash(4_871));
+        assert_eq!((posting.len(), pieces(&posting).len()), (128, 0), "a small one is flat again");
+    }
+
+    #[test]
     fn equal_first_bits_make_large_pieces_and_no_harm() {
         let mut posting = Posting::new(0, "ns");
         (0..3_000).for_each(|hash| posting.insert(hash));

@@ -7,8 +7,9 @@ use std::{
 };
 
 use super::{
-    Cause, Change, FirstList, Indexer, IndexerOptions, Recreated, Transaction,
+    Cause, Change, FirstList, Indexer, IndexerOptions, Recreated, Retirement, Transaction,
     index_func::IndexFunc,
+    retirement,
     store::{EvmapStore, IndexExists, IndexStore, KeyHasher, Meta, ReadStore, Snapshot},
 };
 use crate::{
@@ -186,6 +187,8 @@ fn a_cache_of_stubs_shows_events_whole_and_keeps_what_tells_them_apart() {
     let kept = indexer.objects();
     assert_eq!((kept.len(), kept[0].json().into_owned()), (1, options.keep.of(&whole).json().into_owned()));
     assert_eq!(show(&apply(&mut indexer, batch(vec![(Replaced, whole.clone())])).changes), "=a2 Relist");
+    assert!(Arc::ptr_eq(&kept[0], &indexer.objects()[0]), "S-4: nothing is stored for what is unchanged");
+    assert!(!indexer.keeps_bodies() && self::indexer(IndexerOptions::default(), &[]).keeps_bodies());
     let selective = IndexerOptions { selective: true, ..options };
     let gone = apply(&mut seeded(selective.clone(), FirstList::default()), batch(vec![(Deleted, whole.clone())]));
     assert!(Arc::ptr_eq(gone.changes[0].object().unwrap(), &whole), "a stub would say less");
@@ -311,6 +314,61 @@ fn i4_readers_see_nothing_before_the_publish_and_all_of_it_after() {
     assert_eq!(indexer.store().get(ObjectKey::new("n", "b").as_ref()).map(|o| o.uid().to_owned()), Some("b".into()));
     indexer.publish(8);
     assert_eq!(keys(&reader, "namespace", "n"), ["n/b"]);
+}
+
+#[test]
+fn i2_indexes_with_equal_values_and_hashes_are_told_apart_and_leave_nothing() {
+    let by_name = |object: &crate::object::Object| vec![object.name().to_owned()];
+    for n in 0..64 {
+        let funcs = ["one", "two"].map(|name| IndexFunc::custom(name, by_name));
+        let mut indexer = Indexer::new(EvmapStore::with_hasher(BadHasher::default(), funcs), <_>::default());
+        let reader = indexer.store().reader();
+        let (name, key) = (n.to_string(), format!("n/{n}"));
+        apply(&mut indexer, batch(vec![(Added, object(&key, "u", "1"))]));
+        for index in ["one", "two"] {
+            assert_eq!((keys(&reader, index, &name), values(&reader, index)), (vec![key.clone()], vec![name.clone()]));
+        }
+        apply(&mut indexer, batch(vec![(Deleted, object(&key, "u", "2"))]));
+        assert_eq!(indexer.store().slots(), 0, "{key}");
+    }
+}
+
+#[test]
+fn keys_and_values_have_hashes_of_their_own() {
+    let objects: Vec<_> = (0..500).map(|n| object(&format!("n{}/{n}", n % 50), "u", "1")).collect();
+    let indexer = indexer(<_>::default(), &objects);
+    assert_eq!((indexer.store().slots(), indexer.store().collisions()), (500 + 50, 0));
+}
+
+#[test]
+fn what_ends_with_its_unit_is_told_in_the_order_of_keys() {
+    let objects = || vec![b("2"), a("1")];
+    assert_eq!(show(&retirement(objects(), Retirement::Removed(Cause::Reload))), "xa1 Reload, xb2 Reload");
+    assert_eq!(show(&retirement(objects(), Retirement::Deleted)), "!a1 Relist, !b2 Relist");
+}
+
+#[test]
+fn what_is_discarded_is_as_if_it_had_never_been_committed() {
+    let mut indexer = indexer(<_>::default(), &[a("1")]);
+    let before = indexer.store().meta().clone();
+    let transaction = indexer.plan(batch(vec![(Deleted, a("2")), (Added, b("3"))]));
+    indexer.commit(&transaction);
+    indexer.discard();
+    assert_eq!(indexer.store().get(a("1").key()).map(|o| o.resource_version().to_owned()), Some("1".into()));
+    assert!(indexer.store().get(b("3").key()).is_none());
+    let after = indexer.store().meta();
+    assert_eq!((after.generation, after.objects, after.bytes), (before.generation, 1, before.bytes));
+}
+
+#[test]
+fn every_transaction_and_every_late_index_is_a_version_of_its_own() {
+    let mut indexer = indexer(<_>::default(), &[]);
+    let generation = |indexer: &Indexer| indexer.store().reader().read(|snapshot| snapshot.meta().generation);
+    let first = generation(&indexer);
+    assert_eq!(apply(&mut indexer, batch(vec![(Added, a("1"))])).reached.generation, first + 1);
+    assert_eq!(generation(&indexer), first + 1);
+    indexer.add_indexers(vec![IndexFunc::parse("metadata.uid").unwrap()], 9).unwrap();
+    assert_eq!(generation(&indexer), first + 2);
 }
 
 #[test]

@@ -269,6 +269,19 @@ mod tests {
     }
 
     #[test]
+    fn i8_index_functions_that_panicked_add_up() {
+        let stores = ["a/x", "b/x"].map(|key| {
+            let mut store = EvmapStore::new(1, [IndexFunc::custom("bad", |_| panic!("on purpose"))]);
+            store.put(object(key, key, "1"));
+            store.publish(7);
+            store
+        });
+        let caches = caches(&stores.each_ref());
+        assert_eq!(pods(caches.reader()).meta().index_failures, 2);
+        assert_eq!(format!("{caches:?}"), "Caches(2)");
+    }
+
+    #[test]
     fn f50_a_type_is_synced_if_each_cache_is() {
         let synced = |stores: &[&EvmapStore]| pods(caches(stores).reader()).has_synced();
         let (yes, no) = (store(&[], "1", true, &[]), store(&[], "", false, &[]));
@@ -296,6 +309,15 @@ mod tests {
         assert_eq!((lister.len(), lister.has_synced()), (0, false));
         all.set(vec![new.reader_factory()]);
         assert_eq!(lister.len(), 2, "a type may come back");
+    }
+
+    #[test]
+    fn d5_caches_that_are_dropped_and_not_replaced_read_as_empty() {
+        let (one, other) = (store(&["a/x"], "1", true, &[]), store(&["b/y"], "2", true, &[]));
+        let (both, single) = (pods(caches(&[&one, &other]).reader()), pods(caches(&[&one]).reader()));
+        assert_eq!((both.len(), single.len()), (2, 1));
+        drop(one);
+        assert_eq!((both.len(), single.len(), single.has_synced()), (1, 0, false));
     }
 
     #[test]

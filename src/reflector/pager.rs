@@ -159,6 +159,8 @@ mod tests {
         assert_eq!(full, ListRequest { resource_version: "7".into(), limit: None, continue_token: None });
         let (names, version, ..) = complete(pager.clone().accept(Ok(page("20", &["x"], None))));
         assert_eq!((names.concat().as_str(), version.as_str()), ("x", "20"));
+        let token = pager.clone().accept(Ok(page("20", &["x"], Some("t9"))));
+        assert!(matches!(token, Paged::Complete(_)), "no page follows a full list");
         assert!(matches!(pager.accept(Err(expired())), Paged::Failed(_)));
     }
 

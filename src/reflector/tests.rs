@@ -277,6 +277,7 @@ fn d5_a_list_older_than_what_is_known_is_refused_once_and_the_most_recent_one_is
     let step = bench.page("9", &[]);
     assert_eq!((text(&step.events), step.action), (String::new(), list("", None)));
     assert!(matches!(step.reports[..], [Report::OlderListRefused { .. }]));
+    assert_eq!(bench.reflector.counters().older_lists, 1);
     let step = bench.page("14", &[("b", "14")]);
     assert_eq!((text(&step.events).as_str(), step.action), ("=[b14]@14", watch("14")));
     assert!(matches!(step.reports[..], [Report::ServerWentBack { .. }]));
@@ -361,6 +362,7 @@ fn r34_other_failures_give_up_and_list_in_the_same_cycle() {
 fn r35_a_very_short_stream_without_a_marker_gives_up() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     assert_eq!(bench.after(0.5).end().action, list("0", Some(500)));
+    assert_eq!(bench.reflector.counters().give_ups, 1);
 }
 
 #[test]
@@ -448,6 +450,7 @@ fn d5_an_older_marker_is_refused_once() {
     assert_eq!((text(&step.events), step.action), (String::new(), streaming("")));
     bench.feed(Input::Opened(Ok(())));
     let step = bench.receive(vec![marker("9")]);
+    assert_eq!((bench.reflector.counters().older_lists, bench.reflector.counters().streaming_lists), (1, 3));
     assert_eq!(text(&step.events), "=[]@9");
     assert!(matches!(step.reports[..], [Report::ServerWentBack { .. }]));
 }
@@ -545,6 +548,18 @@ fn r44_a_very_short_watch_ends_the_cycle_without_callback() {
 }
 
 #[test]
+fn r44_a_marker_or_an_object_that_is_not_shown_is_an_event() {
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    bench.receive(vec![marker("5")]);
+    let step = bench.after(0.5).end();
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("5"));
+    let mut bench = Bench::watching(paged());
+    bench.receive(vec![foreign("12")]);
+    let step = bench.after(0.5).end();
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch("12"));
+}
+
+#[test]
 fn r45_errors_on_the_stream() {
     for (failure, reason, next) in [
         (expired(), WaitReason::Expired, list("11", None)),
@@ -576,7 +591,31 @@ fn r45_internal_errors_within_the_budget_resume_the_watch() {
     let mut bench = Bench::watching(budget);
     bench.after(5.0).receive(vec![error(&status(500))]);
     bench.feed(Input::Opened(Ok(())));
-    assert_eq!(bench.after(61.0).receive(vec![error(&status(500))]).action, watch("10"), "a new budget after a minute");
+    assert_eq!(bench.after(60.0).receive(vec![error(&status(500))]).action, watch("10"), "a new budget after a minute");
+}
+
+#[test]
+fn r45_internal_errors_less_than_a_minute_apart_share_one_budget() {
+    let mut bench = Bench::watching(ReflectorConfig { internal_error_retry: seconds(100.0), ..paged() });
+    for passed in [5.0, 40.0, 40.0] {
+        assert_eq!(bench.after(passed).receive(vec![error(&status(500))]).action, watch("10"));
+        bench.feed(Input::Opened(Ok(())));
+    }
+    let step = bench.after(40.0).receive(vec![error(&status(500))]);
+    assert!(
+        matches!(step.reports[..], [Report::WatchEnded { relist: true, .. }]),
+        "the last was 40 s ago, the first 120 s"
+    );
+}
+
+#[test]
+fn r45_an_internal_error_is_known_by_its_code_or_its_reason() {
+    for (code, reason, next) in [(500, "", true), (520, "InternalError", true), (520, "", false)] {
+        let mut bench = Bench::watching(ReflectorConfig { internal_error_retry: seconds(10.0), ..paged() });
+        let failure = Failure::Status(Status { code, reason: reason.into(), ..Status::default() });
+        let step = bench.after(5.0).receive(vec![error(&failure)]);
+        assert_eq!(step.action == watch("10"), next, "{code} {reason}");
+    }
 }
 
 #[test]
@@ -597,7 +636,7 @@ fn r50_r55_skipped_documents_are_counted_and_move_nothing() {
     ]);
     assert_eq!((text(&step.events).as_str(), step.resume_version), ("+b11", Some("11".into())));
     assert_eq!(step.reports, [Report::Skipped { count: 2, first: wrong }]);
-    assert_eq!(bench.reflector.counters().skipped, 2);
+    assert_eq!((bench.reflector.counters().skipped, bench.reflector.counters().changes), (2, 1));
 }
 
 #[test]
@@ -680,6 +719,8 @@ fn a_refused_watch_names_the_verb_that_is_not_allowed() {
     bench.page("10", &[]);
     bench.refuse(status(403));
     assert_eq!(bench.reflector.availability(), Availability::Forbidden(Verb::Watch));
+    assert_eq!(bench.reflector.counters().too_large, 0, "only what it is counts");
+    assert_eq!([Verb::List, Verb::Watch].map(Verb::as_str), ["list", "watch"]);
 }
 
 #[test]
@@ -745,6 +786,14 @@ fn d6_once_a_bookmark_was_seen_three_silent_minutes_are_a_stall() {
 }
 
 #[test]
+fn d6_skipped_documents_are_no_sign_of_life() {
+    let mut bench = Bench::watching(paged());
+    bench.receive(vec![bookmark("11")]);
+    let step = bench.after(100.0).receive(vec![WatchEvent::Skipped(SkipReason::Nameless)]);
+    assert_eq!(step.action, Action::Read { until: seconds(180.0) });
+}
+
+#[test]
 fn d6_stall_after_zero_is_never() {
     let mut bench = Bench::watching(ReflectorConfig { stall_after: Duration::ZERO, ..paged() });
     assert_eq!(bench.receive(vec![bookmark("11")]).action, Action::Read { until: seconds(315.0) });
@@ -764,6 +813,15 @@ fn r60_resync_ticks_in_the_watch_phase_and_starts_anew_with_each_cycle() {
     assert_eq!(text(&step.events), "=[]@20", "no tick outside the watch phase");
     let opened = bench.feed(Input::Opened(Ok(())));
     assert_eq!(opened.action, Action::Read { until: bench.now + seconds(30.0) });
+    assert_eq!(bench.reflector.counters().resyncs, 2);
+}
+
+#[test]
+fn r60_a_wait_before_the_watch_goes_on_does_not_put_a_resync_off() {
+    let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(30.0), ..paged() });
+    let step = bench.after(10.0).receive(vec![error(&status(429))]);
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::TooManyRequests).action, watch("10"));
+    assert_eq!(bench.feed(Input::Opened(Ok(()))).action, Action::Read { until: seconds(30.0) });
 }
 
 #[test]
@@ -837,6 +895,7 @@ fn counters_add_up_over_cycles() {
     let counters = bench.reflector.counters();
     assert_eq!((counters.bookmarks, counters.watches, counters.replaces), (3, 5, 3));
     assert_eq!((counters.expired, counters.too_large, counters.backoffs), (2, 2, 4));
+    assert_eq!((counters.lists, counters.pages), (7, 7));
 }
 
 fn all_inputs() -> Vec<Input> {
