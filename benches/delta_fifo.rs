@@ -56,7 +56,7 @@ fn queue(c: &mut Criterion) {
             b.iter_batched(
                 || known.clone(),
                 |items| {
-                    fifo.push(Event::Replace { items, resource_version: "9".into() });
+                    fifo.push(Event::Replace { items, spared: Vec::new(), resource_version: "9".into() });
                     black_box(fifo.pop());
                 },
                 BatchSize::LargeInput,

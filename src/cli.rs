@@ -6,6 +6,7 @@ pub(crate) mod demo;
 pub(crate) mod rbac;
 pub(crate) mod engine_client;
 pub(crate) mod get;
+pub(crate) mod handlers;
 pub(crate) mod report;
 pub(crate) mod resources;
 pub(crate) mod run;
@@ -44,6 +45,7 @@ Examples:
                                                   the least rights it needs
   deltabus get pods -A                            what a running engine has cached
   deltabus verify                                 proves that it misses nothing
+  deltabus handlers                               what each handler has delivered, and what waits
   DELTABUS__HANDLERS__OUT__INITIAL=send deltabus run -c config.toml
                                                   override [handlers.out] initial
 
@@ -71,6 +73,7 @@ pub(crate) enum Command {
     Rbac(rbac::RbacArgs),
     Get(get::GetArgs),
     Verify(verify::VerifyArgs),
+    Handlers(handlers::HandlersArgs),
     Completion(completion::CompletionArgs),
     /// Looks at configurations.
     Config {

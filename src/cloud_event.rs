@@ -1,6 +1,9 @@
 //! How an event looks outside: `CloudEvents` 1.0 in JSON, one a line (`interfaces.md` §3, D8).
 //!
-//! Written by hand into one buffer: an object's bytes are copied as they are, nothing is parsed.
+//! Written by hand into one buffer: an object's bytes are copied as they are, nothing is parsed. A [`Form`] says how much
+//! of an event is written, a [`ContentMode`] how it travels where a sink has headers.
+
+mod binary;
 
 use jiff::Timestamp;
 
@@ -11,6 +14,32 @@ use crate::{
     object::Object,
 };
 
+pub use binary::{Binary, ContentMode, DATA_CONTENT_TYPE, header_value};
+
+/// How much of an event is sent: what a sink finds too large is tried again with less (`interfaces.md` §3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Form {
+    /// As configured.
+    #[default]
+    Whole,
+    /// Without `old`.
+    WithoutOld,
+    /// Without the object: the attributes are a reference to it.
+    Reference,
+}
+
+impl Form {
+    /// Returns the next smaller form.
+    #[must_use]
+    pub fn smaller(self) -> Option<Self> {
+        match self {
+            Self::Whole => Some(Self::WithoutOld),
+            Self::WithoutOld => Some(Self::Reference),
+            Self::Reference => None,
+        }
+    }
+}
+
 /// Writes events of one engine.
 #[derive(Clone, Debug)]
 pub struct Encoder {
@@ -18,6 +47,8 @@ pub struct Encoder {
     source: Box<[u8]>,
     /// `,"journal":"…","sequence":"`
     journal: Box<[u8]>,
+    /// Source and journal as they are.
+    plain: (Box<str>, Box<str>),
 }
 
 impl Encoder {
@@ -30,19 +61,51 @@ impl Encoder {
         let mut place = br#","journal":""#.to_vec();
         escape(&mut place, journal);
         place.extend_from_slice(br#"","sequence":""#);
-        Self { source: source.into(), journal: place.into() }
+        let plain = (format!("/clusters/{cluster}").into(), journal.into());
+        Self { source: source.into(), journal: place.into(), plain }
     }
 
     /// Appends the event to `out`, without a line break and with none inside.
     pub fn encode(&self, out: &mut Vec<u8>, event: &Event) {
+        self.encode_form(out, event, Form::Whole);
+    }
+
+    /// Appends the event in a form; else as [`Encoder::encode`].
+    pub fn encode_form(&self, out: &mut Vec<u8>, event: &Event, form: Form) {
+        self.write_attributes(out, event);
+        out.extend_from_slice(br#","data":{"#);
+        write_data(out, &event.record, form);
+        out.extend_from_slice(b"}}");
+    }
+
+    /// Appends a JSON array of events: a batch of the JSON batch format.
+    pub fn encode_batch(&self, out: &mut Vec<u8>, events: &[Event], form: Form) {
+        out.push(b'[');
+        for (i, event) in events.iter().enumerate() {
+            if i > 0 {
+                out.push(b',');
+            }
+            self.encode_form(out, event, form);
+        }
+        out.push(b']');
+    }
+
+    /// Appends the event and a line break.
+    pub fn encode_line(&self, out: &mut Vec<u8>, event: &Event) {
+        self.encode(out, event);
+        out.push(b'\n');
+    }
+
+    /// Writes everything but `data`, without the closing brace.
+    fn write_attributes(&self, out: &mut Vec<u8>, event: &Event) {
         let Event { unit, record } = event;
         out.extend_from_slice(br#"{"specversion":"1.0","id":""#);
-        write_id(out, unit, record);
+        write_id(out, unit, record, escape);
         out.push(b'"');
         out.extend_from_slice(&self.source);
         out.extend_from_slice(ChangeKind::of(&record.change).as_str().as_bytes());
         out.extend_from_slice(br#"","subject":""#);
-        write_subject(out, unit, record);
+        write_subject(out, unit, record, escape);
         out.extend_from_slice(br#"","time":""#);
         write_time(out, record.time_micros);
         out.extend_from_slice(br#"","datacontenttype":"application/json","cause":""#);
@@ -66,44 +129,34 @@ impl Encoder {
                 }
             }
         }
-        out.extend_from_slice(br#","data":{"#);
-        write_data(out, record);
-        out.extend_from_slice(b"}}");
-    }
-
-    /// Appends the event and a line break.
-    pub fn encode_line(&self, out: &mut Vec<u8>, event: &Event) {
-        self.encode(out, event);
-        out.push(b'\n');
     }
 }
 
 /// Returns the event's id: the same change has the same one, always and everywhere (D8).
 pub fn id(event: &Event) -> String {
-    let mut id = Vec::new();
-    write_id(&mut id, &event.unit, &event.record);
-    serde_json::from_slice(&[b"\"", &id[..], b"\""].concat()).unwrap_or_default() // escaped text in quotes is JSON
+    plain(|out| write_id(out, &event.unit, &event.record, copy))
 }
 
-fn write_id(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record) {
+/// Writes the id; `text` writes each part of it: [`escape`] or [`copy`].
+fn write_id(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&mut Vec<u8>, &str)) {
     let resource = &unit.resource;
     if let Change::Synced { resource_version, .. } = &record.change {
         for part in [&resource.group, slash(unit), &resource.version, "/", &resource.plural, ".synced."] {
-            escape(out, part);
+            text(out, part);
         }
-        return escape(out, resource_version.as_str());
+        return text(out, resource_version.as_str());
     }
     let Some(object) = record.object() else { return };
     if object.uid().is_empty() {
         for part in [&resource.group, "/", &resource.plural, "/", object.namespace(), "/", object.name()] {
-            escape(out, part);
+            text(out, part);
         }
     } else {
-        escape(out, object.uid());
+        text(out, object.uid());
     }
     if !matches!(record.change, Change::Deleted { .. }) {
         out.push(b'.');
-        escape(out, object.resource_version());
+        text(out, object.resource_version());
     }
     match record.change {
         Change::Deleted { .. } => out.extend_from_slice(b".deleted"),
@@ -113,46 +166,57 @@ fn write_id(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record) {
 }
 
 /// Writes the API path of the object, or of the collection for `synced`.
-fn write_subject(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record) {
+fn write_subject(out: &mut Vec<u8>, unit: &UnitInfo, record: &Record, text: fn(&mut Vec<u8>, &str)) {
     let resource = &unit.resource;
     let root = if resource.group.is_empty() { "/api/" } else { "/apis/" };
     for part in [root, &resource.group, slash(unit), &resource.version] {
-        escape(out, part);
+        text(out, part);
     }
     let object = record.object();
     let namespace = object.map_or(unit.namespace.as_deref().unwrap_or(""), |object| object.namespace());
     if !namespace.is_empty() {
         for part in ["/namespaces/", namespace] {
-            escape(out, part);
+            text(out, part);
         }
     }
     for part in ["/", &resource.plural] {
-        escape(out, part);
+        text(out, part);
     }
     if let Some(object) = object {
         for part in ["/", object.name()] {
-            escape(out, part);
+            text(out, part);
         }
     }
 }
 
-fn write_data(out: &mut Vec<u8>, record: &Record) {
+/// Writes the members of `data`. What has no object has the same in every form.
+fn write_data(out: &mut Vec<u8>, record: &Record, form: Form) {
     match &record.change {
         Change::Synced { objects, resource_version } => {
             out.extend_from_slice(br#""objects":"#);
             out.extend_from_slice(objects.to_string().as_bytes());
             member(out, "resourceversion", &[resource_version.as_str()]);
         }
+        Change::Deleted { tombstone, .. } if form == Form::Reference => {
+            if *tombstone {
+                out.extend_from_slice(br#""finalstateunknown":true"#);
+            }
+        }
+        _ if form == Form::Reference => {}
         Change::Added { object, .. } | Change::Removed { object, .. } => write_object(out, object),
         Change::Updated { object, .. } => {
             write_object(out, object);
-            if let Some(old) = record.old() {
+            if let Some(old) = record.old()
+                && form == Form::Whole
+            {
                 write_old(out, old);
             }
         }
         Change::Unchanged { object, .. } => {
             write_object(out, object);
-            write_old(out, object);
+            if form == Form::Whole {
+                write_old(out, object);
+            }
         }
         Change::Deleted { object, tombstone, .. } => {
             write_object(out, object);
@@ -199,6 +263,7 @@ fn cause(change: &Change) -> &'static str {
         Cause::Watch => "watch",
         Cause::Relist => "relist",
         Cause::Resync { .. } => "resync",
+        Cause::Downtime => "downtime",
         Cause::Reload => "reload",
         Cause::Replay => "replay",
     }
@@ -217,6 +282,18 @@ fn member(out: &mut Vec<u8>, name: &str, value: &[&str]) {
         escape(out, part);
     }
     out.push(b'"');
+}
+
+/// Writes text as it is.
+fn copy(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Returns what is written of text and [`copy`].
+fn plain(write: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut out = Vec::with_capacity(64);
+    write(&mut out);
+    String::from_utf8(out).expect("it is made of text alone")
 }
 
 /// Writes text as the inside of a JSON string.
@@ -274,7 +351,7 @@ mod tests {
         object::{Identity, ResourceType},
     };
 
-    fn unit(group: &str, plural: &str, kind: &str) -> Arc<UnitInfo> {
+    pub(super) fn unit(group: &str, plural: &str, kind: &str) -> Arc<UnitInfo> {
         let resource = ResourceType {
             group: group.into(),
             version: "v1".into(),
@@ -285,7 +362,7 @@ mod tests {
         Arc::new(UnitInfo { entry: "x".into(), resource, namespace: None })
     }
 
-    fn event(unit: Arc<UnitInfo>, change: Change) -> Event {
+    pub(super) fn event(unit: Arc<UnitInfo>, change: Change) -> Event {
         let time_micros = 1_795_243_203_123_456;
         Event {
             unit,
@@ -293,9 +370,13 @@ mod tests {
         }
     }
 
+    pub(super) fn encoder() -> Encoder {
+        Encoder::new("prod-eu1", "9f2c41d07b6e")
+    }
+
     fn text(event: &Event) -> String {
         let mut out = Vec::new();
-        Encoder::new("prod-eu1", "9f2c41d07b6e").encode(&mut out, event);
+        encoder().encode(&mut out, event);
         String::from_utf8(out).unwrap()
     }
 
@@ -303,7 +384,7 @@ mod tests {
         serde_json::from_str(&text(event)).unwrap()
     }
 
-    fn object(namespace: &str, name: &str, uid: &str, json: &str) -> Arc<Object> {
+    pub(super) fn object(namespace: &str, name: &str, uid: &str, json: &str) -> Arc<Object> {
         let identity = Identity { namespace, name, uid, resource_version: "7" };
         Arc::new(Object::assemble(identity, &[json.as_bytes()]))
     }

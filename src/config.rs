@@ -12,12 +12,18 @@
 mod engine;
 mod error;
 mod handler;
+mod http;
 mod layers;
 mod meaning;
+pub(crate) mod nats;
+mod redact;
 mod resource;
+pub(crate) mod secret;
 pub mod schema;
+mod state;
 mod structure;
 mod text;
+pub(crate) mod webhook;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -25,14 +31,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use engine::{
-    Backoff, Cluster, Http, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, StreamingLists, Supervision,
-};
+pub use engine::{Backoff, Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, StreamingLists, Supervision};
 pub use error::{ConfigErrors, Finding, Origin};
 pub use handler::{
-    Buffer, Compress, EventType, FileSink, Fsync, Handler, HandlerOptions, Initial, Retry, Rotate, Sink, WhenFull,
+    Batch, Buffer, Compress, DeliveryOrder, EventType, FileSink, Fsync, Handler, HandlerOptions, Initial, Retry,
+    Rotate, Sink, WhenFull,
 };
+pub use http::{Http, HttpAuth, HttpTls};
+pub use nats::{ExpectLast, NatsAuth, NatsJetStream, NatsSink, NatsTls};
+pub use redact::{Redact, RedactedPath, SecretValues};
 pub use resource::{Cache, Mode, OnMissing, OnRemoved, QueueOrder, Recreated, Resource, ResourceOptions, TypePattern};
+pub use state::{Commit, OnFull, State};
+pub use webhook::{WebhookAuth, WebhookMethod, WebhookSink, WebhookTls};
 
 /// The version of the file format that this program reads.
 pub const CONFIG_VERSION: u32 = 1;
@@ -59,10 +69,14 @@ pub struct Config {
     pub supervision: Supervision,
     /// Where HTTP is served.
     pub http: Http,
+    /// What outlives a restart.
+    pub state: State,
     /// What is logged, and how.
     pub log: Log,
     /// How a changed configuration is applied.
     pub reload: Reload,
+    /// What must not travel.
+    pub redact: Redact,
     /// What is watched: entries by name.
     #[schemars(transform = schema::names)]
     pub resources: BTreeMap<String, Resource>,
@@ -80,8 +94,10 @@ impl Default for Config {
             kube: Kube::default(),
             supervision: Supervision::default(),
             http: Http::default(),
+            state: State::default(),
             log: Log::default(),
             reload: Reload::default(),
+            redact: Redact::default(),
             resources: BTreeMap::new(),
             handlers: BTreeMap::new(),
         }
@@ -135,17 +151,34 @@ impl Config {
     ///
     /// If a number is beyond TOML's range, `i64`: no loaded configuration has one.
     pub fn to_toml(&self) -> String {
+        toml::to_string(&self.to_tree()).expect("a table is TOML")
+    }
+
+    /// Writes the configuration for people: as [`Config::to_toml`], but `***` for where secrets are.
+    ///
+    /// # Panics
+    ///
+    /// As [`Config::to_toml`].
+    pub fn show(&self) -> String {
+        let mut tree = self.to_tree();
+        secret::mask(&mut tree);
+        toml::to_string(&tree).expect("a table is TOML")
+    }
+
+    fn to_tree(&self) -> toml::Table {
         let mut tree = toml::Table::try_from(self).expect("numbers are in TOML's range");
-        // Nobody asked for Secrets in full: that would not load.
+        // Nobody asked for Secrets in full: where their values are never fetched, that would not load.
         let unsaid = |resource: &Resource| {
-            resource.mode == Mode::Full && resource.patterns.iter().any(TypePattern::names_secrets)
+            self.redact.secrets == SecretValues::Metadata
+                && resource.mode == Mode::Full
+                && resource.patterns.iter().any(TypePattern::names_secrets)
         };
         for (name, _) in self.resources.iter().filter(|(_, resource)| unsaid(resource)) {
             if let Some(entry) = tree.get_mut("resources").and_then(|entries| entries.get_mut(name)?.as_table_mut()) {
                 entry.remove("mode");
             }
         }
-        toml::to_string(&tree).expect("a table is TOML")
+        tree
     }
 }
 

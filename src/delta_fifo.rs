@@ -12,12 +12,12 @@ mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use self::{known::Known, per_key::PerKeyQueue, stream::StreamQueue};
 use crate::{
     object::{Keep, KeyRef, ResourceVersion, SharedObject},
-    reflector::Event,
+    reflector::{Comparison, Event},
 };
 
 /// The most deltas one batch holds (F-40), a Replace excepted.
@@ -193,7 +193,7 @@ impl DeltaFifo {
             Event::Added(object) => self.push_change(DeltaKind::Added, object),
             Event::Updated(object) => self.push_change(DeltaKind::Updated, object),
             Event::Deleted(object) => self.push_change(DeltaKind::Deleted, object),
-            Event::Replace { items, resource_version } => self.push_replace(items, resource_version),
+            Event::Replace { items, spared, resource_version } => self.push_replace(items, &spared, resource_version),
             Event::Bookmark(version) => match &mut self.queue {
                 Queue::Stream(queue) => queue.push_bookmark(version),
                 Queue::PerKey(queue) => queue.reach_version(version),
@@ -226,12 +226,31 @@ impl DeltaFifo {
         }
     }
 
-    fn push_replace(&mut self, items: Vec<SharedObject>, version: ResourceVersion) {
+    /// Returns how much of the state after everything queued a list of `items` would delete. Costs a look at every item
+    /// and every known key.
+    pub fn compare(&self, items: &[SharedObject]) -> Comparison {
+        let mut comparison = Comparison::default();
+        if self.known.len() == 0 && self.is_empty() {
+            return comparison;
+        }
+        let listed: KeySet<'_> = items.iter().map(|item| item.key()).collect();
+        let mut count = |object: &SharedObject| {
+            comparison.known += 1;
+            comparison.missing += usize::from(!listed.contains(&object.key()));
+        };
+        match &self.queue {
+            Queue::Stream(queue) => queue.for_each_present(&self.known, &mut count),
+            Queue::PerKey(queue) => queue.for_each_present(&self.known, &mut count),
+        }
+        comparison
+    }
+
+    fn push_replace(&mut self, items: Vec<SharedObject>, spared: &[SharedObject], version: ResourceVersion) {
         let items = self.without_duplicates(items);
         let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;
         let pushed = match &mut self.queue {
-            Queue::Stream(queue) => queue.push_replace(items, version, &self.known, share),
-            Queue::PerKey(queue) => queue.push_replace(items, version, &self.known, share),
+            Queue::Stream(queue) => queue.push_replace(List { items, spared, version }, &self.known, share),
+            Queue::PerKey(queue) => queue.push_replace(List { items, spared, version }, &self.known, share),
         };
         self.counters.deltas_in += pushed.deltas;
         self.counters.deletes_merged += pushed.merged;
@@ -347,6 +366,21 @@ struct Popped {
     replace: bool,
 }
 
+/// A list to append.
+struct List<'a> {
+    items: Vec<SharedObject>,
+    /// See [`Event::Replace`].
+    spared: &'a [SharedObject],
+    version: ResourceVersion,
+}
+
+impl List<'_> {
+    /// Returns the keys that it does not delete.
+    fn keys(&self) -> KeySet<'_> {
+        self.items.iter().chain(self.spared).map(|item| item.key()).collect()
+    }
+}
+
 /// What a Replace did to a queue.
 #[derive(Default)]
 struct Pushed {
@@ -355,6 +389,7 @@ struct Pushed {
     shared: u64,
 }
 
+type KeySet<'a> = HashSet<KeyRef<'a>, foldhash::fast::RandomState>;
 type KeyMap<'a, T> = HashMap<KeyRef<'a>, T, foldhash::fast::RandomState>;
 
 /// Returns the bytes a delta holds that nothing else holds.

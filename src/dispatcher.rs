@@ -1,11 +1,15 @@
 //! Who gets what: routes from the journal to handlers, one lane a handler with its own position.
 //!
 //! [`Dispatcher`] is the pure table: which lane wants which records, and what a batch of them says to a handler.
+//! [`Schedule`](schedule::Schedule) says which events go out together, and which wait for others.
 //! `dispatcher/lanes.rs` moves the batches, `dispatcher/actor.rs` sees that it does. A lane that fails, hangs or panics is felt by no other (I7): they share
 //! nothing but this table.
 
 pub mod actor;
+pub mod lane;
 pub mod lanes;
+pub mod schedule;
+mod traffic;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -234,6 +238,34 @@ impl Dispatcher {
         (terms, changed, strangers)
     }
 
+    /// Adds a unit of an earlier run, which has a number and may have ended; returns the lanes that take it.
+    pub fn restore_unit(
+        &mut self,
+        unit: UnitId,
+        info: UnitInfo,
+        options: UnitOptions,
+        number: TypeNumber,
+        retired: Option<Sequence>,
+    ) -> Vec<LaneId> {
+        self.types.insert(type_of(&info.resource), number);
+        self.next_type = self.next_type.max(number.0 + 1);
+        let (_, takers) = self.add_unit(unit, info, options);
+        self.units.get_mut(&unit).expect("just added").retired = retired;
+        takers
+    }
+
+    /// Notes that a unit has to introduce a lane, which takes it and saw nothing of it in an earlier run.
+    pub fn will_join(&mut self, lane: LaneId, unit: UnitId) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.joins.insert(unit);
+        }
+    }
+
+    /// Returns the changes that a lane wants.
+    pub fn changes(&self, lane: LaneId) -> ChangeSet {
+        self.lanes.get(&lane).map(|lane| lane.route.changes()).unwrap_or_default()
+    }
+
     /// Returns the lanes that do not take units of an entry.
     pub fn lanes_without(&self, entry: &str) -> Vec<LaneId> {
         self.lanes.iter().filter(|(_, lane)| !lane.route.takes(entry)).map(|(id, _)| *id).collect()
@@ -298,6 +330,11 @@ impl Dispatcher {
     /// Makes the message for a handler; records of units that were never added, or are forgotten, are left out, which
     /// is a mistake of the caller's.
     pub fn notification(&self, records: Vec<Record>) -> Notification {
+        Notification::new(self.events(records))
+    }
+
+    /// As [`Dispatcher::notification`], event by event.
+    pub fn events(&self, records: Vec<Record>) -> Vec<Event> {
         let mut last: Option<(UnitId, &Arc<UnitInfo>)> = None;
         let mut events = Vec::with_capacity(records.len());
         for record in records {
@@ -308,7 +345,7 @@ impl Dispatcher {
                 events.push(Event { unit: Arc::clone(unit), record });
             }
         }
-        Notification::new(events)
+        events
     }
 }
 

@@ -22,11 +22,14 @@ mod options;
 pub mod plan;
 pub mod presence;
 pub mod reconcile;
+mod redaction;
 pub mod rediscovery;
 pub mod reload;
+mod restore;
 mod rights;
 mod rows;
 mod running;
+mod sinks;
 mod served;
 mod sources;
 mod state;
@@ -68,6 +71,9 @@ pub enum EngineError {
     /// An entry with `on_missing = "fail"` names a type that the server does not serve.
     #[error("{0}")]
     Missing(String),
+    /// The state directory cannot be used.
+    #[error("{0}")]
+    State(String),
     /// What a program asks to be watched is no configuration.
     #[error("{0}")]
     Configuration(String),

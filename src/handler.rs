@@ -1,15 +1,24 @@
 //! The delivery contract: what a handler must do, and what is done for it.
 //!
-//! A [`Handler`] takes a batch or fails. [`Delivery`] is the pure machine that decides what a failure, a panic or a
-//! long silence means for the batch: again, in halves, to the dead letter. `handler/actor.rs` carries it out for one
-//! lane; `handler/lane.rs` is the thread a handler that blocks lives on.
+//! A [`Handler`] takes a batch or fails; an [`AsyncHandler`] waits for the answer to several at a time. [`Delivery`] is
+//! the pure machine that decides what a failure, a panic or a long silence means for a batch: again, in halves, with
+//! less of each event, to the dead letter. [`Pace`](pace::Pace) says when an attempt may begin. `handler/actor.rs`
+//! carries it out for one lane; `handler/lane.rs` is the thread a handler that blocks lives on,
+//! `handler/asynchronous.rs` that of one that does not.
 
 pub mod actor;
+pub mod asynchronous;
 pub mod blackhole;
 pub mod file;
 pub mod lane;
+pub mod nats;
+pub mod pace;
 pub mod status;
 pub mod stdout;
+mod under_way;
+pub mod webhook;
+#[cfg(test)]
+mod async_tests;
 #[cfg(test)]
 mod run_time_tests;
 #[cfg(test)]
@@ -17,6 +26,9 @@ mod tests;
 
 use std::{fmt, ops::Range, time::Duration};
 
+use futures_util::future::BoxFuture;
+
+pub use crate::cloud_event::Form;
 use crate::dispatcher::Notification;
 
 /// Where events go. Its methods may block: each handler has a thread of its own, but for those that never do.
@@ -49,12 +61,38 @@ impl<F: FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static> Handl
     }
 }
 
+/// A handler that waits without blocking. It may have several batches in delivery at a time, and is told of each when
+/// to give up waiting by being dropped.
+///
+/// Events of one object are never in two of these batches, where `order` is not `none`.
+pub trait AsyncHandler: Send + Sync + 'static {
+    /// Delivers a batch, in a form: what [`Handler::deliver`] says holds here too.
+    fn deliver<'a>(&'a self, batch: &'a Notification, form: Form) -> BoxFuture<'a, Result<(), HandlerError>>;
+
+    /// Ends what is open; nothing comes afterwards.
+    fn close(&self) -> BoxFuture<'_, Result<(), HandlerError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
 /// Why a batch was not delivered, sorted by what is done about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandlerError {
     /// It may work later: again, with backoff.
     #[error("{0}")]
     Failed(String),
+    /// It may work later, and the sink said when: not before.
+    #[error("{reason}, asked to come again in {retry_after:?}")]
+    Busy {
+        /// What it said.
+        reason: String,
+        /// What it asked for.
+        retry_after: Duration,
+    },
+    /// The sink takes no message so large: halved, then sent in ever smaller [`Form`]s where it is an [`AsyncHandler`],
+    /// then dead-lettered.
+    #[error("{0}")]
+    TooLarge(String),
     /// One of these events will never be accepted: found by halving, then dead-lettered.
     #[error("{0}")]
     Rejected(String),
@@ -114,6 +152,8 @@ pub enum GiveUp {
     Expired(String),
     /// The handler will not take it.
     Rejected(String),
+    /// The sink takes no message so large, in whatever [`Form`].
+    TooLarge(String),
     /// The handler panicked over this event three times.
     Poison(String),
 }
@@ -123,6 +163,7 @@ impl fmt::Display for GiveUp {
         match self {
             Self::Expired(error) => write!(f, "gave up retrying: {error}"),
             Self::Rejected(error) => write!(f, "rejected: {error}"),
+            Self::TooLarge(error) => write!(f, "too large in every form: {error}"),
             Self::Poison(panic) => write!(f, "panicked {PANICS_MAX} times: {panic}"),
         }
     }
@@ -131,11 +172,14 @@ impl fmt::Display for GiveUp {
 /// Attempts at one event that may end in a panic (S-9).
 const PANICS_MAX: u32 = 3;
 
+/// A sink that asks for more patience than this is asked again all the same.
+const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
+
 /// What is to be done next with a batch; positions are within the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Try to deliver these; then call [`Delivery::finished`].
-    Attempt(Range<usize>),
+    /// Try to deliver these, in this form; then call [`Delivery::finished`].
+    Attempt(Range<usize>, Form),
     /// Wait; then call [`Delivery::waited`].
     Wait(Duration),
     /// Hand these to the dead letter, or count and name them as dropped; then call [`Delivery::given_up`].
@@ -149,13 +193,17 @@ pub enum Step {
 /// The delivery of one batch.
 ///
 /// **Invariants:** attempts go through the batch in order, each event is delivered or given up once, and only after
-/// everything before it. A panic halves the range until one event is left, and only that one is given up for it.
+/// everything before it. What panics, is rejected or is too large is halved until one event is left, and only that one
+/// is given up for it; one that is too large is tried in ever smaller forms before.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     policy: RetryPolicy,
     len: usize,
+    /// What the sink can be sent at least.
+    smallest: Form,
     /// What is tried now.
     range: Range<usize>,
+    form: Form,
     next: Step,
     failures: u32,
     panics: u32,
@@ -163,10 +211,11 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Begins with a batch of `len` events.
-    pub fn new(policy: RetryPolicy, len: usize) -> Self {
+    /// Begins with a batch of `len` events, which can be sent in all forms down to `smallest`.
+    pub fn new(policy: RetryPolicy, len: usize, smallest: Form) -> Self {
+        let (range, form, next) = (0..0, Form::Whole, Step::Done);
         let mut delivery =
-            Self { policy, len, range: 0..0, next: Step::Done, failures: 0, panics: 0, failing_since: None };
+            Self { policy, len, smallest, range, form, next, failures: 0, panics: 0, failing_since: None };
         delivery.advance();
         delivery
     }
@@ -180,19 +229,26 @@ impl Delivery {
     pub fn finished(&mut self, outcome: Outcome, now: Duration, random: f64) {
         match outcome {
             Outcome::Delivered => self.advance(),
-            Outcome::Failed(HandlerError::Failed(error)) => {
-                self.failures += 1;
-                let since = *self.failing_since.get_or_insert(now);
-                if now.saturating_sub(since) >= self.policy.give_up_after {
-                    self.next = Step::GiveUp(self.range.clone(), GiveUp::Expired(error));
-                } else {
-                    self.next = Step::Wait(self.policy.delay(self.failures, random));
-                }
+            Outcome::Failed(HandlerError::Failed(error)) => self.failed(error, Duration::ZERO, now, random),
+            Outcome::Failed(HandlerError::Busy { reason, retry_after }) => {
+                self.failed(reason, retry_after.min(RETRY_AFTER_MAX), now, random);
             }
             Outcome::Failed(HandlerError::Closed(error)) => {
                 self.next = Step::Closed(self.range.start..self.len, error);
             }
-            Outcome::Failed(HandlerError::Rejected(_)) | Outcome::Panicked(_) if self.range.len() > 1 => self.halve(),
+            Outcome::Failed(HandlerError::Rejected(_) | HandlerError::TooLarge(_)) | Outcome::Panicked(_)
+                if self.range.len() > 1 =>
+            {
+                self.range.end = self.range.start + self.range.len() / 2;
+                self.attempt();
+            }
+            Outcome::Failed(HandlerError::TooLarge(error)) => match self.form.smaller() {
+                Some(form) if form <= self.smallest => {
+                    self.form = form;
+                    self.attempt();
+                }
+                _ => self.next = Step::GiveUp(self.range.clone(), GiveUp::TooLarge(error)),
+            },
             Outcome::Failed(HandlerError::Rejected(error)) => {
                 self.next = Step::GiveUp(self.range.clone(), GiveUp::Rejected(error));
             }
@@ -209,7 +265,7 @@ impl Delivery {
 
     /// Says that the delay is over.
     pub fn waited(&mut self) {
-        self.next = Step::Attempt(self.range.clone());
+        self.attempt();
     }
 
     /// Says that the events given up are where they belong.
@@ -217,15 +273,29 @@ impl Delivery {
         self.advance();
     }
 
-    fn halve(&mut self) {
-        self.range.end = self.range.start + self.range.len() / 2;
-        self.next = Step::Attempt(self.range.clone());
+    /// It may work later, not before `at_least`.
+    fn failed(&mut self, error: String, at_least: Duration, now: Duration, random: f64) {
+        self.failures += 1;
+        let since = *self.failing_since.get_or_insert(now);
+        self.next = if now.saturating_sub(since) >= self.policy.give_up_after {
+            Step::GiveUp(self.range.clone(), GiveUp::Expired(error))
+        } else {
+            Step::Wait(self.policy.delay(self.failures, random).max(at_least))
+        };
+    }
+
+    fn attempt(&mut self) {
+        self.next = Step::Attempt(self.range.clone(), self.form);
     }
 
     /// Goes on behind what was tried.
     fn advance(&mut self) {
         self.range = self.range.end..self.len;
-        (self.failures, self.panics, self.failing_since) = (0, 0, None);
-        self.next = if self.range.is_empty() { Step::Done } else { Step::Attempt(self.range.clone()) };
+        (self.form, self.failures, self.panics, self.failing_since) = (Form::Whole, 0, 0, None);
+        if self.range.is_empty() {
+            self.next = Step::Done;
+        } else {
+            self.attempt();
+        }
     }
 }

@@ -13,7 +13,13 @@ pub mod union;
 #[cfg(test)]
 mod tests;
 
-use std::{hash::BuildHasher, sync::Arc};
+use std::{
+    hash::BuildHasher,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -41,6 +47,8 @@ pub enum Cause {
         /// Counts the resyncs of the unit.
         round: u32,
     },
+    /// Found by comparing a list with what was known before a restart of the process, see [`Absence`].
+    Downtime,
     /// The configuration changed.
     Reload,
     /// Shown to a handler that joined late.
@@ -86,7 +94,7 @@ pub enum Change {
     Unchanged {
         /// The cached object.
         object: SharedObject,
-        /// [`Cause::Relist`] or [`Cause::Resync`]; [`Cause::Watch`] where a watch repeats itself; [`Cause::Reload`]
+        /// [`Cause::Relist`], [`Cause::Downtime`] or [`Cause::Resync`]; [`Cause::Watch`] where a watch repeats itself; [`Cause::Reload`]
         /// where the body may be another one, cut in another way.
         cause: Cause,
     },
@@ -177,6 +185,30 @@ impl Default for FirstList {
     }
 }
 
+/// The time between what a saved cache knows and the first word of the server: a list that is compared meanwhile finds
+/// what happened while nobody looked ([`Cause::Downtime`], D7).
+///
+/// It ends for good with the first event or bookmark of a watch, or with the list. The unit and its indexer share it, over
+/// all restarts of the actors; the default is over from the beginning.
+#[derive(Clone, Debug, Default)]
+pub struct Absence(Arc<AtomicBool>);
+
+impl Absence {
+    /// Makes that of a unit that begins with a saved cache.
+    pub fn begun() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    /// Returns whether it lasts.
+    pub fn lasts(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn end(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// A batch, planned: what to append to the journal, then to commit.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
@@ -190,6 +222,8 @@ pub struct Transaction {
     pub objects: u64,
     /// What is unchanged has another body, to be stored.
     replaces_bodies: bool,
+    /// The server said something: an event, a bookmark or a list.
+    heard: bool,
 }
 
 impl Transaction {
@@ -220,18 +254,25 @@ pub struct Indexer<S = EvmapStore> {
     store: S,
     options: IndexerOptions,
     first_list: FirstList,
+    absence: Absence,
 }
 
 impl<S: IndexStore> Indexer<S> {
     /// Makes an indexer over what `store` holds.
     pub fn new(store: S, options: IndexerOptions) -> Self {
-        Self { store, options, first_list: FirstList::default() }
+        Self { store, options, first_list: FirstList::default(), absence: Absence::default() }
     }
 
     /// Says what the first list is compared with: see [`FirstList`].
     #[must_use]
     pub fn with_first_list(self, first_list: FirstList) -> Self {
         Self { first_list, ..self }
+    }
+
+    /// Says that the store holds a saved cache, until the server was heard: see [`Absence`].
+    #[must_use]
+    pub fn with_absence(self, absence: Absence) -> Self {
+        Self { absence, ..self }
     }
 
     /// Returns what `deltas` change, and changes nothing (C-2, C-3, I-2, I-3, D-7, D-10, S-4, I-11).
@@ -243,6 +284,8 @@ impl<S: IndexStore> Indexer<S> {
         };
         let store_version = store_version.unwrap_or_else(|| meta.store_version.clone());
         let cached = self.store.get_all(deltas.deltas.iter().map(|delta| delta.object.key()));
+        let told = |delta: &Delta| !matches!(delta.kind, DeltaKind::Sync { .. });
+        let heard = deltas.resume_version.is_some() || deltas.deltas.iter().any(told);
         let mut plan = Plan::over(self, deltas.deltas.len(), deltas.initial);
         for (delta, cached) in deltas.deltas.into_iter().zip(cached) {
             plan.add(delta, cached);
@@ -257,7 +300,7 @@ impl<S: IndexStore> Indexer<S> {
             resume_version: deltas.resume_version.unwrap_or_else(|| meta.resume_version.clone()),
             synced: meta.synced || deltas.completes_initial,
         };
-        Transaction { changes, reached, suppressed, objects, replaces_bodies }
+        Transaction { changes, reached, suppressed, objects, replaces_bodies, heard }
     }
 
     /// Stages a transaction. Idempotent.
@@ -271,6 +314,9 @@ impl<S: IndexStore> Indexer<S> {
             }
         }
         self.store.reach(transaction.reached.clone());
+        if transaction.heard {
+            self.absence.end();
+        }
     }
 
     fn put(&mut self, object: &SharedObject) {
@@ -348,6 +394,11 @@ impl<'a, S: IndexStore> Plan<'a, S> {
         let objects = indexer.store.meta().objects;
         let changes = Vec::with_capacity(deltas + 1);
         let first = indexer.first_list;
+        let listed = match initial {
+            true => first.cause,
+            false if indexer.absence.lasts() => Cause::Downtime,
+            false => Cause::Relist,
+        };
         Self {
             indexer,
             changes,
@@ -356,7 +407,7 @@ impl<'a, S: IndexStore> Plan<'a, S> {
             single,
             objects,
             suppressed: 0,
-            listed: if initial { first.cause } else { Cause::Relist },
+            listed,
             replaces_bodies: initial && first.cause != Cause::Initial,
             hides_olds: !indexer.options.keep.is_whole() || initial && !first.bodies,
         }
@@ -440,8 +491,9 @@ pub enum Retirement {
     /// They left what is shown: the configuration changed ([`Cause::Reload`]), or their namespace did
     /// ([`Cause::Watch`]).
     Removed(Cause),
-    /// Their type is gone from the server, and they with it; found by asking it again ([`Cause::Relist`]).
-    Deleted,
+    /// Their type is gone from the server, and they with it; found by asking it again ([`Cause::Relist`]), or after a
+    /// restart ([`Cause::Downtime`]).
+    Deleted(Cause),
 }
 
 /// Returns the last changes of a unit that has ended: what becomes of `objects`, in the order of their keys.
@@ -449,7 +501,7 @@ pub fn retirement(mut objects: Vec<SharedObject>, how: Retirement) -> Vec<Change
     objects.sort_unstable_by(|one, other| one.key().cmp(&other.key()));
     let change = |object| match how {
         Retirement::Removed(cause) => Change::Removed { object, cause },
-        Retirement::Deleted => Change::Deleted { object, tombstone: true, cause: Cause::Relist },
+        Retirement::Deleted(cause) => Change::Deleted { object, tombstone: true, cause },
     };
     objects.into_iter().map(change).collect()
 }

@@ -21,12 +21,12 @@ use tracing::error;
 use crate::{
     delta_fifo::{DeltaFifo, Order, actor::DeltaFifoActor},
     indexer::{
-        Cause, Change, FirstList, Indexer, IndexerOptions,
+        Absence, Cause, Change, FirstList, Indexer, IndexerOptions,
         actor::{IndexerActor, IndexerLease, IndexerSlot, finish, show_cache},
         index_func::IndexFunc,
         store::{EvmapStore, IndexStore as _, Meta, Reached, ReadStore as _, ReaderFactory, StoreReader},
     },
-    journal::{Journal, ReaderId, UnitId},
+    journal::{AppendError, Journal, NotWritable, ReaderId, UnitId},
     list_watch::{
         ListWatch,
         kube::Scope,
@@ -37,7 +37,7 @@ use crate::{
     object::{ResourceType, ResourceVersion, SharedObject, scan::ScanPlan},
     reflector::{
         Reflector, ReflectorConfig, Start,
-        actor::{ReflectorActor, ResyncDue, Resyncs},
+        actor::{Queue, ReflectorActor, ResyncDue, Resyncs},
     },
     status::{Siblings, UnitStatus},
     supervisor::child::spawn,
@@ -64,7 +64,7 @@ pub struct InformerOptions {
     pub indexers: Vec<IndexFunc>,
     /// What a reader of the whole type should know: what is filtered or cut. Sent as `Warning: 299`.
     pub warnings: Vec<String>,
-    /// Only metadata is kept because values must not travel (D11).
+    /// Reads show metadata alone because values must not travel (D11).
     pub hides_values: bool,
 }
 
@@ -78,6 +78,17 @@ pub enum Seed {
         /// See [`Meta::store_version`].
         store_version: ResourceVersion,
         /// See [`Meta::resume_version`].
+        resume_version: ResourceVersion,
+    },
+    /// The objects were saved by an earlier run of the process, kept and fetched as now (D7). The server is asked whether
+    /// it is as new, then the watch goes on. Where a list has to be compared before the server was heard, the differences
+    /// are [`Cause::Downtime`].
+    Saved {
+        /// All of them.
+        objects: Vec<SharedObject>,
+        /// See [`Meta::store_version`].
+        store_version: ResourceVersion,
+        /// See [`Meta::resume_version`]. Where it is unset, a list comes first.
         resume_version: ResourceVersion,
     },
     /// Something else is fetched, or there is no version to go on from: the first list is compared with the objects.
@@ -123,6 +134,7 @@ pub struct Informer {
     pub status: Arc<UnitStatus>,
     siblings: Arc<Siblings>,
     first_list: FirstList,
+    absence: Absence,
     /// The last resync.
     round: Arc<AtomicU32>,
     slot: ArcSwap<IndexerSlot>,
@@ -165,12 +177,18 @@ impl Informer {
         siblings: Arc<Siblings>,
         seed: Option<Seed>,
     ) -> Self {
+        let absence = if matches!(seed, Some(Seed::Saved { .. })) { Absence::begun() } else { Absence::default() };
         let (objects, first_list, versions) = match seed {
             None => (Vec::new(), FirstList::default(), None),
-            Some(Seed::Relist { objects, first_list }) => (objects, first_list, None),
-            Some(Seed::Resume { objects, store_version, resume_version }) => {
-                (objects, FirstList::default(), Some((store_version, resume_version)))
+            Some(Seed::Relist { objects, first_list }) => {
+                // Another unit has let them in: what must not travel now may be in them.
+                let objects = objects.into_iter().filter_map(|object| options.gate.pass_cached(object)).collect();
+                (objects, first_list, None)
             }
+            Some(
+                Seed::Resume { objects, store_version, resume_version }
+                | Seed::Saved { objects, store_version, resume_version },
+            ) => (objects, FirstList::default(), Some((store_version, resume_version))),
         };
         let mut store = EvmapStore::new(rand::random(), options.indexers.clone());
         let resumed = versions.is_some();
@@ -186,7 +204,8 @@ impl Informer {
         show_cache(store.meta(), &status);
         siblings.join(id, store.meta().synced, store.meta().objects);
         let readers = store.reader_factory();
-        let indexer = Indexer::new(store, options.indexer.clone()).with_first_list(first_list);
+        let indexer = Indexer::new(store, options.indexer.clone());
+        let indexer = indexer.with_first_list(first_list).with_absence(absence.clone());
         Self {
             id,
             entry: entry.to_owned(),
@@ -195,6 +214,7 @@ impl Informer {
             status,
             siblings,
             first_list,
+            absence,
             round: Arc::default(),
             readers: ArcSwap::from_pointee(readers),
             slot: ArcSwap::from(IndexerSlot::new(indexer)),
@@ -220,7 +240,9 @@ impl Informer {
     pub fn seed(&self) -> Seed {
         let objects = self.objects();
         let Meta { synced, store_version, resume_version, .. } = self.meta();
-        if synced {
+        if synced && self.absence.lasts() {
+            Seed::Saved { objects, store_version, resume_version }
+        } else if synced {
             Seed::Resume { objects, store_version, resume_version }
         } else {
             Seed::Relist { objects, first_list: self.first_list }
@@ -239,30 +261,47 @@ impl Informer {
     /// Appends and releases the last records of a unit whose actors have ended for good: see
     /// [`retirement`](crate::indexer::retirement). If it was the last that its siblings waited for, they are synced with
     /// it. No actor of it appends anything any more.
-    pub fn retire(&self, journal: &Journal, mut changes: Vec<Change>) {
+    ///
+    /// # Errors
+    /// When the journal takes nothing now: call it again when it is [writable](Journal::writable).
+    pub fn retire(&self, journal: &Journal, changes: &[Change]) -> Result<(), NotWritable> {
         let mut current = lock(&self.epoch);
         *current += 1;
         journal.fence(self.id, *current);
         let ticket = self.siblings.leave(self.id, |total| {
-            let synced = total.map(|objects| Change::Synced { objects, resource_version: self.meta().store_version });
-            changes.extend(synced);
-            journal.append(self.id, *current, &changes, Timestamp::now())
+            let Meta { generation, store_version, resume_version, synced, .. } = self.meta();
+            let is_synced = total.map(|objects| Change::Synced { objects, resource_version: store_version.clone() });
+            let changes: Vec<_> = changes.iter().cloned().chain(is_synced).collect();
+            let reached = Reached { generation, store_version, resume_version, synced };
+            journal.append(self.id, *current, &changes, &reached, Timestamp::now())
         });
         match ticket {
             Ok(ticket) => journal.release(ticket),
-            Err(fenced) => error!(resource = %self.resource, error = %fenced, "failed to say what became of objects"),
+            Err(AppendError::NotWritable(why)) => return Err(why),
+            Err(AppendError::Fenced(fenced)) => {
+                error!(resource = %self.resource, error = %fenced, "failed to say what became of objects");
+            }
         }
+        Ok(())
     }
 
     /// Appends `changes` for one reader of the journal, after which it sees nothing more of this unit: see
     /// [`Journal::leave`]. For a unit whose actors have ended for good, before [`Informer::retire`].
-    pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) {
+    ///
+    /// # Errors
+    /// When the journal takes nothing now; nothing has changed then.
+    pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) -> Result<(), NotWritable> {
         let mut current = lock(&self.epoch);
         *current += 1;
         journal.fence(self.id, *current);
-        if let Err(fenced) = journal.leave(reader, self.id, *current, changes, Timestamp::now()) {
-            error!(resource = %self.resource, error = %fenced, "failed to say what became of objects");
+        match journal.leave(reader, self.id, *current, changes, Timestamp::now()) {
+            Ok(()) => {}
+            Err(AppendError::NotWritable(why)) => return Err(why),
+            Err(AppendError::Fenced(fenced)) => {
+                error!(resource = %self.resource, error = %fenced, "failed to say what became of objects");
+            }
         }
+        Ok(())
     }
 
     /// Returns what belongs to the version that readers see now.
@@ -293,7 +332,11 @@ impl Informer {
         let mut lease = self.lease(epoch, &shared.journal).ok_or(LaunchError::Overtaken)?;
 
         let Meta { synced, resume_version, .. } = lease.indexer().store().meta().clone();
-        let start = if synced { Start::Resume(resume_version) } else { Start::Fresh };
+        let start = match synced {
+            true if self.absence.lasts() => Start::Saved(resume_version),
+            true => Start::Resume(resume_version),
+            false => Start::Fresh,
+        };
         let keep = &self.options.indexer.keep;
         let fifo = DeltaFifo::new(self.options.order, self.objects().into_iter(), synced).keeping(keep.clone());
         let status = || Arc::clone(&self.status);
@@ -312,7 +355,7 @@ impl Informer {
         let reflector = ReflectorActor::new(
             reflector,
             source,
-            fifo.clone().recipient(),
+            Queue { events: fifo.clone().recipient(), compare: fifo.clone().recipient() },
             permits,
             Arc::clone(&self.resource),
             status(),
@@ -369,7 +412,8 @@ impl Informer {
             synced: meta.synced,
         });
         store.publish(meta.published_micros);
-        let mut indexer = Indexer::new(store, self.options.indexer.clone()).with_first_list(self.first_list);
+        let indexer = Indexer::new(store, self.options.indexer.clone());
+        let mut indexer = indexer.with_first_list(self.first_list).with_absence(self.absence.clone());
         finish(&mut indexer, in_flight.as_deref(), ticket, &self.status);
         let readers = indexer.store().reader_factory();
         self.readers.swap(Arc::new(readers.clone())).lead_to(readers);

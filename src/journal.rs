@@ -5,30 +5,40 @@
 //!
 //! [`Journal`] is the handle that everything shares; [`memory::MemoryJournal`] is the pure core behind it, with what
 //! waits for each reader (`journal/reader.rs`), merged where the reader is slow (`journal/backlog.rs`).
+//!
+//! With a [`Store`](store::Store) it is **append → write → publish → release**, and a thread of its own makes durable what
+//! was written, in groups, and only that is handed out (`journal/committer.rs`). What a slow reader cannot take stays in
+//! the store (`journal/spill.rs`). A reader with a name goes on after a restart where it stood (`journal/recovery.rs`).
 
 mod backlog;
+mod committer;
+mod disk;
+mod handle;
 pub mod memory;
 #[cfg(test)]
 mod model_tests;
 mod reader;
+pub mod recovery;
+mod retention;
+mod spill;
+pub mod store;
+#[cfg(test)]
+mod stored_model_tests;
+#[cfg(test)]
+mod stored_tests;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard},
+use std::{collections::HashMap, fmt};
+
+pub use self::{
+    disk::{Fsync, JournalHealth, JournalOptions, NotWritable, OnFull, OpenJournalError},
+    handle::Journal,
 };
-
-use jiff::Timestamp;
-use tokio::sync::Notify;
-
 use crate::{
     indexer::{Cause, Change},
-    mutex::lock,
     object::{ObjectKey, SharedObject},
 };
-use memory::MemoryJournal;
 
 /// Names one unit (a resource type in one scope) within an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -183,6 +193,17 @@ pub struct Fenced {
     pub current: u64,
 }
 
+/// Why an append was refused; nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// Another actor has taken the unit over: do not try again.
+    #[error(transparent)]
+    Fenced(#[from] Fenced),
+    /// The store takes nothing now: try again when [`Journal::writable`] says so.
+    #[error(transparent)]
+    NotWritable(#[from] NotWritable),
+}
+
 /// Names one reader of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReaderId(pub u32);
@@ -208,6 +229,29 @@ pub struct Gap {
     pub last: Sequence,
 }
 
+/// A reader was not opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenReaderError {
+    /// What it asked for is not there.
+    #[error(transparent)]
+    Gap(#[from] Gap),
+    /// A reader of that name is open.
+    #[error("there is a reader named {0:?} already")]
+    Taken(String),
+    /// The store could not be read or written.
+    #[error("failed to look up where the reader stood: {0}")]
+    Store(String),
+}
+
+/// What a replay does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Records that wait again.
+    pub queued: u64,
+    /// Records that retention had removed.
+    pub gone: u64,
+}
+
 /// What happens to a reader whose bound is reached (D-11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
@@ -220,7 +264,7 @@ pub enum WhenFull {
     DropNewest,
 }
 
-/// How much may wait for one reader.
+/// How much may wait in memory for one reader. With a store the rest waits there, and nothing is merged or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Events. With [`WhenFull::Coalesce`] more may wait only for objects that the cache holds, one or two each.
@@ -296,17 +340,25 @@ impl ChangeSet {
 
     /// Returns whether the change is in the set.
     pub fn contains(self, change: &Change) -> bool {
-        let kind = match change {
-            Change::Added { cause: Cause::Initial, .. } => Self::INITIAL,
-            Change::Added { .. } => Self::ADDED,
-            Change::Updated { .. } => Self::UPDATED,
-            Change::Deleted { .. } => Self::DELETED,
-            Change::Removed { .. } => Self::REMOVED,
-            Change::Synced { .. } => Self::SYNCED,
-            Change::Unchanged { cause: Cause::Resync { .. }, .. } => Self::RESYNC,
-            Change::Unchanged { .. } => Self::UNCHANGED,
+        let cause = match change {
+            Change::Added { cause, .. } | Change::Unchanged { cause, .. } => Some(*cause),
+            _ => None, // it makes no difference
         };
-        self.0 & kind.0 != 0
+        self.has(Self::of(ChangeKind::of(change), cause))
+    }
+
+    /// Returns the set of one kind of changes.
+    pub fn of(kind: ChangeKind, cause: Option<Cause>) -> Self {
+        match (kind, cause) {
+            (ChangeKind::Added, Some(Cause::Initial)) => Self::INITIAL,
+            (ChangeKind::Added, _) => Self::ADDED,
+            (ChangeKind::Updated, _) => Self::UPDATED,
+            (ChangeKind::Deleted, _) => Self::DELETED,
+            (ChangeKind::Removed, _) => Self::REMOVED,
+            (ChangeKind::Synced, _) => Self::SYNCED,
+            (ChangeKind::Unchanged, Some(Cause::Resync { .. })) => Self::RESYNC,
+            (ChangeKind::Unchanged, _) => Self::UNCHANGED,
+        }
     }
 }
 
@@ -335,6 +387,9 @@ pub struct ReaderOptions {
     pub bounds: Bounds,
     /// What it wants to see.
     pub interest: Interest,
+    /// With a store, a reader of this name goes on where the last one of that name stood, over any number of restarts.
+    /// One without a name ends with the process.
+    pub name: Option<String>,
 }
 
 /// What a unit is asked on behalf of one reader, between two of its batches: only there is its cache the state that
@@ -366,6 +421,8 @@ pub struct ReaderStats {
     pub wanted: u64,
     /// Of these, waiting to be read.
     pub queued: u64,
+    /// Of these, in the store alone.
+    pub spilled: u64,
     /// Read and not acknowledged.
     pub in_flight: u64,
     /// Acknowledged.
@@ -376,6 +433,8 @@ pub struct ReaderStats {
     pub dropped: u64,
     /// Updates that lost their `old` at the bound.
     pub olds_given_up: u64,
+    /// Acknowledged ones that were given up, to be had by [`Journal::replay`].
+    pub given_up: u64,
     /// Everything up to here is acknowledged, merged, dropped or not wanted.
     pub position: Sequence,
     /// When the oldest record waiting or in flight was appended, in microseconds since the Unix epoch.
@@ -391,249 +450,11 @@ pub struct Losses {
     pub unnamed: u64,
 }
 
-/// The journal of an engine: shared by indexers, which append, and readers.
-///
-/// One short lock per call, which is per batch. Nothing here waits but [`Journal::readable`].
-#[derive(Clone, Debug)]
-pub struct Journal {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    id: Box<str>,
-    core: Mutex<MemoryJournal>,
-    wakers: Mutex<HashMap<ReaderId, Arc<Notify>>>,
-}
-
-impl Journal {
-    /// Makes an empty journal in memory, with a random id of 12 hex digits.
-    pub fn in_memory() -> Self {
-        Self::with_id(&format!("{:012x}", rand::random::<u64>() >> 16))
-    }
-
-    fn with_id(id: &str) -> Self {
-        let shared = Shared { id: id.into(), core: Mutex::default(), wakers: Mutex::default() };
-        Self { shared: Arc::new(shared) }
-    }
-
-    /// Returns the id: sequences are comparable within it.
-    pub fn id(&self) -> &str {
-        &self.shared.id
-    }
-
-    /// Says what a unit is; before its first append.
-    pub fn add_unit(&self, unit: UnitId, terms: UnitTerms) {
-        self.core().add_unit(unit, terms);
-    }
-
-    /// Says that a unit appends nothing more. What it appended before is still delivered; when every reader has passed
-    /// the returned place, the unit can be forgotten.
-    pub fn retire_unit(&self, unit: UnitId) -> Sequence {
-        self.core().retire_unit(unit)
-    }
-
-    /// Forgets a unit that appends nothing more, and that every reader has passed.
-    pub fn forget_unit(&self, unit: UnitId) {
-        self.core().forget_unit(unit);
-    }
-
-    /// Appends the changes of one transaction of `unit`; they stay invisible until [`Journal::release`].
-    ///
-    /// An append with an older epoch than the unit's last one, or than [`Journal::fence`] named, is refused.
-    pub fn append(&self, unit: UnitId, epoch: u64, changes: &[Change], now: Timestamp) -> Result<Ticket, Fenced> {
-        self.core().append(unit, epoch, changes, now.as_microsecond())
-    }
-
-    /// Makes the records of a ticket visible, once nothing older is outstanding. Tickets of several units may come
-    /// in any order; one that is not outstanding is ignored.
-    pub fn release(&self, ticket: Ticket) {
-        let woken = self.core().release(ticket);
-        self.wake(&woken);
-    }
-
-    /// Returns the oldest append of `unit` that was not released.
-    pub fn outstanding(&self, unit: UnitId) -> Option<Ticket> {
-        self.core().outstanding(unit)
-    }
-
-    /// Refuses from now on what comes from epochs of `unit` before `epoch`.
-    pub fn fence(&self, unit: UnitId, epoch: u64) {
-        self.core().fence(unit, epoch);
-    }
-
-    /// Takes back every append of `unit` that was not released, and returns how many records that were. For a unit
-    /// whose cache is abandoned together with the actor that hangs in it: its records shall not hold the others up.
-    pub fn withdraw(&self, unit: UnitId) -> usize {
-        let (withdrawn, woken) = self.core().withdraw(unit);
-        self.wake(&woken);
-        withdrawn
-    }
-
-    /// Returns the release mark: readers see nothing above it.
-    pub fn released(&self) -> Sequence {
-        self.core().released()
-    }
-
-    /// Returns the place up to which every reader is done with everything.
-    pub fn passed(&self) -> Sequence {
-        self.core().passed()
-    }
-
-    /// Opens a reader. It holds its place until [`Journal::close_reader`].
-    pub fn open_reader(&self, start: Start, options: ReaderOptions) -> Result<ReaderId, Gap> {
-        let reader = self.core().open_reader(start, options)?;
-        self.wakers().insert(reader, Arc::default());
-        Ok(reader)
-    }
-
-    /// Replaces what a reader wants to see, from the next release on; what waits already stays. A unit that it sees and
-    /// no longer wants is seen until [`Journal::leave`].
-    pub fn set_interest(&self, reader: ReaderId, interest: &Interest) {
-        self.core().set_interest(reader, interest);
-    }
-
-    /// Replaces how much may wait for a reader.
-    pub fn set_bounds(&self, reader: ReaderId, bounds: Bounds) {
-        self.core().set_bounds(reader, bounds);
-    }
-
-    /// Appends `changes` of `unit` for `reader` alone, already released, and lets it see what `unit` appends from then
-    /// on, nothing that it appended before (S-5). Call it between two batches of the unit. A reader that sees the
-    /// unit already, or is closed, is told nothing.
-    pub fn join(
-        &self,
-        reader: ReaderId,
-        unit: UnitId,
-        epoch: u64,
-        changes: &[Change],
-        now: Timestamp,
-    ) -> Result<(), Fenced> {
-        let woken = self.core().join(reader, unit, epoch, changes, now.as_microsecond())?;
-        self.wake(&woken);
-        Ok(())
-    }
-
-    /// Appends `changes` of `unit` for `reader` alone, already released, after which it sees nothing more of `unit`;
-    /// what was appended before is still delivered. A reader that does not see the unit is told nothing.
-    pub fn leave(
-        &self,
-        reader: ReaderId,
-        unit: UnitId,
-        epoch: u64,
-        changes: &[Change],
-        now: Timestamp,
-    ) -> Result<(), Fenced> {
-        let woken = self.core().leave(reader, unit, epoch, changes, now.as_microsecond())?;
-        self.wake(&woken);
-        Ok(())
-    }
-
-    /// Returns whether every unit that the reader takes has synced, and the reader has acknowledged everything up to
-    /// there (S-8). A type has synced with the first [`Change::Synced`] of one of its units, or once all of them are
-    /// marked so by [`Journal::mark_synced`]; no reader has before
-    /// [`Journal::set_discovered`]. A reader that takes more has synced again once it is done with that too.
-    pub fn has_synced(&self, reader: ReaderId) -> bool {
-        self.core().has_synced(reader)
-    }
-
-    /// Notes that the initial state of `unit` is complete with what it has appended so far. For units that append no
-    /// [`Change::Synced`], because others of their type are not synced or it was said before; that change implies it.
-    pub fn mark_synced(&self, unit: UnitId) {
-        self.core().mark_synced(unit);
-    }
-
-    /// Says that all units are known that the first discovery found.
-    pub fn set_discovered(&self) {
-        self.core().set_discovered();
-    }
-
-    /// Returns whether some reader shall see the `round`-th resync of `unit` (S-11), one that nobody is due for need
-    /// not be made. Ask before each round: what readers are due for is counted from the last one asked for.
-    pub fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
-        self.core().is_resync_due(unit, round)
-    }
-
-    /// Closes a reader and forgets what waited for it.
-    pub fn close_reader(&self, reader: ReaderId) {
-        self.core().close_reader(reader);
-        self.wakers().remove(&reader);
-    }
-
-    /// Returns the next records, in order, at most `max_events` of them, and of at most `max_bytes` unless one alone
-    /// has more. They are in flight until they are acknowledged; at most `max_events` of the reader's bounds are.
-    ///
-    /// A record of a new object is held back while the deletion of another object of that name is in flight (D7).
-    pub fn read(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
-        self.core().read(reader, max_events, max_bytes)
-    }
-
-    /// Acknowledges everything read up to `sequence`; it is forgotten.
-    pub fn ack(&self, reader: ReaderId, sequence: Sequence) {
-        self.core().ack(reader, sequence);
-    }
-
-    /// Hands out again, unmerged, what was read and not acknowledged.
-    pub fn rewind(&self, reader: ReaderId) {
-        self.core().rewind(reader);
-    }
-
-    /// Drops everything that waits for a reader or is in flight, counted and named, and shows it nothing more: for a
-    /// handler that has ended while its numbers are still to be seen.
-    pub fn abandon(&self, reader: ReaderId) {
-        self.core().abandon(reader);
-    }
-
-    /// Waits until there may be something new to read; returns at once if that was so since the last call.
-    pub async fn readable(&self, reader: ReaderId) {
-        let waker = self.wakers().get(&reader).cloned();
-        match waker {
-            Some(waker) => waker.notified().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Wakes [`Journal::readable`] of one reader.
-    pub fn nudge(&self, reader: ReaderId) {
-        self.wake(&[reader]);
-    }
-
-    /// Returns what there is to see of a reader.
-    pub fn stats(&self, reader: ReaderId) -> ReaderStats {
-        self.core().stats(reader)
-    }
-
-    /// Names what was dropped since the last call.
-    pub fn take_losses(&self, reader: ReaderId) -> Losses {
-        self.core().take_losses(reader)
-    }
-
-    /// Names what waits for a reader or is in flight, oldest first, up to `limit` events.
-    pub fn undelivered(&self, reader: ReaderId, limit: usize) -> Vec<EventName> {
-        self.core().undelivered(reader, limit)
-    }
-
-    fn wake(&self, readers: &[ReaderId]) {
-        if !readers.is_empty() {
-            let wakers = self.wakers();
-            for waker in readers.iter().filter_map(|reader| wakers.get(reader)) {
-                waker.notify_one();
-            }
-        }
-    }
-
-    fn core(&self) -> MutexGuard<'_, MemoryJournal> {
-        lock(&self.shared.core)
-    }
-
-    fn wakers(&self) -> MutexGuard<'_, HashMap<ReaderId, Arc<Notify>>> {
-        lock(&self.shared.wakers)
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod testing {
     //! Changes to make journals of.
+
+    use std::sync::Arc;
 
     use super::*;
     use crate::object::{Identity, Object};

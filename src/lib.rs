@@ -28,7 +28,10 @@
 //! | [`dispatcher`] | [`Notification`](dispatcher::Notification) | who gets it |
 //! | [`handler`] | – | again, in halves, or given up |
 //!
-//! [`object`] is what travels, [`scope`] where from. [`informer`] wires one type in one scope, [`supervisor`] keeps it
+//! [`object`] is what travels, [`scope`] where from, [`redact`] what must not travel; [`secret`] is where the engine's own
+//! secrets are. Where `[state] dir` is set the journal writes what it holds to [`journal::store`], and a slow reader
+//! costs disk instead of memory. A lane's [`dispatcher::schedule`] says which events go out together, and the
+//! [`handler::pace`] when. [`informer`] wires one type in one scope, [`supervisor`] keeps it
 //! alive, [`engine`] runs the whole. [`lister`], [`registry`] and [`serve`] read. [`work_queue`] is for handlers of
 //! controllers: what is to be done, each key once. [`simulator`] is an API server in this process for the demo, tests and
 //! benchmarks.
@@ -41,8 +44,10 @@
 //! - Every queue has a bound and an owner.
 //! - Nothing that one type, handler or request does stops another.
 mod mutex;
+pub mod secret;
 pub mod object;
 pub mod scope;
+pub mod redact;
 
 pub mod backoff;
 mod client_error;
@@ -69,6 +74,8 @@ pub mod engine;
 
 pub mod simulator;
 pub mod testing;
+#[cfg(test)]
+mod crash_simulation;
 
 /// What the README shows is run.
 #[cfg(doctest)]

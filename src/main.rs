@@ -51,6 +51,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Rbac(args) => cli::rbac::rbac(&args)?,
         Command::Get(args) => cli::get::get(&args)?,
         Command::Verify(args) => cli::verify::verify(&args)?,
+        Command::Handlers(args) => cli::handlers::handlers(&args)?,
         Command::Completion(args) => cli::completion::print(&args)?,
         Command::Config { command: ConfigCommand::Show(args) } => {
             let config = cli::config_show::load(&args)?;

@@ -2,7 +2,7 @@
 //!
 //! Nothing is counted here: a scrape reads the same views as `/v1/resources` and `/v1/handlers`.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::atomic::AtomicU64};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -12,6 +12,7 @@ use prometheus_client::{
 
 use crate::{
     handler::status::{HandlerState, HandlerView},
+    journal::JournalHealth,
     status::{ReloadCounts, UnitView},
 };
 
@@ -50,17 +51,29 @@ struct OutcomeLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FormLabels {
+    handler: String,
+    form: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReloadLabels {
     result: &'static str,
 }
 
 /// Renders all metrics for one scrape.
-pub fn render(resources: &[UnitView], handlers: &[HandlerView], reloads: ReloadCounts) -> String {
+pub fn render(
+    resources: &[UnitView],
+    handlers: &[HandlerView],
+    journal: &JournalHealth,
+    reloads: ReloadCounts,
+) -> String {
     let mut registry = Registry::with_prefix("deltabus");
     let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "Version of this engine", build);
     register_resources(&mut registry, resources);
     register_handlers(&mut registry, handlers);
+    register_journal(&mut registry, journal);
     register_reloads(&mut registry, reloads);
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string succeeds");
@@ -91,6 +104,36 @@ pub fn to_prometheus(open_metrics: &str) -> String {
         }
     }
     text
+}
+
+/// What there is without a directory is all zeros, and left out.
+fn register_journal(registry: &mut Registry, journal: &JournalHealth) {
+    if !journal.stored {
+        return;
+    }
+    let gauge = |value: i64| {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value);
+        gauge
+    };
+    let counter = |value: u64| {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        counter
+    };
+    let seconds = Gauge::<f64, AtomicU64>::default();
+    seconds.set(journal.last_sync.as_secs_f64());
+    let writable = gauge(i64::from(journal.not_writable.is_none()));
+    registry.register("journal_writable", "1 while changes are taken; 0 stops reading the API server", writable);
+    let bytes = gauge(signed(journal.disk_bytes));
+    registry.register_with_unit("journal_disk", "Size of the state directory, about", Unit::Bytes, bytes);
+    let kept = gauge(signed(journal.last.0.saturating_sub(journal.first.0.saturating_sub(1))));
+    registry.register("journal_records", "Changes kept, about", kept);
+    let undurable = gauge(signed(journal.last.0.saturating_sub(journal.durable.0)));
+    registry.register("journal_undurable_records", "Changes written and not forced to the disk yet", undurable);
+    registry.register_with_unit("journal_last_sync", "What the last fsync took", Unit::Seconds, seconds);
+    registry.register("journal_syncs", "Fsyncs", counter(journal.syncs));
+    registry.register("journal_failures", "Times the state could not be written", counter(journal.failures));
 }
 
 fn register_resources(registry: &mut Registry, views: &[UnitView]) {
@@ -127,6 +170,11 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
     registry.register("lists", "Lists asked of the API server", counter(|view| view.lists));
     registry.register("watches", "Watches opened at the API server", counter(|view| view.watches));
     registry.register("watch_stalls", "Streams given up because nothing came", counter(|view| view.stalls));
+    registry.register(
+        "list_confirmations",
+        "Second lists asked for, because the first would have deleted most of what is cached",
+        counter(|view| view.confirmations),
+    );
     registry.register("skipped_documents", "Documents of another type or without a name", counter(|view| view.skipped));
 
     let events = Family::<EventLabels, Counter>::default();
@@ -167,6 +215,10 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
     let queued = Family::<HandlerLabels, Gauge>::default();
     let up = Family::<HandlerLabels, Gauge>::default();
     let synced = Family::<HandlerLabels, Gauge>::default();
+    let oversize = Family::<FormLabels, Counter>::default();
+    let paused = Family::<HandlerLabels, Gauge>::default();
+    let in_flight = Family::<HandlerLabels, Gauge>::default();
+    let rate_limited = Family::<HandlerLabels, Gauge>::default();
     let lag = Family::<HandlerLabels, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
     for status in handlers {
         let labels = HandlerLabels { handler: status.name.clone() };
@@ -179,12 +231,27 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
             let labels = OutcomeLabels { handler: status.name.clone(), outcome };
             outcomes.get_or_create(&labels).inc_by(count);
         }
+        for (form, count) in
+            [("without_old", status.without_old), ("reference", status.references), ("none", status.too_large)]
+        {
+            let labels = FormLabels { handler: status.name.clone(), form };
+            oversize.get_or_create(&labels).inc_by(count);
+        }
+        paused.get_or_create(&labels).set((status.state == HandlerState::Paused).into());
+        in_flight.get_or_create(&labels).set(signed(status.in_flight));
+        rate_limited.get_or_create(&labels).set(status.rate_limited.into());
         queued.get_or_create(&labels).set(signed(status.queued));
         up.get_or_create(&labels).set((status.state != HandlerState::Starting).into());
         synced.get_or_create(&labels).set(status.synced.into());
         lag.get_or_create(&labels).set(status.oldest_undelivered_age_seconds.unwrap_or(0.0));
     }
     registry.register("handler_events", "Events a handler is done with, by outcome; retries count attempts", outcomes);
+    let help = "Events that were too large for the sink, by the form in which it took them; none: given up";
+    registry.register("handler_oversize_events", help, oversize);
+    registry.register("handler_paused", "1 while somebody has paused the handler", paused);
+    registry.register("handler_in_flight", "Deliveries under way, those included that wait to be repeated", in_flight);
+    let help = "1 while a delivery waits for rate_limit, or until the sink wants more";
+    registry.register("handler_rate_limited", help, rate_limited);
     registry.register("handler_queue_events", "Events waiting for a handler", queued);
     registry.register("handler_up", "1 once the handler has started", up);
     registry.register("handler_synced", "1 once the handler is done with the initial state of all it takes", synced);

@@ -4,6 +4,7 @@
 //! resourceVersion. Nothing else is decoded before somebody asks: see [`Object::decode`], [`Object::value`] and
 //! [`FieldPath`].
 
+pub mod codec;
 mod field_path;
 mod keep;
 pub mod scan;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub(crate) use field_path::Step;
 pub use field_path::{FieldPath, FieldPathError};
+
 pub use keep::Keep;
 pub use scan::{Owner, Plucker};
 

@@ -13,8 +13,12 @@
 //!
 //! A cycle begins with an initial state and ends when a watch cannot be resumed. `reflector/listing.rs`,
 //! `reflector/streaming.rs` and `reflector/watching.rs` hold one phase each, `reflector/report.rs` what is said of it.
+//! Before a Replace the list is held against what is known, and confirmed if it would delete most of it:
+//! `reflector/confirm.rs`. A watch from a saved version begins with a look at the server's: `reflector/check.rs`.
 
 pub mod actor;
+mod check;
+mod confirm;
 mod log;
 mod listing;
 mod pager;
@@ -37,8 +41,14 @@ use crate::{
     object::{ResourceVersion, SharedObject},
 };
 
+pub use confirm::{Comparison, Listed};
 pub use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorState, Report, Verb, WaitReason};
-use {listing::Listing, stream::Stream, streaming::Streaming};
+use {
+    confirm::{Doubted, Held},
+    listing::Listing,
+    stream::Stream,
+    streaming::Streaming,
+};
 
 /// What the reflector emits: changes in stream order, and whole lists.
 #[derive(Clone, Debug)]
@@ -53,6 +63,9 @@ pub enum Event {
     Replace {
         /// Every object of the collection.
         items: Vec<SharedObject>,
+        /// What it lacks and is not to be deleted: a second list had it, changed since this one (D7). The state that is
+        /// known of it stays until the watch tells more.
+        spared: Vec<SharedObject>,
         /// Version of the list.
         resource_version: ResourceVersion,
     },
@@ -129,9 +142,12 @@ pub enum Start {
     /// With the initial state.
     #[default]
     Fresh,
-    /// With a watch from the version that the store has reached: a restarted unit, a warm start (D6, D7). An unusable
-    /// version (unset, `"0"`) is a fresh start.
+    /// With a watch from the version that the store has reached: a restarted unit (D6). An unusable version (unset,
+    /// `"0"`) is a fresh start.
     Resume(ResourceVersion),
+    /// As [`Start::Resume`], from a version that was saved before a start of the process: first the server is asked
+    /// whether it is as new (D7). It may have been restored from a backup meanwhile.
+    Saved(ResourceVersion),
 }
 
 /// What has happened, as the shell tells it.
@@ -141,6 +157,8 @@ pub enum Input {
     Start,
     /// The answer to [`Action::List`].
     Page(Result<ListPage, Failure>),
+    /// The answer to [`Action::Compare`].
+    Compared(Comparison),
     /// The answer to [`Action::OpenWatch`].
     Opened(Result<(), Failure>),
     /// A batch of the open stream; never cut or reordered.
@@ -153,11 +171,14 @@ pub enum Input {
     Stop,
 }
 
-/// What the shell does next. Everything but [`Action::Read`] and [`Action::Keep`] closes a stream that is open.
+/// What the shell does next. Everything but [`Action::Read`], [`Action::Compare`] and [`Action::Keep`] closes a stream that
+/// is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Ask for a page and answer with [`Input::Page`]. How long that may take is the source's to bound.
     List(ListRequest),
+    /// Hold a list against what is known once all events are applied, and answer with [`Input::Compared`].
+    Compare(Listed),
     /// Open a watch and answer with [`Input::Opened`]. How long that may take is the source's to bound; afterwards
     /// [`Action::Read`] has a deadline (D-6).
     OpenWatch(WatchRequest),
@@ -203,7 +224,8 @@ pub struct Step {
 ///
 /// **Invariants:** nothing of an initial state is emitted before it is complete (P-5, R-31); no action but
 /// [`Action::Done`] follows [`Input::Stop`]; a list is applied only if it is at least as new as what is known,
-/// or the server's most recent (D-5).
+/// or the server's most recent (D-5); what a list would delete of most of the known is deleted only if a second list
+/// lacks it too (D7).
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own that survives cycles (R-7), none a state")]
 pub struct Reflector {
@@ -213,6 +235,8 @@ pub struct Reflector {
     last: ResourceVersion,
     /// `last` was refused as expired or too large.
     unavailable: bool,
+    /// The list that is being confirmed (D7).
+    doubted: Option<Doubted>,
     /// The server's watch cache is off.
     force_pages: bool,
     has_listed: bool,
@@ -241,11 +265,20 @@ struct InternalErrors {
 
 #[derive(Debug)]
 enum State {
-    Idle,
+    Idle {
+        /// Ask for the server's version first.
+        check: bool,
+    },
+    Checking,
     Listing(Listing),
     Streaming(Streaming),
+    Comparing(Held),
     Watching(Stream),
-    Waiting { until: Duration, reason: WaitReason, then: Then },
+    Waiting {
+        until: Duration,
+        reason: WaitReason,
+        then: Then,
+    },
     Stopped,
 }
 
@@ -255,6 +288,7 @@ enum Then {
     Cycle,
     Stream,
     Watch,
+    Check,
 }
 
 /// One step in the making.
@@ -275,15 +309,18 @@ impl Turn {
 impl Reflector {
     /// Makes a reflector. Its first input is [`Input::Start`].
     pub fn new(config: ReflectorConfig, start: Start) -> Self {
-        let last = match start {
-            Start::Resume(version) if stream::is_usable(&version) => version,
-            Start::Resume(_) | Start::Fresh => ResourceVersion::unset(),
+        let (last, check) = match start {
+            Start::Fresh => (ResourceVersion::unset(), false),
+            Start::Resume(version) => (version, false),
+            Start::Saved(version) => (version, true),
         };
+        let last = Some(last).filter(stream::is_usable).unwrap_or_default();
         Self {
             has_listed: !last.is_unset(),
             last,
-            state: State::Idle,
+            state: State::Idle { check },
             unavailable: false,
+            doubted: None,
             force_pages: false,
             backoff: Backoff::new(config.backoff),
             unmarked: 0,
@@ -304,7 +341,10 @@ impl Reflector {
         let mut turn = Turn { now, jitter, events: Vec::new(), reports: Vec::new(), version_moved: false };
         let action = self.advance(input, &mut turn);
         Step {
-            holds_list_permit: matches!(self.state, State::Listing(_) | State::Streaming(_)),
+            holds_list_permit: matches!(
+                self.state,
+                State::Checking | State::Listing(_) | State::Streaming(_) | State::Comparing(_)
+            ),
             resume_version: turn.version_moved.then(|| self.last.clone()),
             events: turn.events,
             reports: turn.reports,
@@ -314,9 +354,17 @@ impl Reflector {
 
     /// Returns what it is doing.
     pub fn state(&self) -> ReflectorState {
-        match self.state {
-            State::Idle => ReflectorState::Idle,
-            State::Listing(_) => ReflectorState::Listing,
+        match (&self.state, &self.doubted) {
+            (State::Listing(_) | State::Streaming(_), Some(doubted)) => ReflectorState::Confirming(doubted.comparison),
+            (state, _) => Self::plain_state(state),
+        }
+    }
+
+    fn plain_state(state: &State) -> ReflectorState {
+        match *state {
+            State::Idle { .. } => ReflectorState::Idle,
+            State::Checking => ReflectorState::Checking,
+            State::Listing(_) | State::Comparing(_) => ReflectorState::Listing,
             State::Streaming(_) => ReflectorState::Streaming,
             State::Watching(_) => ReflectorState::Watching,
             State::Waiting { until, reason, .. } => ReflectorState::Waiting { until, reason },
@@ -358,8 +406,11 @@ impl Reflector {
     fn advance(&mut self, input: Input, turn: &mut Turn) -> Action {
         match (std::mem::replace(&mut self.state, State::Stopped), input) {
             (State::Stopped, _) | (_, Input::Stop) => Action::Done,
-            (State::Idle, Input::Start) if self.has_listed => self.begin_watch(turn),
-            (State::Idle, Input::Start) => self.begin_cycle(turn),
+            (State::Idle { check: true }, Input::Start) if self.has_listed => self.begin_check(),
+            (State::Idle { .. }, Input::Start) if self.has_listed => self.begin_watch(turn),
+            (State::Idle { .. }, Input::Start) => self.begin_cycle(turn),
+            (State::Checking, Input::Page(answer)) => self.checked(answer, turn),
+            (State::Comparing(held), Input::Compared(comparison)) => self.compared(held, comparison, turn),
             (State::Listing(listing), Input::Page(answer)) => self.page(listing, answer, turn),
             (State::Streaming(streaming), input) => self.advance_streaming(streaming, input, turn),
             (State::Watching(stream), input) => self.advance_watch(stream, input, turn),
@@ -421,6 +472,7 @@ impl Reflector {
         let until = turn.now.saturating_add(delay);
         if then == Then::Cycle {
             self.resync_at = None;
+            self.doubted = None;
         }
         self.counters.backoffs += 1;
         self.state = State::Waiting { until, reason, then };
@@ -432,11 +484,18 @@ impl Reflector {
             Then::Cycle => self.begin_cycle(turn),
             Then::Stream => self.begin_streaming(turn),
             Then::Watch => self.open_watch(turn),
+            Then::Check => self.begin_check(),
         }
     }
 
     /// Hands a complete state on, as one Replace.
-    fn replace(&mut self, items: Vec<SharedObject>, version: ResourceVersion, turn: &mut Turn) {
+    fn replace(
+        &mut self,
+        items: Vec<SharedObject>,
+        spared: Vec<SharedObject>,
+        version: ResourceVersion,
+        turn: &mut Turn,
+    ) {
         self.unavailable = false;
         self.has_listed = true;
         self.unmarked = 0;
@@ -444,7 +503,7 @@ impl Reflector {
         self.backoff.healthy(turn.now);
         self.last = version.clone();
         turn.version_moved = true;
-        turn.events.push(Event::Replace { items, resource_version: version });
+        turn.events.push(Event::Replace { items, spared, resource_version: version });
     }
 
     /// Notes a failure for those who look, and counts it.

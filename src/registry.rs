@@ -62,7 +62,7 @@ impl WatchedType {
         warnings
     }
 
-    /// Returns whether only metadata is kept because values must not travel (D11).
+    /// Returns whether reads show metadata alone because values must not travel (D11).
     pub fn hides_values(&self) -> bool {
         self.units.iter().any(|unit| unit.options.hides_values)
     }

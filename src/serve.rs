@@ -1,12 +1,16 @@
-//! HTTP: health, metrics, state, and the Kubernetes read paths, on a thread of its own. Reads only.
+//! HTTP: health, metrics, state, and the Kubernetes read paths, on a thread of its own. Reads only, but that handlers
+//! can be paused and resumed.
 //!
 //! **Invariant:** nothing here writes to a cache, and nothing a request does can stop an actor (I7).
 
+mod auth;
+mod control;
 mod discovery;
 mod kube_api;
 mod lookup;
 mod status;
 mod status_object;
+mod tls;
 
 use std::{
     io,
@@ -20,15 +24,26 @@ use axum::{
     body::Body,
     extract::{Request, State},
     http::{Response, StatusCode},
-    routing::{any, get},
+    middleware,
+    routing::{any, get, post},
 };
+use axum_server::tls_rustls::RustlsConfig;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::{handler::status::HandlerView, registry::Registry};
+pub use self::{auth::TokenSource, tls::TlsFiles};
+use crate::{
+    handler::status::{Control, HandlerView},
+    journal::Journal,
+    registry::Registry,
+};
 
 /// How many lists are put together at a time; others wait.
 const LISTS_AT_ONCE: usize = 2;
+
+/// Asks something of the handler of a name: how many events it will deliver again, and how it is now; `None` where
+/// there is no such handler.
+pub type HandlerControl = Arc<dyn Fn(&str, Control) -> Option<(u64, HandlerView)> + Send + Sync>;
 
 /// What requests are answered from.
 #[derive(Clone)]
@@ -37,13 +52,22 @@ pub struct ServeState {
     pub registry: Arc<Registry>,
     /// Tells the handlers' state.
     pub handlers: Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>,
+    /// Pauses handlers, and lets them go on.
+    pub control: HandlerControl,
+    /// What waits to be delivered, and how that is kept.
+    pub journal: Journal,
     snapshots: Arc<kube_api::Snapshots>,
 }
 
 impl ServeState {
     /// Makes the state.
-    pub fn new(registry: Arc<Registry>, handlers: Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>) -> Self {
-        Self { registry, handlers, snapshots: Arc::new(kube_api::Snapshots::new(rand::random())) }
+    pub fn new(
+        registry: Arc<Registry>,
+        handlers: Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>,
+        control: HandlerControl,
+        journal: Journal,
+    ) -> Self {
+        Self { registry, handlers, control, journal, snapshots: Arc::new(kube_api::Snapshots::new(rand::random())) }
     }
 }
 
@@ -70,16 +94,27 @@ pub enum Surface {
     Probes,
 }
 
+/// Who may ask, and what the way there is protected by; nothing by default.
+#[derive(Clone, Debug, Default)]
+pub struct Protection {
+    /// Requests need this token.
+    pub token: Option<TokenSource>,
+    /// HTTPS instead of HTTP.
+    pub tls: Option<TlsFiles>,
+}
+
 /// Starts a server.
 ///
 /// # Errors
-/// When the address cannot be bound.
-pub fn start(listen: SocketAddr, surface: Surface, state: ServeState) -> io::Result<Server> {
+/// When the address cannot be bound, or the certificate cannot be used.
+pub fn start(listen: SocketAddr, surface: Surface, protection: Protection, state: ServeState) -> io::Result<Server> {
     let listener = TcpListener::bind(listen)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let (stop, mut stopped) = watch::channel(false);
-    let router = router(surface, state);
+    let Protection { token, tls } = protection;
+    let tls = tls.map(|files| load(&files).map(|config| (files, config))).transpose()?;
+    let router = router(surface, state).layer(middleware::from_fn_with_state(token, auth::guard));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(LISTS_AT_ONCE)
@@ -87,10 +122,9 @@ pub fn start(listen: SocketAddr, surface: Surface, state: ServeState) -> io::Res
         .build()?;
     thread::Builder::new().name(format!("http-{}", address.port())).spawn(move || {
         runtime.block_on(async move {
-            let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
             tokio::select! {
                 _ = stopped.changed() => {} // an error: the server was dropped
-                served = axum::serve(listener, router).into_future() => {
+                served = serve(listener, router, tls) => {
                     if let Err(error) = served {
                         tracing::error!(%error, "HTTP server ended");
                     }
@@ -99,6 +133,24 @@ pub fn start(listen: SocketAddr, surface: Surface, state: ServeState) -> io::Res
         });
     })?;
     Ok(Server { address, _stop: stop })
+}
+
+/// Reads the certificate; on a thread of its own, as the caller's may be one of a runtime, where none can be waited for.
+fn load(files: &TlsFiles) -> io::Result<RustlsConfig> {
+    thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+            runtime.block_on(files.load())
+        });
+        loading.join().unwrap_or_else(|_| Err(io::Error::other("reading the certificate has panicked")))
+    })
+}
+
+async fn serve(listener: TcpListener, router: Router, tls: Option<(TlsFiles, RustlsConfig)>) -> io::Result<()> {
+    match tls {
+        Some((files, config)) => tls::serve(listener, router, files, config).await,
+        None => axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await,
+    }
 }
 
 fn router(surface: Surface, state: ServeState) -> Router {
@@ -112,6 +164,7 @@ fn router(surface: Surface, state: ServeState) -> Router {
         Surface::Full => probes
             .route("/v1/resources", get(status::resources))
             .route("/v1/handlers", get(status::handlers))
+            .route("/v1/handlers/{name}/{action}", post(control::control))
             .route("/version", get(version))
             .route("/api", any(kube_api))
             .route("/apis", any(kube_api))

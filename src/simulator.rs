@@ -20,7 +20,7 @@
 
 mod error;
 mod faults;
-mod random;
+pub(crate) mod random;
 mod rights;
 mod selector;
 mod server;
@@ -37,7 +37,7 @@ pub use random::Random;
 pub use rights::Area;
 pub use selector::{Facts, Selector};
 pub use server::SeenRequest;
-pub use shared::SharedStore;
+pub use shared::{Backup, SharedStore};
 pub use store::{
     Change, ChangeKind, Continue, Deletion, HistoryLimits, ListQuery, Page, Part, PatchKind, Preconditions, RawObject,
     Store, Stored, TypeId, WriteContext,

@@ -57,6 +57,27 @@ impl UnitState {
 pub(crate) const UNAUTHORIZED: &str =
     "the API server does not accept the credentials (401): check the kubeconfig or the service account's token";
 
+/// What a unit does that begins with a saved cache, or hears nothing.
+pub(crate) const CHECKING: &str = "asking whether the API server is as new as what is cached";
+
+/// Says which list is confirmed by a second one.
+pub(crate) fn confirming(missing: usize, known: usize) -> String {
+    format!("confirming a list that lacks {} of {} objects", grouped(missing), grouped(known))
+}
+
+/// Writes a number with a comma before each three digits.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// Says what is not allowed, and what would have to be.
 pub(crate) fn forbidden(verb: &str, resource: &ResourceType, namespace: Option<&str>) -> String {
     let grant = format!("grant the verbs list and watch on {resource}");
@@ -111,7 +132,8 @@ pub struct UnitView {
     pub plural: String,
     /// What the unit is doing.
     pub state: UnitState,
-    /// What the state means and what to do about it, where that is not plain: `waiting` and `forbidden`.
+    /// What the state means and what to do about it, where that is not plain: `waiting`, `forbidden`, and `listing` where
+    /// a list is confirmed or the server's version looked up.
     pub message: Option<String>,
     /// The initial state is complete in the cache.
     pub synced: bool,
@@ -139,6 +161,8 @@ pub struct UnitView {
     pub transform_failures: u64,
     /// Streams given up because nothing came for too long.
     pub stalls: u64,
+    /// Second lists asked for, because the first would have deleted most of what is cached.
+    pub confirmations: u64,
     /// The last thing that went wrong; `null` when nothing ever did.
     pub last_error: Option<String>,
     /// Seconds that the oldest delta not yet applied has waited; 0 at rest.
@@ -200,6 +224,7 @@ impl UnitStatus {
                 skipped: 0,
                 transform_failures: 0,
                 stalls: 0,
+                confirmations: 0,
                 last_error: None,
                 lag_seconds: 0.0,
                 degraded: false,
@@ -225,5 +250,16 @@ impl UnitStatus {
     /// Locks the view for a change; hold it for no longer than a few assignments.
     pub fn lock(&self) -> MutexGuard<'_, UnitView> {
         lock(&self.view)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d7_a_list_in_doubt_is_told_with_its_numbers() {
+        assert_eq!(confirming(812, 1_000), "confirming a list that lacks 812 of 1,000 objects");
+        assert_eq!(confirming(1_234_567, 1_300_000), "confirming a list that lacks 1,234,567 of 1,300,000 objects");
     }
 }

@@ -8,8 +8,8 @@ mod json_schema;
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use deltabus::config::{
-    Cache, Config, ConfigErrors, EventType, Finding, Fsync, Initial, Loaded, LogLevel, Mode, OnMissing, OnRemoved,
-    Origin, QueueOrder, Rediscover, Sink, WhenFull, schema::schema,
+    Cache, Config, ConfigErrors, EventType, Finding, Fsync, Http, Initial, Loaded, LogLevel, Mode, OnMissing,
+    OnRemoved, Origin, QueueOrder, Rediscover, Sink, WhenFull, schema::schema,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -198,7 +198,7 @@ fn mistakes_in_environment_variables_name_the_variable() {
     check(
         &[("DELTABUS__HANDLERS__AUDIT__PATH", "/tmp/x")],
         "environment variable DELTABUS__HANDLERS__AUDIT__PATH: handlers.audit: missing `type`: expected one of \
-         `stdout`, `file`, `blackhole`",
+         `stdout`, `file`, `blackhole`, `webhook`, `nats`",
     );
     check(
         &[("DELTABUS__LOG", "x"), ("DELTABUS__LOG__LEVEL", "info")],
@@ -278,13 +278,15 @@ fn what_is_odd_is_allowed_and_warned_of() {
     check(&format!("{MINIMAL}resources = []"), "gets nothing");
     check(&format!("{MINIMAL}resync = \"1h\""), "there will be no resync events");
     check(&format!("{MINIMAL}resources = [\"*\", \"!node*\"]"), "\"!node*\" matches no entry of [resources]");
+    let one_at_a_time = "handlers.out.concurrency: has no effect with type = \"stdout\"";
+    check(&format!("{MINIMAL}concurrency = 4"), one_at_a_time);
     let metadata =
         MINIMAL.replace("[\"pods\"]", "[\"pods\"]\nmode = \"metadata\"\nindex = [\"spec.nodeName\", \"owner\"]");
     check(&metadata, "a:4:10: resources.pods.index[0]: with mode = \"metadata\" no object has `spec.nodeName`");
-    check(
-        "[resources.s]\nmatch = [\"configmaps\", \"secrets\"]",
-        "a:2:24: resources.s.match[1]: Secrets are watched as metadata",
-    );
+    let no_digests = format!("[redact]\nsecrets = \"drop\"\nhmac_key = {{ env = \"K\" }}\n{MINIMAL}");
+    check(&no_digests, "a:3:1: redact.hmac_key: has no effect: nothing becomes a digest");
+    let of_nothing = format!("[redact]\npaths = [{{ path = \"data\", resources = [\"node*\"] }}]\n{MINIMAL}");
+    check(&of_nothing, "redact.paths[0].resources[0]: \"node*\" matches no entry of [resources]");
     let stubs = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\ncache = \"none\"\nresync = \"1h\"");
     check(&stubs, "a:4:10: resources.pods.resync: with cache = \"none\" no bodies are kept: there will be no resync");
     let disabled = format!("{MINIMAL}dead_letter = \"d\"\n[handlers.d]\ntype = \"blackhole\"\nenabled = false");
@@ -292,15 +294,67 @@ fn what_is_odd_is_allowed_and_warned_of() {
 }
 
 #[test]
-fn d11_secrets_without_a_mode_load_and_what_is_shown_of_them_loads_again() {
-    for entry in
-        ["match = [\"secrets\"]", "match = [\"pods\", \"Secret\"]", "match = [\"secrets\"]\nmode = \"metadata\""]
-    {
-        let text = format!("[resources.s]\n{entry}\n[handlers.out]\ntype = \"stdout\"\n");
-        let loaded = load_files(&[("a", &text)], &["a"], &[]).unwrap();
-        assert_eq!(loaded.warnings.len(), usize::from(!entry.contains("mode")), "{entry}: {:?}", loaded.warnings);
-        assert_eq!(Config::from_toml_str(&loaded.config.to_toml()).unwrap(), loaded.config, "{entry}");
+fn d11_secrets_load_in_every_mode_that_redaction_allows_and_what_is_shown_of_them_loads_again() {
+    for (redact, entry, loads) in [
+        ("", "match = [\"secrets\"]", true),
+        ("", "match = [\"secrets\"]\nmode = \"full\"", true),
+        ("secrets = \"drop\"", "match = [\"secrets\"]\nmode = \"full\"", true),
+        ("secrets = \"metadata\"", "match = [\"secrets\"]", true),
+        ("secrets = \"metadata\"", "match = [\"pods\", \"Secret\"]", true),
+        ("secrets = \"metadata\"", "match = [\"secrets\"]\nmode = \"metadata\"", true),
+        ("secrets = \"metadata\"", "match = [\"secrets\"]\nmode = \"full\"", false),
+    ] {
+        let text = format!("[redact]\n{redact}\n[resources.s]\n{entry}\n[handlers.out]\ntype = \"stdout\"\n");
+        let loaded = load_files(&[("a", &text)], &["a"], &[]);
+        assert_eq!(loaded.is_ok(), loads, "{text}");
+        let Ok(loaded) = loaded else { continue };
+        assert_eq!(loaded.warnings, [], "{text}");
+        assert_eq!(Config::from_toml_str(&loaded.config.to_toml()).unwrap(), loaded.config, "{text}");
     }
+}
+
+#[test]
+fn d11_an_address_beyond_loopback_needs_a_token_and_a_certificate() {
+    #[track_caller]
+    fn check(http: &str, expected: &str) {
+        let said = load_files(&[("a", &format!("{MINIMAL}[http]\n{http}"))], &["a"], &[]).err().unwrap_or_default();
+        assert_eq!(said, expected, "{http}");
+    }
+    const TOKEN: &str = "auth = \"token\"\ntoken = { env = \"T\" }";
+    const TLS: &str = "tls = { cert_file = \"c\", key_file = \"k\" }";
+    for listen in ["", "127.0.0.1:8080", "[::1]:8080", "127.9.9.9:0"] {
+        check(&format!("listen = \"{listen}\""), "");
+    }
+    check(TOKEN, "");
+    check(TLS, "");
+    check("listen = \"\"\nprobe_listen = \"0.0.0.0:8081\"", "");
+    check(&format!("listen = \"0.0.0.0:8080\"\n{TOKEN}\n{TLS}"), "");
+    let open = "can be reached from other machines, and everybody there could read everything: expected";
+    check(
+        "listen = \"192.168.0.1:8080\"",
+        &format!(
+            "a:7:10: http.listen: 192.168.0.1:8080 {open} auth = \"token\" and `tls`, or a loopback address such as \
+             \"127.0.0.1:8080\""
+        ),
+    );
+    check(
+        &format!("listen = \"[2001:db8::1]:80\"\n{TLS}"),
+        &format!(
+            "a:7:10: http.listen: [2001:db8::1]:80 {open} auth = \"token\", or a loopback address such as \"[::1]:80\""
+        ),
+    );
+    check(
+        &format!("listen = \"0.0.0.0:8080\"\n{TOKEN}"),
+        "a:7:10: http.listen: 0.0.0.0:8080 can be reached from other machines, and the token would travel without \
+         encryption: expected `tls`, or a loopback address such as \"127.0.0.1:8080\"",
+    );
+    check(
+        "auth = \"token\"",
+        "a:7:8: http.auth: nobody could be let in: expected `token` too, such as { file = \
+         \"/run/secrets/deltabus/token\" }",
+    );
+    check("token = { env = \"T\" }", "a:7:1: http.token: is not asked for: expected auth = \"token\" too, or no token");
+    check("tls = { key_file = \"k\" }", "a:7:20: http.tls.key_file: expected `cert_file` too");
 }
 
 #[test]
@@ -364,11 +418,15 @@ fn the_shipped_configuration_loads_with_every_comment_lifted_and_shows_the_true_
     let text = uncomment(&shipped());
     let lifted = Config::from_toml_str(&text).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     let mut plain = Config::from_toml_str(&shipped()).unwrap();
-    assert_eq!((lifted.resources.len(), lifted.handlers.len()), (5, 3));
+    assert_eq!((lifted.resources.len(), lifted.handlers.len()), (5, 5));
     // All but the entries and handlers that are examples is a default.
     for example in ["certificates", "everything", "warnings"] {
         plain.resources.insert(example.to_owned(), lifted.resources[example].clone());
     }
+    // So are secrets, and files that are named.
+    plain.http = Http { listen: plain.http.listen, probe_listen: plain.http.probe_listen, ..lifted.http.clone() };
+    plain.redact.hmac_key.clone_from(&lifted.redact.hmac_key);
+    plain.redact.paths.clone_from(&lifted.redact.paths);
     plain.handlers = lifted.handlers.clone();
     plain.handlers.insert("out".to_owned(), Config::from_toml_str(&shipped()).unwrap().handlers["out"].clone());
     assert_eq!(lifted, plain);
@@ -384,7 +442,9 @@ fn keys_of_schema(root: &Value, schema: &Value, at: &str, keys: &mut BTreeSet<St
     for entry in schema["patternProperties"].as_object().into_iter().flat_map(|entries| entries.values()) {
         keys_of_schema(root, entry, &format!("{at}.*"), keys);
     }
-    for (key, schema) in schema["properties"].as_object().into_iter().flatten() {
+    // Of a choice, one can be shown at a time.
+    let is_choice = schema["maxProperties"] == 1;
+    for (key, schema) in schema["properties"].as_object().filter(|_| !is_choice).into_iter().flatten() {
         keys.insert(format!("{at}.{key}"));
         keys_of_schema(root, schema, &format!("{at}.{key}"), keys);
     }

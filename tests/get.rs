@@ -172,7 +172,7 @@ fn objects_are_chosen_by_name_label_and_index() {
         (&["pods", "-l", "a b"], 1, "error: "),
         (&["pods", "--index", "x"], 2, "expected INDEX=VALUE"),
         (&["pods", "web", "-A"], 2, "cannot be used with"),
-        (&["secrets", "-o", "json"], 1, "only metadata is kept"),
+        (&["secrets", "-o", "json"], 1, "values are redacted"),
     ] {
         let outcome = fixture.get(arguments);
         assert_eq!(outcome.code, code, "{arguments:?}: {}", outcome.stderr);

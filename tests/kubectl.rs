@@ -303,7 +303,7 @@ fn kubectl_prints_of_the_cache_what_it_prints_of_the_server() {
     let output = cached(&["get", "leases"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("the server doesn't have a resource type \"leases\""));
     let output = cached(&["get", "secrets", "-A", "-o", "yaml"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("only metadata is kept"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("values are redacted"));
     let output = cached(&["delete", "pod", "-n", "shown", "pending"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("deltabus is a cache"), "{output:?}");
     let output = cached(&["api-resources", "--no-headers"]);

@@ -28,7 +28,7 @@ shift
 command -v cargo-mutants >/dev/null || { echo "cargo-mutants is missing: cargo install cargo-mutants" >&2; exit 1; }
 
 # Actors, and what only they use.
-shells="actor log lanes keeper child kube scoped"
+shells="actor log lanes keeper child kube scoped codec"
 crates="arc-swap|bytes|evmap|foldhash|futures-util|globset|hashbrown|jiff|memchr|proptest|rand|serde|serde_json|thiserror|tokio"
 
 tree=$PWD

@@ -9,7 +9,8 @@ use super::{ConfigArgs, report};
 
 /// Prints the merged configuration as TOML, defaults filled in.
 ///
-/// What `[defaults]` says is shown in each entry that inherits it. The output is a configuration that means the same.
+/// What `[defaults]` says is shown in each entry that inherits it. The output is a configuration that means the same,
+/// but for secrets: where they are shows as `***`.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigShowArgs {
     #[command(flatten)]
@@ -25,5 +26,5 @@ pub(crate) fn load(args: &ConfigShowArgs) -> Result<Config, ConfigErrors> {
 
 /// Prints it to stdout.
 pub(crate) fn print(config: &Config) -> io::Result<()> {
-    io::stdout().lock().write_all(config.to_toml().as_bytes())
+    io::stdout().lock().write_all(config.show().as_bytes())
 }

@@ -1,20 +1,30 @@
-//! How commands reach a running engine: where it listens, and requests to it.
+//! How commands reach a running engine: where it listens, whom it lets in, and requests to it.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    env,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use deltabus::{
-    config::Config,
+    config::{Config, HttpAuth},
     list_watch::Failure,
     list_watch::kube::ClusterAccess,
     list_watch::kube::raw::{Answer, RawClient},
+    secret::{SecretRef, SecretString},
 };
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Where an engine listens that was not told otherwise.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+
+/// The variable of the environment that may hold the token.
+const TOKEN_VARIABLE: &str = "DELTABUS_TOKEN";
 
 /// How long one answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
@@ -28,6 +38,21 @@ pub(crate) struct EngineArgs {
     /// The configuration that the engine runs with; can be repeated.
     #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
+    /// File with the token of `[http] auth = "token"` [default: `DELTABUS_TOKEN` of the environment, else `token` of FILE].
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// PEM file of the authorities that are trusted with https:// [default: `tls.cert_file` of FILE, else the system's].
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+/// An engine, and what it takes to be let in.
+pub(crate) struct Target {
+    /// Its address.
+    pub(crate) url: String,
+    token: Option<SecretString>,
+    /// In DER; `None`: those of the system.
+    authorities: Option<Vec<Vec<u8>>>,
 }
 
 impl EngineArgs {
@@ -39,8 +64,40 @@ impl EngineArgs {
         Ok(Some(Config::load(&self.files, deltabus::config::environment())?.config))
     }
 
+    /// Returns the engine that is meant. Reads files: blocks.
+    pub(crate) fn target(&self, config: Option<&Config>) -> anyhow::Result<Target> {
+        let url = self.url(config)?;
+        let token = self.token(config)?;
+        if token.is_some() && !is_private(&url) {
+            bail!("the token would travel to {url} without encryption: expected https://");
+        }
+        let authorities = match url.starts_with("https://").then(|| self.ca_file(config)).flatten() {
+            Some(file) => Some(certificates(file)?),
+            None => None,
+        };
+        Ok(Target { url, token, authorities })
+    }
+
+    fn token(&self, config: Option<&Config>) -> anyhow::Result<Option<SecretString>> {
+        let http = config.map(|config| &config.http);
+        let secret = match &self.token_file {
+            Some(file) => Some(SecretRef::File(file.clone())),
+            None if env::var_os(TOKEN_VARIABLE).is_some() => Some(SecretRef::Env(TOKEN_VARIABLE.to_owned())),
+            None => http.filter(|http| http.auth == HttpAuth::Token).and_then(|http| http.token.clone()),
+        };
+        let read = secret.map(|secret| secret.read()).transpose();
+        read.with_context(|| {
+            format!("the engine's token cannot be read: name it with --token-file or {TOKEN_VARIABLE}")
+        })
+    }
+
+    fn ca_file<'a>(&'a self, config: Option<&'a Config>) -> Option<&'a Path> {
+        let configured = || config.and_then(|config| config.http.tls.cert_file.as_deref());
+        self.ca_file.as_deref().or_else(configured)
+    }
+
     /// Returns the engine's address.
-    pub(crate) fn url(&self, config: Option<&Config>) -> anyhow::Result<String> {
+    fn url(&self, config: Option<&Config>) -> anyhow::Result<String> {
         if let Some(url) = &self.engine {
             return Ok(url.trim_end_matches('/').to_owned());
         }
@@ -50,7 +107,10 @@ impl EngineArgs {
             Some(address) if address.port() == 0 => {
                 bail!("[http] listen has port 0, any free one: the engine's log says which, name it with --engine URL")
             }
-            Some(address) => Ok(format!("http://{}", reachable(address))),
+            Some(address) => {
+                let scheme = if config.http.tls.files().is_some() { "https" } else { "http" };
+                Ok(format!("{scheme}://{}", reachable(address)))
+            }
         }
     }
 }
@@ -63,6 +123,25 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
+/// Returns whether nobody on the way to an address can read along.
+fn is_private(url: &str) -> bool {
+    let Ok(uri) = url.parse::<http::Uri>() else { return true }; // refused where it is used
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let loopback = host.parse::<std::net::IpAddr>().map_or(host == "localhost", |address| address.is_loopback());
+    loopback || uri.scheme_str() == Some("https")
+}
+
+/// Reads the certificates of a PEM file.
+fn certificates(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
+    let pem = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let read: Result<Vec<_>, _> =
+        CertificateDer::pem_slice_iter(&pem).map(|read| read.map(|der| der.to_vec())).collect();
+    match read {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => bail!("{} holds no certificate: expected PEM, \"-----BEGIN CERTIFICATE-----\"", file.display()),
+    }
+}
+
 /// A running engine, as seen from this thread.
 pub(crate) struct EngineClient {
     url: String,
@@ -72,8 +151,9 @@ pub(crate) struct EngineClient {
 
 impl EngineClient {
     /// Makes a client on the current tokio runtime; sends nothing.
-    pub(crate) fn new(url: String) -> anyhow::Result<Self> {
-        let access = ClusterAccess::without_credentials(&url, "engine")
+    pub(crate) fn new(target: Target) -> anyhow::Result<Self> {
+        let Target { url, token, authorities } = target;
+        let access = ClusterAccess::with_token(&url, "engine", token, authorities)
             .with_context(|| format!("the engine's address {url:?} cannot be used"))?;
         let client = RawClient::new(&access)?;
         Ok(Self { url, access, client })
@@ -96,11 +176,24 @@ impl EngineClient {
 
     /// GETs a path; an error that is answered fails with the engine's own words.
     pub(crate) async fn get(&self, path: &str, accept: &str) -> anyhow::Result<Answer> {
-        let answer = self.ask(path, accept).await?;
-        if answer.code != 200 {
-            bail!("{}", message(answer.code, &answer.body));
+        self.answered(self.ask(path, accept).await?)
+    }
+
+    /// POSTs nothing to a path; an error that is answered fails with the engine's own words.
+    pub(crate) async fn post(&self, path: &str) -> anyhow::Result<Answer> {
+        let answer = self.client.post(path, ANSWER_TIMEOUT).await.map_err(|failure| self.unreachable(&failure))?;
+        self.answered(answer)
+    }
+
+    fn answered(&self, answer: Answer) -> anyhow::Result<Answer> {
+        match answer.code {
+            200 => Ok(answer),
+            401 => bail!(
+                "the engine at {} lets in who has its token: name it with --token-file FILE or {TOKEN_VARIABLE}",
+                self.url
+            ),
+            code => bail!("{}", message(code, &answer.body)),
         }
-        Ok(answer)
     }
 
     /// GETs JSON.
@@ -134,11 +227,33 @@ pub(crate) fn message(code: u16, body: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use deltabus::config::HttpTls;
+
     use super::*;
 
     #[test]
+    fn a_token_travels_encrypted_or_not_at_all() {
+        for (url, expected) in [
+            ("http://127.0.0.1:8080", true),
+            ("http://[::1]:8080", true),
+            ("http://localhost:8080", true),
+            ("https://engine.example", true),
+            ("http://engine.example", false),
+            ("http://10.0.0.7:8080", false),
+            ("http://127.0.0.1.example", false),
+        ] {
+            assert_eq!(is_private(url), expected, "{url}");
+        }
+    }
+
+    #[test]
     fn the_engine_is_where_it_is_named_else_configured_else_at_the_default() {
-        let args = |engine: Option<&str>| EngineArgs { engine: engine.map(str::to_owned), files: Vec::new() };
+        let args = |engine: Option<&str>| EngineArgs {
+            engine: engine.map(str::to_owned),
+            files: Vec::new(),
+            token_file: None,
+            ca_file: None,
+        };
         let config = |listen: &str| {
             let text = format!("[resources.pods]\nmatch = [\"pods\"]\n[http]\nlisten = \"{listen}\"\n");
             Config::from_toml_str(&text).unwrap()
@@ -149,6 +264,9 @@ mod tests {
         assert_eq!(args(None).url(None).unwrap(), DEFAULT_URL);
         assert!(args(None).url(Some(&config(""))).unwrap_err().to_string().contains("off"));
         assert!(args(None).url(Some(&config("127.0.0.1:0"))).unwrap_err().to_string().contains("--engine"));
+        let mut secure = config("127.0.0.1:9000");
+        secure.http.tls = HttpTls { cert_file: Some("c".into()), key_file: Some("k".into()) };
+        assert_eq!(args(None).url(Some(&secure)).unwrap(), "https://127.0.0.1:9000");
         assert_eq!(reachable("0.0.0.0:80".parse().unwrap()).to_string(), "127.0.0.1:80");
         assert_eq!(reachable("[::]:80".parse().unwrap()).to_string(), "[::1]:80");
     }

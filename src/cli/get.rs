@@ -95,10 +95,10 @@ fn parse_index(text: &str) -> Result<(String, String), String> {
 /// Prints what was asked for.
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     let config = args.engine.load()?;
-    let url = args.engine.url(config.as_ref())?;
+    let target = args.engine.target(config.as_ref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let engine = EngineClient::new(url)?;
+        let engine = EngineClient::new(target)?;
         let resource = resolve(&engine, &args.resource).await?;
         match &args.name {
             Some(name) => print_object(args, &engine, &resource, name).await,

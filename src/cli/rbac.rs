@@ -83,6 +83,8 @@ struct Extent<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Grants {
     rights: BTreeSet<Right>,
+    /// The state directory is bound to the cluster, by the uid of `kube-system`.
+    knows_the_cluster: bool,
     remarks: Vec<String>,
 }
 
@@ -112,6 +114,7 @@ impl Grants {
             }
         }
         grants.of_the_engine(config, &wanted, &selection);
+        grants.knows_the_cluster = config.state.dir.is_some();
         grants.merge();
         grants.remark(config, catalog, &selection, extent);
         grants
@@ -207,7 +210,7 @@ impl Grants {
             |(_, group, plural): &Right| matches!((&**group, &**plural), ("" | "*", "*") | ("", "secrets"));
         if self.rights.iter().any(reads_secrets) {
             self.remarks.push(
-                "Secrets are watched as metadata only, which RBAC cannot grant alone: this right reads their values."
+                "This right reads the values of Secrets, though deltabus keeps none: RBAC cannot grant metadata alone."
                     .to_owned(),
             );
         }
@@ -222,6 +225,9 @@ impl Grants {
         for (place, group, plural) in &self.rights {
             places.entry(place).or_default().entry(group).or_default().push(format!("{plural:?}"));
         }
+        if self.knows_the_cluster {
+            places.entry(&None).or_default();
+        }
         for (place, groups) in places {
             let kind = if place.is_some() { "Role" } else { "ClusterRole" };
             head(&mut yaml, kind, name, place.as_deref());
@@ -230,6 +236,12 @@ impl Grants {
                 let plurals = plurals.join(", ");
                 write(&mut yaml, format_args!("  - apiGroups: [{group:?}]\n    resources: [{plurals}]\n"));
                 yaml.push_str("    verbs: [\"list\", \"watch\"]\n");
+            }
+            if self.knows_the_cluster && place.is_none() {
+                yaml.push_str(
+                    "  - apiGroups: [\"\"]\n    resources: [\"namespaces\"]\n    resourceNames: [\"kube-system\"]\n    verbs: \
+                     [\"get\"]\n",
+                );
             }
             if let Some(ServiceAccount { namespace, name: account }) = account {
                 head(&mut yaml, &format!("{kind}Binding"), name, place.as_deref());
@@ -321,6 +333,16 @@ mod tests {
         let account = "ops/deltabus".parse::<ServiceAccount>();
         insta::assert_snapshot!(grants.to_yaml("watcher", account.as_ref().ok()));
         assert!(!grants.to_yaml("watcher", None).contains("Binding"));
+    }
+
+    #[test]
+    fn d7_who_binds_a_state_to_its_cluster_may_see_which_one_it_is() {
+        let own = "resourceNames: [\"kube-system\"]\n    verbs: [\"get\"]";
+        let mut grants = grants(&[(Some("a"), "", "pods")]);
+        assert!(!grants.to_yaml("watcher", None).contains(own));
+        grants.knows_the_cluster = true;
+        let yaml = grants.to_yaml("watcher", None);
+        assert!(yaml.contains(own) && yaml.matches("kind: ClusterRole\n").count() == 1, "{yaml}");
     }
 
     #[test]

@@ -105,9 +105,10 @@ pub(crate) fn change_level(log: &Log) {
 
 fn filter(log: &Log) -> EnvFilter {
     let level = match log.level {
-        LogLevel::Error => "error",
-        LogLevel::Warn => "warn",
-        LogLevel::Info => "info",
+        // What its client says of NATS, errors at each attempt, the handler says once and with its name.
+        LogLevel::Error => "error,async_nats=off",
+        LogLevel::Warn => "warn,async_nats=off",
+        LogLevel::Info => "info,async_nats=off,fjall=off,lsm_tree=off",
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
     };

@@ -77,12 +77,13 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 /// Verifies, prints what came of it, and fails unless all is equal.
 pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let config = args.engine.load()?;
-    let url = args.engine.url(config.as_ref())?;
+    let target = args.engine.target(config.as_ref())?;
+    let url = target.url.clone();
     let kube = config.map(|config| config.kube.access()).unwrap_or_default();
     let access = ClusterAccess::load(&kube).context("the API server cannot be asked")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let verdicts = runtime.block_on(async {
-        let engine = EngineClient::new(url.clone())?;
+        let engine = EngineClient::new(target)?;
         let units = unit::units(&engine).await?;
         let parties = Parties { engine, server: RawClient::new(&access)?, patience: args.wait };
         let (watched, waiting): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| unit.id.is_some());

@@ -1,7 +1,6 @@
-//! The sections that tell the engine itself how to work: `[cluster]`, `[kube]`, `[supervision]`, `[http]`, `[log]`,
-//! `[reload]`.
+//! The sections that tell the engine itself how to work: `[cluster]`, `[kube]`, `[supervision]`, `[log]`, `[reload]`.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -165,27 +164,6 @@ pub struct Supervision {
 impl Default for Supervision {
     fn default() -> Self {
         Self { backoff: Backoff::default(), hung_after: Duration::from_secs(30), degraded_after: 5 }
-    }
-}
-
-/// Where HTTP is served.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Http {
-    /// Address of everything that is served; "" = off. A loopback address: others need `auth`, which is not built yet.
-    #[serde(with = "text::optional")]
-    #[schemars(schema_with = "schema::loopback_address")]
-    pub listen: Option<SocketAddr>,
-    /// Address at which `/livez`, `/readyz`, `/healthz` and `/metrics` alone are served, without authentication, for
-    /// instance "0.0.0.0:8081". Default "": off.
-    #[serde(with = "text::optional")]
-    #[schemars(schema_with = "schema::address")]
-    pub probe_listen: Option<SocketAddr>,
-}
-
-impl Default for Http {
-    fn default() -> Self {
-        Self { listen: Some(SocketAddr::from(([127, 0, 0, 1], 8080))), probe_listen: None }
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{schema, text};
-use crate::handler::RetryPolicy;
+use super::{NatsSink, WebhookSink, schema, text};
+use crate::handler::{RetryPolicy, pace::Rate};
 
 /// One place that changes are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,9 +27,42 @@ pub struct Handler {
     #[serde(default, with = "text::optional")]
     #[schemars(with = "String")]
     pub dead_letter: Option<String>,
+    /// How often it is asked to deliver, at most: so many times a second, minute or hour. Default "": as often as there
+    /// is something.
+    #[serde(default, with = "text::optional")]
+    #[schemars(schema_with = "schema::rate")]
+    pub rate_limit: Option<Rate>,
+    /// What goes out in one delivery, and how long an event waits for others. Default: `webhook` gets single events,
+    /// all others what waits, up to 1000 events and 8MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Batch")]
+    pub batch: Option<Batch>,
     /// What `[defaults.handlers]` can set for all handlers.
     #[serde(flatten)]
     pub options: HandlerOptions,
+}
+
+/// What goes out in one delivery.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Batch {
+    /// Events in one delivery.
+    #[schemars(range(min = 1))]
+    pub max_events: u64,
+    /// Bytes of objects in one delivery, unless one event has more.
+    #[serde(with = "text::size")]
+    #[schemars(schema_with = "schema::size")]
+    pub max_bytes: u64,
+    /// How long an event waits for others. "0s": a delivery takes what is there.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub timeout: Duration,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self { max_events: 50, max_bytes: 512 << 10, timeout: Duration::from_secs(1) }
+    }
 }
 
 fn enabled() -> bool {
@@ -41,14 +74,20 @@ fn all_resources() -> Vec<String> {
 }
 
 impl Handler {
+    /// Returns what goes out in one delivery: what is configured, else what the sink likes best.
+    pub fn batch(&self) -> Batch {
+        self.batch.clone().unwrap_or_else(|| self.sink.preferred_batch())
+    }
+
+    /// Returns how many deliveries may be under way at a time.
+    pub fn concurrency(&self) -> u32 {
+        let is_one = self.options.order == DeliveryOrder::Total || !self.sink.is_concurrent();
+        if is_one { 1 } else { self.options.concurrency }
+    }
+
     /// Returns whether this handler gets the changes of the `[resources.*]` entry of this name.
     pub fn takes(&self, resource: &str) -> bool {
-        let matches = |glob: &str| globset::Glob::new(glob).is_ok_and(|glob| glob.compile_matcher().is_match(resource));
-        let (excludes, includes): (Vec<&String>, Vec<&String>) =
-            self.resources.iter().partition(|pattern| pattern.starts_with('!'));
-        // A list that only excludes means all the others.
-        let is_taken = includes.iter().any(|glob| matches(glob)) || includes.is_empty() && !excludes.is_empty();
-        is_taken && !excludes.iter().any(|glob| matches(&glob[1..]))
+        text::means_entry(&self.resources, resource)
     }
 }
 
@@ -62,6 +101,10 @@ pub enum Sink {
     File(FileSink),
     /// Counts and drops: for dry runs and measurements.
     Blackhole,
+    /// An HTTP server.
+    Webhook(WebhookSink),
+    /// NATS, with or without a stream of `JetStream`.
+    Nats(NatsSink),
 }
 
 impl Sink {
@@ -71,8 +114,33 @@ impl Sink {
             Self::Stdout => "stdout",
             Self::File(_) => "file",
             Self::Blackhole => "blackhole",
+            Self::Webhook(_) => "webhook",
+            Self::Nats(_) => "nats",
         }
     }
+
+    /// Returns whether it takes several deliveries at a time; `concurrency` and `timeout` are for such sinks.
+    pub fn is_concurrent(&self) -> bool {
+        match self {
+            Self::Stdout | Self::File(_) | Self::Blackhole => false,
+            Self::Webhook(_) | Self::Nats(_) => true,
+        }
+    }
+
+    /// Returns what goes out in one delivery where `[handlers.*.batch]` says nothing.
+    pub fn preferred_batch(&self) -> Batch {
+        match self {
+            Self::Stdout | Self::File(_) | Self::Blackhole | Self::Nats(_) => Batch::WHAT_WAITS,
+            Self::Webhook(_) => Batch::ONE,
+        }
+    }
+}
+
+impl Batch {
+    /// For sinks that take one event a message.
+    pub const ONE: Self = Self { max_events: 1, ..Self::WHAT_WAITS };
+    /// For sinks that take what there is.
+    pub const WHAT_WAITS: Self = Self { max_events: 1_000, max_bytes: 8 << 20, timeout: Duration::ZERO };
 }
 
 /// Options of a handler of type `file`.
@@ -155,10 +223,32 @@ pub struct HandlerOptions {
     pub resync: Duration,
     /// Whether a relist delivers unchanged objects again, as client-go's informers do.
     pub deliver_unchanged: bool,
+    /// Which events are never in two deliveries at a time: those of one object (`per-object`), any (`total`), `none`.
+    pub order: DeliveryOrder,
+    /// Deliveries under way at a time, where the sink takes several and `order` is not `total`.
+    #[schemars(range(min = 1, max = 1024))]
+    pub concurrency: u32,
+    /// What one attempt may take, where the sink waits for an answer.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub timeout: Duration,
     /// How a failed delivery is repeated.
     pub retry: Retry,
     /// What waits in memory for this handler.
     pub buffer: Buffer,
+}
+
+/// Which events are never in two deliveries at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeliveryOrder {
+    /// Those of one object (type, namespace and name).
+    #[default]
+    PerObject,
+    /// Any: all events go out in sequence.
+    Total,
+    /// None.
+    None,
 }
 
 impl Default for HandlerOptions {
@@ -169,6 +259,9 @@ impl Default for HandlerOptions {
             initial: Initial::Skip,
             resync: Duration::ZERO,
             deliver_unchanged: false,
+            order: DeliveryOrder::PerObject,
+            concurrency: 8,
+            timeout: Duration::from_secs(10),
             retry: Retry::default(),
             buffer: Buffer::default(),
         }

@@ -107,7 +107,7 @@ impl Positions {
 
     /// Says something of a value, at the place that set it.
     pub(crate) fn finding(&self, keys: &[&str], message: String) -> Finding {
-        let (key, origin) = self.of_value(&self.as_written(KeyPath::new(keys)));
+        let (key, origin) = self.of_value(&self.as_written(&KeyPath::new(keys)));
         Finding { origin, key: key.to_string(), message, excerpt: None }
     }
 
@@ -116,14 +116,17 @@ impl Positions {
         self.shortened = lists.into_iter().collect();
     }
 
-    fn as_written(&self, path: KeyPath) -> KeyPath {
-        let index = path.0.last().and_then(|last| last.strip_prefix('[')?.strip_suffix(']')?.parse::<usize>().ok());
-        let list = path.parent();
-        let original = index.zip(list.as_ref()).and_then(|(index, list)| self.shortened.get(list)?.get(index).copied());
-        match (list, original) {
-            (Some(list), Some(original)) => list.element(original),
-            _ => path,
+    fn as_written(&self, path: &KeyPath) -> KeyPath {
+        let mut written = KeyPath::default();
+        for step in &path.0 {
+            let index = step.strip_prefix('[').and_then(|step| step.strip_suffix(']')?.parse::<usize>().ok());
+            let original = index.and_then(|index| self.shortened.get(&written)?.get(index).copied());
+            written = match original {
+                Some(original) => written.element(original),
+                None => written.child(step),
+            };
         }
+        written
     }
 
     fn find(&self, path: &KeyPath, pick: impl Fn(&Place) -> &Origin) -> (KeyPath, Origin) {
@@ -148,6 +151,11 @@ impl Positions {
     /// Returns whether a layer sets this value, by itself or for all that inherit it.
     pub(crate) fn is_set(&self, path: &KeyPath) -> bool {
         self.places.contains_key(path) || path.inherited().is_some_and(|path| self.places.contains_key(&path))
+    }
+
+    /// Returns whether the configuration sets this path itself, defaults aside.
+    pub(crate) fn is_set_itself(&self, path: &KeyPath) -> bool {
+        self.places.contains_key(path)
     }
 
     /// Returns whether an environment variable set this value.

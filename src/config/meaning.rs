@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Map, Value};
 
 use super::{
-    CONFIG_VERSION, Cache, Config, Handler, Mode, Resource, Sink, TypePattern,
+    CONFIG_VERSION, Cache, Config, Handler, Mode, Resource, SecretValues, Sink, TypePattern,
     error::{Finding, suggestion},
     layers::{KeyPath, Positions},
     text::print_duration,
@@ -106,11 +106,19 @@ impl Checker<'_> {
         self.pause(&["kube", "backoff"], backoff.initial, backoff.max);
         let backoff = &config.supervision.backoff;
         self.pause(&["supervision", "backoff"], backoff.initial, backoff.max);
-        if let (Some(all), Some(probes)) = (config.http.listen, config.http.probe_listen)
-            && all == probes
-            && all.port() != 0
-        {
-            self.error(&["http", "probe_listen"], "is the address of `listen` too: expected another one, or \"\"");
+        for (keys, message) in config.http.mistakes() {
+            self.error(&[&["http"][..], &keys].concat(), message);
+        }
+        self.redact();
+    }
+
+    fn redact(&mut self) {
+        let redact = &self.config.redact;
+        if redact.hmac_key.is_some() && !redact.makes_digests() {
+            self.warn(&["redact", "hmac_key"], "has no effect: nothing becomes a digest");
+        }
+        for (i, wanted) in redact.paths.iter().enumerate() {
+            self.entries(&["redact", "paths", &format!("[{i}]"), "resources"], &wanted.resources);
         }
     }
 
@@ -188,11 +196,7 @@ impl Checker<'_> {
     }
 
     fn resource(&mut self, name: &str, resource: &Resource) {
-        if let Some(i) = resource.patterns.iter().position(TypePattern::names_secrets)
-            && resource.mode == Mode::Full
-        {
-            self.secrets(name, i);
-        }
+        self.secrets(name, resource);
         if resource.namespaces.is_nothing() {
             let message = "excludes every namespace that it names: expected at least one that is left";
             self.error(&["resources", name, "namespaces"], message);
@@ -223,20 +227,19 @@ impl Checker<'_> {
         }
     }
 
-    /// Secrets do not travel (D11): what was asked for in full is a mistake, what was not said is metadata.
-    fn secrets(&mut self, name: &str, pattern: usize) {
+    /// Where the values of Secrets are never fetched (D11), what was asked for in full is a mistake, and what was not said
+    /// is metadata.
+    fn secrets(&mut self, name: &str, resource: &Resource) {
         let mode = ["resources", name, "mode"];
-        if self.positions.is_set(&KeyPath::new(&mode)) {
+        if self.config.redact.secrets == SecretValues::Metadata
+            && resource.mode == Mode::Full
+            && resource.patterns.iter().any(TypePattern::names_secrets)
+            && self.positions.is_set(&KeyPath::new(&mode))
+        {
             self.error(
                 &mode,
-                "Secrets are watched with mode = \"metadata\" only, their values cannot be redacted yet: expected \
-                 \"metadata\", or Secrets in an entry of their own",
-            );
-        } else {
-            self.warn(
-                &["resources", name, "match", &format!("[{pattern}]")],
-                "Secrets are watched as metadata only: their values are neither fetched nor kept; mode = \"metadata\" \
-                 says so without this warning",
+                "with [redact] secrets = \"metadata\" Secrets are watched as metadata only: expected \"metadata\", \
+                 Secrets in an entry of their own, or [redact] secrets = \"hmac\" or \"drop\"",
             );
         }
     }
@@ -254,8 +257,11 @@ impl Checker<'_> {
         for (name, handler) in &self.config.handlers {
             self.takes(name, handler);
             self.dead_letter(name, handler);
+            self.webhook(name, handler);
+            self.nats(name, handler);
             let retry = &handler.options.retry;
             self.pause(&["handlers", name, "retry"], retry.initial, retry.max);
+            self.concurrency(name, handler);
             let asked = !handler.options.resync.is_zero();
             let given =
                 |(name, resource): (&String, &Resource)| handler.takes(name) && !resource.options.resync.is_zero();
@@ -266,10 +272,54 @@ impl Checker<'_> {
         }
     }
 
-    fn takes(&mut self, name: &str, handler: &Handler) {
-        for (i, pattern) in handler.resources.iter().enumerate() {
+    /// Checks a webhook; what it names outside of the configuration only where it is used.
+    fn webhook(&mut self, name: &str, handler: &Handler) {
+        let Sink::Webhook(webhook) = &handler.sink else { return };
+        let mut wrong = webhook.options(handler.batch().max_events > 1, Duration::MAX).err().unwrap_or_default();
+        if handler.enabled {
+            wrong.extend(webhook.unready());
+        }
+        for (keys, message) in wrong {
+            self.error(&under(name, &keys), message);
+        }
+        for (keys, message) in webhook.oddities() {
+            self.warn(&under(name, &keys), message);
+        }
+    }
+
+    fn nats(&mut self, name: &str, handler: &Handler) {
+        let Sink::Nats(nats) = &handler.sink else { return };
+        for (keys, message) in nats.mistakes() {
+            self.error(&[&["handlers", name][..], &keys].concat(), message);
+        }
+    }
+
+    /// Reports what has no effect where one delivery is under way at a time.
+    fn concurrency(&mut self, name: &str, handler: &Handler) {
+        if handler.options.timeout.is_zero() {
+            self.error(&["handlers", name, "timeout"], "expected more than \"0s\": every attempt would fail at once");
+            return;
+        }
+        let kind = handler.sink.type_name();
+        let is_concurrent = handler.sink.is_concurrent();
+        let why = if is_concurrent { "order = \"total\"".to_owned() } else { format!("type = \"{kind}\"") };
+        let keys: &[&str] = if is_concurrent { &["concurrency"] } else { &["concurrency", "timeout"] };
+        for key in keys {
+            let path = ["handlers", name, key];
+            let is_said = self.positions.is_set_itself(&KeyPath::new(&path));
+            let is_idle = !is_concurrent || (handler.concurrency() == 1 && handler.options.concurrency > 1);
+            if is_said && is_idle {
+                self.warn(&path, format!("has no effect with {why}: there is one delivery at a time"));
+            }
+        }
+    }
+
+    /// Checks names of entries, and globs of such.
+    fn entries(&mut self, keys: &[&str], patterns: &[String]) {
+        for (i, pattern) in patterns.iter().enumerate() {
             let wanted = pattern.strip_prefix('!').unwrap_or(pattern);
-            let keys = ["handlers", name, "resources", &format!("[{i}]")];
+            let at = format!("[{i}]");
+            let keys = [keys, &[&*at]].concat();
             let known = || self.names.resources.iter().map(String::as_str);
             if wanted.contains(['*', '?', '[', '{']) {
                 let glob = globset::Glob::new(wanted).map(|glob| glob.compile_matcher());
@@ -286,6 +336,10 @@ impl Checker<'_> {
                 self.error(&keys, format!("there is no [resources.{wanted}]; {hint}"));
             }
         }
+    }
+
+    fn takes(&mut self, name: &str, handler: &Handler) {
+        self.entries(&["handlers", name, "resources"], &handler.resources);
         let is_dead_letter = self.config.handlers.values().any(|other| other.dead_letter.as_deref() == Some(name));
         if handler.enabled && handler.resources.is_empty() && !is_dead_letter {
             self.warn(
@@ -346,4 +400,9 @@ impl Checker<'_> {
             }
         }
     }
+}
+
+/// Returns the path of a handler's own key.
+fn under<'a>(name: &'a str, keys: &'a [String]) -> Vec<&'a str> {
+    ["handlers", name].into_iter().chain(keys.iter().map(String::as_str)).collect()
 }

@@ -49,8 +49,8 @@ pub struct Resource {
     #[serde(default)]
     #[schemars(schema_with = "schema::indexes")]
     pub index: Vec<String>,
-    /// `full` objects, or `metadata` alone (`PartialObjectMetadata`: far less to transfer and to keep). Secrets are always
-    /// watched as `metadata`.
+    /// `full` objects, or `metadata` alone (`PartialObjectMetadata`: far less to transfer and to keep). The values of
+    /// Secrets are redacted: see `[redact]`.
     #[serde(default)]
     pub mode: Mode,
     /// What is kept of objects: `full`, all that is fetched, or `none`, only what tells one version from the next. Without

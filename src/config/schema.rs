@@ -64,6 +64,7 @@ impl Transform for Close {
         }
         if schema.get("type").is_some_and(|kind| kind == "integer" || kind == "number")
             && schema.remove("format").is_some_and(|format| format == "uint32")
+            && schema.get("maximum").is_none()
         {
             schema.insert("maximum".to_owned(), u32::MAX.into());
         }
@@ -121,16 +122,20 @@ pub(crate) fn size(_: &mut SchemaGenerator) -> Schema {
     of_text(Format::Size, Some("^[0-9]+ *([KMGT]i?)?B$"), &["512KiB", "64MiB"])
 }
 
+pub(crate) fn rate(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::Rate, Some("^([0-9]+ */ *[smh])?$"), &["20/s", "600/m", ""])
+}
+
 pub(crate) fn fsync(_: &mut SchemaGenerator) -> Schema {
     of_text(Format::Fsync, Some("^(always|never|[0-9].*)$"), &["always", "never", "1s"])
 }
 
-pub(crate) fn address(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::Address, None, &["0.0.0.0:8081"])
+pub(crate) fn commit(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::Commit, Some("^(group|[0-9].*)$"), &["group", "1s"])
 }
 
-pub(crate) fn loopback_address(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::LoopbackAddress, None, &["127.0.0.1:8080", ""])
+pub(crate) fn address(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::Address, None, &["127.0.0.1:8080", "0.0.0.0:8081", ""])
 }
 
 pub(crate) fn cluster_name(_: &mut SchemaGenerator) -> Schema {
@@ -165,6 +170,10 @@ pub(crate) fn field_selector(_: &mut SchemaGenerator) -> Schema {
 
 pub(crate) fn field_paths(_: &mut SchemaGenerator) -> Schema {
     list_of(&of_text(Format::FieldPath, Some("."), &["metadata.managedFields"]))
+}
+
+pub(crate) fn field_path(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::FieldPath, Some("."), &["data.*", "spec.containers[*].env[*].value"])
 }
 
 pub(crate) fn indexes(_: &mut SchemaGenerator) -> Schema {

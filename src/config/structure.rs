@@ -2,6 +2,8 @@
 //!
 //! Collects every mistake, and cuts what is wrong out of the tree, so that the rest can be looked at further.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use super::{
@@ -76,6 +78,8 @@ impl<'a> Checker<'a> {
             ("boolean", Value::Bool(_)) => Verdict::Keep,
             ("integer", Value::Number(number)) if !number.is_f64() => self.number(schema, value, path),
             ("number", Value::Number(_)) => self.number(schema, value, path),
+            // It may be a secret that somebody wrote where one is to be named.
+            _ if schema["writeOnly"] == true => self.at_value(path, format!("expected {}", expected(schema))),
             _ => self.at_value(path, format!("expected {}, found {}", expected(schema), found(value))),
         }
     }
@@ -141,12 +145,26 @@ impl<'a> Checker<'a> {
             table.retain(|name, entry| self.entry(name, entries, entry, path) == Verdict::Keep);
             return Verdict::Keep;
         }
-        let Some(properties) = schema["properties"].as_object() else { return Verdict::Keep };
+        let Some(properties) = schema["properties"].as_object() else { return self.map(schema, table, path) };
+        let is_choice = schema["maxProperties"] == 1;
+        if is_choice && table.len() != 1 {
+            let found: BTreeSet<&str> = table.keys().map(String::as_str).collect();
+            let found = if found.is_empty() { "none".to_owned() } else { quoted(found) };
+            return self.at_value(path, format!("expected {}, found {found}", expected(schema)));
+        }
         table.retain(|key, value| match properties.get(key) {
             Some(schema) => self.value(schema, value, &path.child(key)) == Verdict::Keep,
             None => self.unknown_key(key, properties, None, path) == Verdict::Keep,
         });
-        self.required(schema, table, path)
+        if is_choice && table.is_empty() { Verdict::Cut } else { self.required(schema, table, path) }
+    }
+
+    /// Checks a table whose keys are free.
+    fn map(&mut self, schema: &'a Value, table: &mut Map<String, Value>, path: &KeyPath) -> Verdict {
+        if let Some(values) = schema.get("additionalProperties").filter(|values| values.is_object()) {
+            table.retain(|key, value| self.value(values, value, &path.child(key)) == Verdict::Keep);
+        }
+        Verdict::Keep
     }
 
     fn required(&mut self, schema: &'a Value, table: &Map<String, Value>, path: &KeyPath) -> Verdict {
@@ -251,7 +269,8 @@ impl<'a> Checker<'a> {
     fn sections_of(&self, key: &str) -> Vec<String> {
         let mut sections = Vec::new();
         self.search(self.root, key, "", &mut sections);
-        sections.dedup();
+        let mut seen = BTreeSet::new();
+        sections.retain(|section| seen.insert(section.clone()));
         sections
     }
 
@@ -321,7 +340,12 @@ fn expected(schema: &Value) -> String {
             let some = if schema["minItems"].as_u64().is_some_and(|min| min > 0) { " of at least one" } else { "" };
             format!("a list{some}{example}")
         }
-        _ => "a table".to_owned(),
+        _ => match schema["properties"].as_object() {
+            Some(choices) if schema["maxProperties"] == 1 => {
+                format!("a table with one of {}", quoted(choices.keys().map(String::as_str)))
+            }
+            _ => "a table".to_owned(),
+        },
     }
 }
 

@@ -3,18 +3,14 @@
 //! Each has a *format*: a name that the JSON Schema carries, that [`check`] knows, and that says what was expected.
 //! The modules [`duration`], [`size`] … are for `#[serde(with = …)]`.
 
-use std::{
-    net::{AddrParseError, SocketAddr},
-    path::PathBuf,
-    str::FromStr,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::{Fsync, TypePattern};
+use super::{Commit, Fsync, TypePattern};
 use crate::{
+    handler::pace::Rate,
     indexer::index_func::NAMESPACE_INDEX,
     lister::selector::{FieldSelector, LabelSelector},
     object::{FieldPath, Step},
@@ -146,7 +142,37 @@ impl Optional for SocketAddr {
     }
 }
 
-fn unreadable<E: serde::de::Error>(format: Format, text: &str) -> E {
+impl Optional for Rate {
+    fn print(&self) -> String {
+        let unit = RATE_UNITS.iter().find(|(_, period)| *period == self.period).map_or("s", |(unit, _)| unit);
+        format!("{}/{unit}", self.deliveries)
+    }
+}
+
+/// Most deliveries a rate may name: so many times are kept.
+const RATE_MAX: u32 = 100_000;
+
+const RATE_UNITS: [(&str, Duration); 3] =
+    [("s", Duration::from_secs(1)), ("m", Duration::from_mins(1)), ("h", Duration::from_hours(1))];
+
+/// Reads `20/s`.
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (count, unit) = text.split_once('/')?;
+            let (_, period) = RATE_UNITS.iter().find(|(known, _)| *known == unit.trim())?;
+            let count = count.trim();
+            let digits = count.bytes().all(|byte| byte.is_ascii_digit()).then_some(count)?;
+            let deliveries = digits.parse().ok().filter(|count| (1..=RATE_MAX).contains(count))?;
+            Some(Self { deliveries, period: *period })
+        };
+        parse().ok_or_else(|| format!("expected {}, found {text:?}", Format::Rate.expected()))
+    }
+}
+
+pub(super) fn unreadable<E: serde::de::Error>(format: Format, text: &str) -> E {
     E::custom(format_args!("expected {}, found {text:?}", format.expected()))
 }
 
@@ -186,9 +212,10 @@ impl<'de> Deserialize<'de> for TypePattern {
 pub(crate) enum Format {
     Duration,
     Size,
+    Rate,
     Fsync,
+    Commit,
     Address,
-    LoopbackAddress,
     TypePattern,
     Namespace,
     FieldPath,
@@ -201,12 +228,13 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    const ALL: [(Self, &'static str); 14] = [
+    const ALL: [(Self, &'static str); 15] = [
         (Self::Duration, "duration-text"),
         (Self::Size, "size"),
+        (Self::Rate, "rate"),
         (Self::Fsync, "fsync"),
+        (Self::Commit, "commit"),
         (Self::Address, "address"),
-        (Self::LoopbackAddress, "loopback-address"),
         (Self::TypePattern, "type-pattern"),
         (Self::Namespace, "namespace"),
         (Self::FieldPath, "field-path"),
@@ -232,10 +260,12 @@ impl Format {
         match self {
             Self::Duration => "a duration with its unit, such as \"500ms\", \"30s\" or \"1h30m\"",
             Self::Size => "a size of at least one byte with its unit, such as \"64MiB\"",
-            Self::Fsync => "\"always\", \"never\" or an interval such as \"1s\"",
-            Self::Address | Self::LoopbackAddress => {
-                "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off"
+            Self::Rate => {
+                "so many deliveries a second, minute or hour, such as \"20/s\" or \"600/m\", or \"\" for no limit"
             }
+            Self::Fsync => "\"always\", \"never\" or an interval such as \"1s\"",
+            Self::Commit => "\"group\" or an interval such as \"1s\"",
+            Self::Address => "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off",
             Self::TypePattern => "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
             Self::Namespace => "a namespace, a glob such as \"team-*\", or either behind \"!\"",
             Self::FieldPath => "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\"",
@@ -254,9 +284,10 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
     let fine = match format {
         Format::Duration => parse_duration(text).is_some(),
         Format::Size => parse_size(text).is_some(),
+        Format::Rate => text.is_empty() || text.parse::<Rate>().is_ok(),
         Format::Fsync => parse_fsync(text).is_some(),
-        Format::Address => return check_address(format, text).map(drop),
-        Format::LoopbackAddress => return check_loopback(text),
+        Format::Commit => Commit::parse(text).is_some(),
+        Format::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
         Format::TypePattern => return TypePattern::parse(text).map(drop).map_err(|error| error.to_string()),
         Format::Namespace => return said(Namespaces::parse(&[text])),
         Format::FieldPath => return check_dropped(text),
@@ -269,24 +300,6 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
         Format::ClusterName => !text.chars().any(|c| c.is_whitespace() || c.is_control()),
     };
     if fine { Ok(()) } else { Err(format!("expected {}, found {text:?}", format.expected())) }
-}
-
-fn check_address(format: Format, text: &str) -> Result<Option<SocketAddr>, String> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    text.parse().map(Some).map_err(|_: AddrParseError| format!("expected {}, found {text:?}", format.expected()))
-}
-
-fn check_loopback(text: &str) -> Result<(), String> {
-    match check_address(Format::LoopbackAddress, text)? {
-        Some(address) if !address.ip().is_loopback() => Err(format!(
-            "{address} can be reached from other machines, and `auth` is not built yet: expected a loopback address \
-             such as \"127.0.0.1:{}\"",
-            address.port()
-        )),
-        _ => Ok(()),
-    }
 }
 
 fn said<T, E: std::fmt::Display>(read: Result<T, E>) -> Result<(), String> {
@@ -321,6 +334,16 @@ fn identity_cut_by(path: &FieldPath) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// Returns whether names and globs of `[resources.*]` entries mean the one of this name; `!` before one excludes and wins.
+pub(crate) fn means_entry(patterns: &[String], entry: &str) -> bool {
+    let matches = |glob: &str| globset::Glob::new(glob).is_ok_and(|glob| glob.compile_matcher().is_match(entry));
+    let (excludes, includes): (Vec<&String>, Vec<&String>) =
+        patterns.iter().partition(|pattern| pattern.starts_with('!'));
+    // A list that only excludes means all the others.
+    let is_taken = includes.iter().any(|glob| matches(glob)) || includes.is_empty() && !excludes.is_empty();
+    is_taken && !excludes.iter().any(|glob| matches(&glob[1..]))
 }
 
 fn check_glob(text: &str) -> Result<(), String> {
@@ -366,6 +389,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn rates_are_deliveries_a_second_minute_or_hour() {
+        for (text, deliveries, seconds) in [("20/s", 20, 1), ("600/m", 600, 60), ("5000 / h", 5_000, 3_600)] {
+            let rate: Rate = text.parse().unwrap();
+            assert_eq!((rate.deliveries, rate.period.as_secs()), (deliveries, seconds), "{text}");
+            assert_eq!(rate.print().parse(), Ok(rate));
+        }
+        for text in ["20", "/s", "0/s", "-1/s", "1.5/s", "20/d", "20/S", "20/s/s", "999999/s", "+1/s"] {
+            assert!(text.parse::<Rate>().is_err() && check(Format::Rate, text).is_err(), "{text}");
+        }
+        assert_eq!(check(Format::Rate, ""), Ok(()));
+    }
+
     proptest! {
         #[test]
         fn what_is_printed_is_read_again(seconds in 0..1_000_000_000_u64, nanos in 0..1_000_000_000_u32, bytes in 1..u64::MAX) {
@@ -385,17 +421,12 @@ mod tests {
     }
 
     #[test]
-    fn addresses_beyond_loopback_are_refused_with_the_reason() {
-        for text in ["", "127.0.0.1:8080", "127.8.8.8:0", "[::1]:80"] {
-            assert_eq!(check(Format::LoopbackAddress, text), Ok(()), "{text}");
-        }
-        for text in ["0.0.0.0:80", "[::]:80", "192.168.0.1:80", "[2001:db8::1]:80"] {
-            let error = check(Format::LoopbackAddress, text).unwrap_err();
-            assert!(error.contains("`auth` is not built yet"), "{error}");
+    fn addresses_are_of_an_ip_and_a_port() {
+        for text in ["", "127.0.0.1:8080", "127.8.8.8:0", "[::1]:80", "0.0.0.0:80", "[2001:db8::1]:80"] {
             assert_eq!(check(Format::Address, text), Ok(()), "{text}");
         }
         for text in ["localhost:80", "127.0.0.1", ":80", "127.0.0.1:99999"] {
-            assert!(check(Format::LoopbackAddress, text).is_err() && check(Format::Address, text).is_err(), "{text}");
+            assert!(check(Format::Address, text).is_err(), "{text}");
         }
     }
 

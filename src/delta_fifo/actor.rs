@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use actix::{
-    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, Recipient,
-    ResponseFuture, WrapFuture as _,
+    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, MessageResult,
+    Recipient, ResponseFuture, WrapFuture as _,
 };
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{DeltaFifo, Deltas};
 use crate::{
-    reflector::Event,
+    reflector::{Comparison, Event, Listed},
     status::UnitStatus,
     supervisor::child::{Heartbeat, Inject},
 };
@@ -22,6 +22,11 @@ use crate::{
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Events(pub Vec<Event>);
+
+/// A list to be held against what is known once everything queued is applied (D7).
+#[derive(Debug, Message)]
+#[rtype(result = "Comparison")]
+pub struct Compare(pub Listed);
 
 /// One transaction for the indexer. The answer means: applied, published and released.
 #[derive(Debug, Message)]
@@ -137,6 +142,14 @@ impl Handler<Events> for DeltaFifoActor {
         let (room, granted) = oneshot::channel();
         self.waiting_for_room = Some(room);
         Box::pin(async move { drop(granted.await) })
+    }
+}
+
+impl Handler<Compare> for DeltaFifoActor {
+    type Result = MessageResult<Compare>;
+
+    fn handle(&mut self, Compare(listed): Compare, _ctx: &mut Self::Context) -> Self::Result {
+        MessageResult(self.fifo.compare(&listed.0))
     }
 }
 

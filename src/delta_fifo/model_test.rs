@@ -30,7 +30,8 @@ type State = BTreeMap<u8, (u32, u32)>;
 enum Pushed {
     Change(Row),
     Bookmark(u32),
-    List(Vec<(u8, u32, u32)>, u32),
+    /// Items, keys that are spared, version.
+    List(Vec<(u8, u32, u32)>, Vec<u8>, u32),
     /// Its round, and the known keys in the order in which they are delivered.
     Resync(u32, Vec<u8>),
 }
@@ -126,14 +127,14 @@ impl Model {
                     if self.per_key { self.append_keyed(row) } else { self.stream.push(Element::Row(row)) }
                 }
             }
-            Pushed::List(items, version) => {
+            Pushed::List(items, spared, version) => {
                 self.populated = true;
                 let mut distinct: Vec<Row> = Vec::new();
                 for &(key, uid, rv) in items {
                     distinct.retain(|row| row.1 != key);
                     distinct.push((DeltaKind::Replaced, key, uid, rv));
                 }
-                let listed = |key: u8| distinct.iter().any(|row| row.1 == key);
+                let listed = |key: u8| spared.contains(&key) || distinct.iter().any(|row| row.1 == key);
                 let mut deletions: Vec<Row> = Vec::new();
                 let mut seen = Vec::new();
                 for row in &queued {
@@ -242,6 +243,8 @@ struct Hits {
     syncs: AtomicU64,
     rounds_behind_rounds: AtomicU64,
     seeds: AtomicU64,
+    spared: AtomicU64,
+    compared: AtomicU64,
 }
 
 struct World {
@@ -339,12 +342,18 @@ impl World {
             }
             Pushed::Bookmark(version) => Event::Bookmark(version.to_string().as_str().into()),
             Pushed::Resync(round, _) => Event::Resync { round },
-            Pushed::List(items, version) => {
-                self.described = items.iter().map(|&(key, uid, rv)| (key, (uid, rv))).collect();
+            Pushed::List(items, spared, version) => {
+                hits.spared
+                    .fetch_add(spared.iter().filter(|key| self.described.contains_key(key)).count() as u64, Relaxed);
+                self.described.retain(|key, _| spared.contains(key));
+                let listed: State = items.iter().map(|&(key, uid, rv)| (key, (uid, rv))).collect();
+                self.described.extend(listed);
                 hits.relists_in_relists.fetch_add(u64::from(self.lists_queued > 0), Relaxed);
                 self.lists_queued += 1;
                 let items = items.iter().map(|&(key, uid, rv)| make(key, uid, rv)).collect();
-                Event::Replace { items, resource_version: version.to_string().as_str().into() }
+                // with another version, which says nothing
+                let spared = spared.iter().map(|&key| make(key, 1, version)).collect();
+                Event::Replace { items, spared, resource_version: version.to_string().as_str().into() }
             }
         };
         self.fifo.push(event);
@@ -425,12 +434,16 @@ impl World {
             // a change that the watch misses
             45..=54 => drop(self.change(key, dice)),
             55..=62 => {
+                // what is spared of a seed keeps the body of the seed: the watch brings the next one
+                let is_sparing = dice.is_multiple_of(3) && self.seeds.is_none();
+                let spared: Vec<u8> = is_sparing.then_some(key).into_iter().collect();
                 let mut items: Vec<_> = self.server.iter().map(|(&key, &(uid, rv))| (key, uid, rv)).collect();
+                items.retain(|(key, ..)| !spared.contains(key));
                 if dice.is_multiple_of(4) && !items.is_empty() {
                     let (key, uid, _) = items[usize::from(dice) % items.len()];
                     items.insert(0, (key, uid, 0)); // the server's mistake; its last word counts
                 }
-                self.push(Pushed::List(items, self.clock), hits);
+                self.push(Pushed::List(items, spared, self.clock), hits);
             }
             63..=66 => self.push(Pushed::Bookmark(self.clock), hits),
             67..=69 => {
@@ -444,6 +457,11 @@ impl World {
             70 => self.restart(dice.is_multiple_of(2), hits),
             _ => drop(self.pop(hits)),
         }
+        let items: Vec<_> = (0..key).map(|key| make(key, 1, 1)).collect();
+        let missing = self.described.keys().filter(|known| **known >= key).count();
+        let comparison = self.fifo.compare(&items);
+        assert_eq!((comparison.known, comparison.missing), (self.described.len(), missing));
+        hits.compared.fetch_add(missing as u64, Relaxed);
         assert_eq!(self.fifo.len(), self.model.queued().len());
         let counters = self.fifo.counters();
         let (gone_in, out) = (counters.deltas_in - counters.deletes_merged, counters.deltas_out);
@@ -508,6 +526,8 @@ fn stream_order_equals_its_model_and_replays_to_what_the_events_describe() {
         ("syncs", &hits.syncs),
         ("rounds behind rounds", &hits.rounds_behind_rounds),
         ("bodies of seeds replaced", &hits.seeds),
+        ("spared objects", &hits.spared),
+        ("missing objects", &hits.compared),
     ]);
 }
 
@@ -526,5 +546,7 @@ fn per_key_order_equals_its_model_and_replays_to_what_the_events_describe() {
         ("syncs", &hits.syncs),
         ("rounds behind rounds", &hits.rounds_behind_rounds),
         ("bodies of seeds replaced", &hits.seeds),
+        ("spared objects", &hits.spared),
+        ("missing objects", &hits.compared),
     ]);
 }

@@ -1,14 +1,11 @@
 //! The classical order: deltas grouped by key (F-10 … F-17).
 
-use std::{
-    collections::{HashSet, VecDeque},
-    hash::BuildHasher,
-};
+use std::{collections::VecDeque, hash::BuildHasher};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, Known, Popped, Pushed, bytes_of, is_same_state};
+use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, Known, List, Popped, Pushed, bytes_of, is_same_state};
 use crate::object::{KeyRef, ResourceVersion, SharedObject};
 
 /// Keys in the order in which they came, each with its deltas.
@@ -128,18 +125,19 @@ impl PerKeyQueue {
         self.len += 1;
     }
 
+    /// Visits every object of the state after everything queued.
+    pub(super) fn for_each_present(&self, known: &Known, visit: &mut dyn FnMut(&SharedObject)) {
+        let newest = self.keys.iter().map(KeyDeltas::newest);
+        newest.filter(|delta| !delta.kind.is_deletion()).for_each(|delta| visit(&delta.object));
+        known.iter().filter(|object| !self.contains(object.key())).for_each(visit);
+    }
+
     /// Appends a list: its items, then deletions of queued keys it lacks, then of known ones (F-13, F-14).
     ///
     /// Every queued key is either listed or deleted by it: from here on the whole queue leaves as one batch.
-    pub(super) fn push_replace(
-        &mut self,
-        items: Vec<SharedObject>,
-        version: ResourceVersion,
-        known: &Known,
-        share: bool,
-    ) -> Pushed {
+    pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) -> Pushed {
         let mut pushed = Pushed::default();
-        let listed: HashSet<KeyRef<'_>, RandomState> = items.iter().map(|item| item.key()).collect();
+        let listed = list.keys();
         let queued = self.keys.iter().map(|entry| &entry.newest().object);
         let mut gone: Vec<SharedObject> = queued.filter(|o| !listed.contains(&o.key())).cloned().collect();
         let from_queue = gone.len();
@@ -147,6 +145,7 @@ impl PerKeyQueue {
         gone.extend(known.iter().filter(absent).cloned());
         gone[from_queue..].sort_unstable_by(|a, b| a.key().cmp(&b.key()));
         drop(listed);
+        let List { items, version, .. } = list;
 
         for item in items {
             let held = match self.place(item.key()) {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, KeyMap, Known, Popped, Pushed, bytes_of, is_same_state};
+use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, KeyMap, Known, List, Popped, Pushed, bytes_of, is_same_state};
 use crate::object::{KeyRef, ResourceVersion, SharedObject};
 
 /// One list of deltas in arrival order; a Replace is one element of it.
@@ -74,16 +74,17 @@ impl StreamQueue {
         }
     }
 
-    /// Appends a list: deletions of queued keys by first appearance, then of known ones, then the items (F-22).
-    pub(super) fn push_replace(
-        &mut self,
-        items: Vec<SharedObject>,
-        version: ResourceVersion,
-        known: &Known,
-        share: bool,
-    ) -> Pushed {
+    /// Visits every object of the state after everything queued.
+    pub(super) fn for_each_present(&self, known: &Known, visit: &mut dyn FnMut(&SharedObject)) {
         let newest = self.newest();
-        let listed: HashSet<KeyRef<'_>, foldhash::fast::RandomState> = items.iter().map(|item| item.key()).collect();
+        newest.deltas.iter().filter(|delta| !delta.kind.is_deletion()).for_each(|delta| visit(&delta.object));
+        known.iter().filter(|object| newest.get(object.key()).is_none()).for_each(visit);
+    }
+
+    /// Appends a list: deletions of queued keys by first appearance, then of known ones, then the items (F-22).
+    pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) -> Pushed {
+        let newest = self.newest();
+        let listed = list.keys();
         let queued = newest.deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object);
         let mut gone: Vec<SharedObject> = queued.filter(|o| !listed.contains(&o.key())).cloned().collect();
         let from_queue = gone.len();
@@ -91,11 +92,12 @@ impl StreamQueue {
         gone.extend(known.iter().filter(absent).cloned());
         gone[from_queue..].sort_unstable_by(|a, b| a.key().cmp(&b.key()));
 
-        let mut deltas: Vec<Delta> = Vec::with_capacity(gone.len() + items.len());
+        let mut deltas: Vec<Delta> = Vec::with_capacity(gone.len() + list.items.len());
         deltas.extend(gone.into_iter().map(|object| Delta { kind: DeltaKind::Tombstone, object }));
         let mut bytes = deltas.iter().map(|delta| bytes_of(delta, true)).sum::<usize>();
         let mut shared = 0;
         drop(listed);
+        let List { items, version, .. } = list;
         for item in items {
             let held = match newest.get(item.key()) {
                 Some(delta) => Some(&delta.object).filter(|_| !delta.kind.is_deletion()),

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::{Delta, DeltaFifo, DeltaKind, Deltas, Order};
 use crate::{
     object::{Identity, Object, SharedObject},
-    reflector::Event,
+    reflector::{Comparison, Event},
 };
 
 /// An object whose JSON says what its identity says.
@@ -26,7 +26,11 @@ fn at(key: &str, version: &str) -> SharedObject {
 }
 
 fn list(items: &[SharedObject], version: &str) -> Event {
-    Event::Replace { items: items.to_vec(), resource_version: version.into() }
+    Event::Replace { items: items.to_vec(), spared: Vec::new(), resource_version: version.into() }
+}
+
+fn list_sparing(items: &[SharedObject], spared: &[SharedObject], version: &str) -> Event {
+    Event::Replace { items: items.to_vec(), spared: spared.to_vec(), resource_version: version.into() }
 }
 
 fn resync(round: u32) -> Event {
@@ -375,4 +379,37 @@ fn counters_say_what_went_in_and_out() {
     let counters = fifo.counters();
     assert_eq!((counters.events_in, counters.deltas_in), (4, 4));
     assert_eq!((counters.batches_out, counters.deltas_out), (3, 4));
+}
+
+#[test]
+fn d7_what_a_list_spares_stays_as_it_is_known() {
+    let known = [at("a", "1"), at("b", "1"), at("c", "1")];
+    for order in [Stream, PerKey] {
+        let expected = if order == Stream { "~b2 | !c1 =a1" } else { "~b2 =a1 !c1" };
+        let events = vec![Updated(at("b", "2")), list_sparing(&[at("a", "1")], &[at("b", "9"), at("x", "9")], "5")];
+        check(order, &known, events, expected);
+    }
+}
+
+#[test]
+fn d7_a_list_is_held_against_the_state_after_everything_queued() {
+    let known = [at("a", "1"), at("b", "1"), at("c", "1")];
+    for order in [Stream, PerKey] {
+        let mut fifo = fifo(order, &known);
+        let compare = |fifo: &DeltaFifo, items: &[SharedObject]| {
+            let Comparison { known, missing } = fifo.compare(items);
+            (known, missing)
+        };
+        assert_eq!(compare(&fifo, &[at("a", "7"), at("z", "7")]), (3, 2));
+        fifo.push(Deleted(at("b", "2")));
+        fifo.push(Added(at("d", "3")));
+        fifo.push(Updated(at("a", "4")));
+        fifo.push(resync(1));
+        assert_eq!(compare(&fifo, &[at("a", "7"), at("b", "7")]), (3, 2), "b is not known any more, d is");
+        fifo.push(list(&[at("e", "5")], "5"));
+        assert_eq!(compare(&fifo, &[]), (1, 1));
+        drain(&mut fifo);
+        assert_eq!(compare(&fifo, &[at("e", "5")]), (1, 0));
+        assert_eq!(compare(&DeltaFifo::new(order, std::iter::empty(), false), &[at("e", "5")]), (0, 0));
+    }
 }

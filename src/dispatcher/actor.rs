@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use actix::{Actor, AsyncContext as _, Context, Handler, Message};
 
-pub use super::lanes::{Close, LaneAddress, LaneOptions, LaneSlot, LaneTypes, Lanes, Leftover, Remove, Stopped};
+pub use super::{
+    lane::{Close, DeadLetter, LaneAddress, LaneOptions, LaneSlot, Leftover, PauseSwitch, Remove, Stopped},
+    lanes::{LaneTypes, Lanes},
+};
 use crate::supervisor::child::{Heartbeat, Inject};
 
 /// How often losses at the bound of a buffer, and lanes that do not move, are looked for.

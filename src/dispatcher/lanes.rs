@@ -1,12 +1,12 @@
-//! The lanes from the journal to the handlers: a task each that reads, sends one batch, waits for the answer, and
-//! acknowledges.
+//! The lanes from the journal to the handlers: a task each that reads, sends what its
+//! [`Schedule`](super::schedule::Schedule) lets out, waits for the answers, and acknowledges.
 //!
-//! The answer of a handler is its credit: while it has a batch, nothing more is read for it, and what waits grows in
-//! the journal up to its bounds. Lanes outlive the actors at both their ends.
+//! The answer of a handler is its credit: while it has as many batches as it takes, nothing more is read for it, and
+//! what waits grows in the journal up to its bounds. Lanes outlive the actors at both their ends.
 
 use std::{
+    collections::BTreeSet,
     future::pending,
-    pin::{Pin, pin},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -14,113 +14,37 @@ use std::{
     time::Duration,
 };
 
-use actix::{MailboxError, Message, Recipient};
-use futures_util::future::join_all;
+use actix::MailboxError;
+use futures_util::{StreamExt as _, future::join_all};
 use tokio::{
     sync::watch,
     task::JoinHandle,
-    time::{Instant, sleep, sleep_until, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tracing::{error, info, warn};
 
-use super::{Dispatcher, LaneId, Notification, Rerouted, Route, UnitId, UnitInfo, UnitOptions};
+use super::{
+    Dispatcher, LaneId, Rerouted, Route, UnitId, UnitInfo, UnitOptions,
+    lane::{Close, LaneAddress, LaneOptions, Leftover, Remove, Stopped},
+    schedule::Room,
+    traffic::{Traffic, at},
+};
 use crate::{
-    journal::{Bounds, EventName, Gap, Journal, ReaderId, ReaderOptions, Sequence, Start, UnitTerms},
-    mutex::lock,
-    supervisor::{
-        Restart, RestartPolicy, SupervisorConfig,
-        child::{Heartbeat, Inject},
+    indexer::Cause,
+    journal::{
+        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, Sequence, Start,
+        UnitTerms,
     },
+    mutex::lock,
+    supervisor::{Restart, RestartPolicy, SupervisorConfig, child::Heartbeat},
 };
 
 /// What a handler that is closed in the middle of a batch, at the deadline of a stop, may take for its flush.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
+/// Of that, what an attempt that waits for an answer has to get it.
+const ANSWER_GRACE: Duration = Duration::from_millis(500);
 /// Events a report names; the rest is counted.
 const LEFT_NAMED_MAX: usize = 100;
-
-/// The answer to a [`Notification`] by a handler that has ended and takes no more.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Stopped(pub String);
-
-/// `Ok` means: delivered, or given up as configured; it is acknowledged and not sent again.
-impl Message for Notification {
-    type Result = Result<(), Stopped>;
-}
-
-/// Nothing more will come: flush, sync, end. The answer is what went wrong.
-#[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Result<(), String>")]
-pub struct Close;
-
-/// Where a lane leads.
-#[derive(Clone, Debug)]
-pub struct LaneAddress {
-    /// Takes batches, one at a time.
-    pub events: Recipient<Notification>,
-    /// Takes the end; what is in delivery ends at the next pause.
-    pub close: Recipient<Close>,
-    /// Says that the actor lives.
-    pub heartbeat: Recipient<Heartbeat>,
-    /// Test hook.
-    #[doc(hidden)]
-    pub hook: Option<Recipient<Inject>>,
-}
-
-/// The address of a lane that may be started again meanwhile; what a dead letter is reached by.
-#[derive(Clone, Debug, Default)]
-pub struct LaneSlot(Arc<Mutex<Option<LaneAddress>>>);
-
-impl LaneSlot {
-    /// Returns where the lane leads now; `None` before its first start and after its end.
-    pub fn get(&self) -> Option<LaneAddress> {
-        lock(&self.0).clone()
-    }
-
-    fn set(&self, address: Option<LaneAddress>) {
-        *lock(&self.0) = address;
-    }
-}
-
-/// What a lane is made of.
-pub struct LaneOptions {
-    /// Name of the handler.
-    pub name: String,
-    /// What it wants.
-    pub route: Route,
-    /// What may wait for it.
-    pub bounds: Bounds,
-    /// Largest batch: events.
-    pub batch_events: usize,
-    /// Largest batch: bytes of bodies, unless one event has more.
-    pub batch_bytes: usize,
-    /// It takes what others give up, so it is closed after them.
-    pub dead_letter: bool,
-    /// Where its current address is kept.
-    pub slot: LaneSlot,
-    /// Starts the actor behind the lane, on the dispatcher's arbiter; again whenever that actor has ended by itself.
-    pub start: Box<dyn Fn() -> LaneAddress + Send + Sync>,
-}
-
-/// What a stop left undelivered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leftover {
-    /// Name of the handler.
-    pub handler: String,
-    /// How many events.
-    pub events: u64,
-    /// The oldest of them, up to a hundred.
-    pub named: Vec<EventName>,
-}
-
-/// How a lane is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remove {
-    /// What waits is delivered, until the deadline; the rest is named.
-    Drain(Instant),
-    /// The call in flight ends, what waits is forgotten (S-7).
-    Discard,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
@@ -219,7 +143,7 @@ impl Lanes {
 
     /// Adds a lane and returns its reader; it moves once a [`DispatcherActor`](super::actor::DispatcherActor) has
     /// started, or looks after its lanes. It sees what is released from now on.
-    pub fn add_lane(&self, options: LaneOptions) -> Result<ReaderId, Gap> {
+    pub fn add_lane(&self, options: LaneOptions) -> Result<ReaderId, OpenReaderError> {
         let mut table = lock(&self.table);
         let id = table.add_lane(options.route.clone());
         self.open(&mut table, id, options)
@@ -227,14 +151,15 @@ impl Lanes {
 
     /// As [`Lanes::add_lane`], to units that are at work: returns those that have to introduce the reader, which sees
     /// nothing of them before (S-5).
-    pub fn add_late_lane(&self, options: LaneOptions) -> Result<(ReaderId, Vec<UnitId>), Gap> {
+    pub fn add_late_lane(&self, options: LaneOptions) -> Result<(ReaderId, Vec<UnitId>), OpenReaderError> {
         let mut table = lock(&self.table);
         let (id, joins) = table.add_late_lane(options.route.clone());
         Ok((self.open(&mut table, id, options)?, joins))
     }
 
-    fn open(&self, table: &mut Dispatcher, id: LaneId, options: LaneOptions) -> Result<ReaderId, Gap> {
-        let reader_options = ReaderOptions { bounds: options.bounds, interest: table.interest(id) };
+    fn open(&self, table: &mut Dispatcher, id: LaneId, options: LaneOptions) -> Result<ReaderId, OpenReaderError> {
+        let name = Some(options.name.clone());
+        let reader_options = ReaderOptions { bounds: options.bounds, interest: table.interest(id), name };
         let reader = self.journal.open_reader(Start::Next, reader_options).inspect_err(|_| table.remove_lane(id))?;
         lock(&self.members).push(Arc::new(Lane {
             id,
@@ -315,6 +240,38 @@ impl Lanes {
         self.readers(&strangers)
     }
 
+    /// Makes a unit of an earlier run known, before any other. `known` are the readers of that run. Returns what the unit
+    /// has to tell readers for which something has changed: those that did not see it then and take it now begin with
+    /// what it has, those that do not take it any more end.
+    pub fn restore_unit(
+        &self,
+        unit: UnitId,
+        info: UnitInfo,
+        options: UnitOptions,
+        stored: (UnitTerms, Option<Sequence>),
+        known: &BTreeSet<String>,
+    ) -> Vec<Move> {
+        let (terms, retired) = stored;
+        let mut table = lock(&self.table);
+        let takers = table.restore_unit(unit, info, options, terms.resource, retired);
+        self.journal.add_unit(unit, UnitTerms { late: terms.late, ..terms });
+        let mut moves = Vec::new();
+        for lane in lock(&self.members).iter() {
+            let (is_taker, saw) = (takers.contains(&lane.id), self.journal.joined(lane.reader).contains(&unit));
+            if is_taker && !saw && retired.is_none() {
+                table.will_join(lane.id, unit);
+                let shows = table.changes(lane.id).has(ChangeSet::INITIAL);
+                let cause =
+                    if known.contains(&lane.name) { Some(Cause::Reload) } else { shows.then_some(Cause::Replay) };
+                moves.push(Move { reader: lane.reader, kind: MoveKind::Join(cause) });
+            } else if saw && !is_taker && retired.is_none() {
+                moves.push(Move { reader: lane.reader, kind: MoveKind::Leave });
+            }
+            self.journal.set_interest(lane.reader, &table.interest(lane.id));
+        }
+        moves
+    }
+
     fn open_unit(&self, table: &Dispatcher, unit: UnitId, terms: UnitTerms, changed: &[LaneId]) {
         self.journal.add_unit(unit, terms);
         for lane in lock(&self.members).iter().filter(|lane| changed.contains(&lane.id)) {
@@ -376,9 +333,10 @@ impl Lanes {
             policy.healthy(clock.elapsed());
             match self.serve(&lane, &life, &address).await {
                 Ok(()) => {
-                    close(handler, &address).await;
+                    close(handler, &address, self.supervision.hung_after).await;
                     break;
                 }
+                Err(Ended::Paused) => break,
                 Err(Ended::Ordered) if lane.is_removed() => break,
                 Err(Ended::Ordered) => {
                     self.journal.rewind(lane.reader);
@@ -432,55 +390,81 @@ impl Lanes {
     async fn serve(&self, lane: &Lane, life: &Life, address: &LaneAddress) -> Result<(), Ended> {
         let mut phase = self.phase.subscribe();
         let mut orders = lane.orders.subscribe();
+        let mut paused = life.options.pause.subscribe();
         let last_phase = if life.options.dead_letter { Phase::DrainingDeadLetters } else { Phase::Draining };
+        let mut traffic = Traffic::new(life.options.schedule);
         loop {
             let drains = matches!(orders.borrow_and_update().remove, Some(Remove::Drain(_)));
             let drains = drains || *phase.borrow_and_update() >= last_phase;
-            if life.is_over(*orders.borrow()) {
-                self.end(lane, address, None).await;
-                return Err(Ended::Ordered);
+            let is_paused = *paused.borrow_and_update();
+            let is_over = life.is_over(*orders.borrow());
+            if is_over || (is_paused && drains) {
+                self.end(lane, address, &mut traffic).await;
+                return Err(if is_over { Ended::Ordered } else { Ended::Paused });
             }
-            let records = self.journal.read(lane.reader, life.options.batch_events, life.options.batch_bytes);
-            let Some(last) = records.last().map(|record| record.sequence) else {
-                if drains {
-                    return Ok(());
+            if !is_paused {
+                self.read(lane, &mut traffic).await;
+                while traffic.send(address, drains) {
+                    self.read(lane, &mut traffic).await;
                 }
-                tokio::select! {
-                    () = self.journal.readable(lane.reader) => {}
-                    _ = phase.changed() => {}
-                    _ = orders.changed() => {}
-                    () = sleep(self.supervision.ping_period) => self.ping(address).await?,
-                }
-                continue;
-            };
-            let notification = lock(&self.table).notification(records);
-            let mut sent = pin!(address.events.send(notification));
-            let answer = tokio::select! {
-                answer = &mut sent => answer,
-                () = life.over(&mut orders) => {
-                    self.end(lane, address, Some((sent, last))).await;
-                    return Err(Ended::Ordered);
-                }
-            };
-            match answer {
-                Ok(Ok(())) => self.journal.ack(lane.reader, last),
-                Ok(Err(stopped)) => return Err(Ended::Stopped(stopped)),
-                Err(MailboxError::Closed | MailboxError::Timeout) => return Err(Ended::Died),
+            }
+            if drains && traffic.schedule.is_empty() {
+                return Ok(());
+            }
+            let reads = !is_paused && traffic.schedule.room().is_some();
+            let due = traffic.due().filter(|_| !is_paused);
+            let is_idle = traffic.calls.is_empty();
+            tokio::select! {
+                Some((batch, answer)) = traffic.calls.next(), if !is_idle => match answer {
+                    Ok(Ok(())) => {
+                        self.journal.ack_each(lane.reader, &traffic.schedule.finished(batch));
+                    },
+                    Ok(Err(stopped)) => return Err(Ended::Stopped(stopped)),
+                    Err(MailboxError::Closed | MailboxError::Timeout) => return Err(Ended::Died),
+                },
+                () = self.journal.readable(lane.reader), if reads => {}
+                () = at(due) => {}
+                _ = phase.changed() => {}
+                _ = paused.changed() => {}
+                () = life.news(&mut orders) => {}
+                () = sleep(self.supervision.ping_period), if is_idle => self.ping(address).await?,
             }
         }
     }
 
-    /// Closes a handler that was replaced or removed; the call in flight ends before, if it ever does.
-    async fn end(&self, lane: &Lane, address: &LaneAddress, sent: Option<(Call<'_>, Sequence)>) {
-        let call = async {
-            let (sent, last) = sent?;
-            sent.await.ok()?.ok().map(|()| last)
+    /// Reads what the lane's schedule has room for.
+    async fn read(&self, lane: &Lane, traffic: &mut Traffic) {
+        while let Some(Room { events, bytes }) = traffic.schedule.room() {
+            let records = self.journal.fetch(lane.reader, events, bytes).await;
+            if records.is_empty() {
+                return;
+            }
+            let sequences: Vec<_> = records.iter().map(|record| record.sequence).collect();
+            let events = lock(&self.table).events(records);
+            if events.len() < sequences.len() {
+                // Nobody can be told of a unit that is forgotten.
+                let is_known = |sequence: &Sequence| events.iter().any(|event| event.record.sequence == *sequence);
+                let unknown: Vec<_> = sequences.into_iter().filter(|sequence| !is_known(sequence)).collect();
+                warn!(handler = %lane.name, events = unknown.len(), "events of a unit that is forgotten, not delivered");
+                self.journal.ack_each(lane.reader, &unknown);
+            }
+            traffic.take(events);
+        }
+    }
+
+    /// Closes a handler that was replaced, removed or paused at the end; calls in flight end before, if they ever do.
+    async fn end(&self, lane: &Lane, address: &LaneAddress, traffic: &mut Traffic) {
+        let hung_after = self.supervision.hung_after;
+        let calls = async {
+            while let Some((batch, answer)) = traffic.calls.next().await {
+                if matches!(answer, Ok(Ok(()))) {
+                    self.journal.ack_each(lane.reader, &traffic.schedule.finished(batch));
+                }
+            }
         };
-        let ending = async { tokio::join!(call, close(&lane.name, address)) };
-        match timeout(self.supervision.hung_after + CLOSE_GRACE, ending).await {
-            Ok((Some(last), ())) => self.journal.ack(lane.reader, last),
-            Ok((None, ())) => {}
-            Err(_) => error!(handler = %lane.name, "the handler does not answer, it was not closed"),
+        let ending = async { tokio::join!(calls, close(&lane.name, address, hung_after)) };
+        if timeout(hung_after + CLOSE_GRACE, ending).await.is_err() {
+            error!(handler = %lane.name, "the handler does not answer, it was not closed");
         }
     }
 
@@ -536,7 +520,7 @@ impl Lanes {
         join_all(late.filter_map(|lane| {
             let address = lane.options().slot.get()?;
             Some(async move {
-                if timeout(CLOSE_GRACE, close(&lane.name, &address)).await.is_err() {
+                if timeout(CLOSE_GRACE, close(&lane.name, &address, ANSWER_GRACE)).await.is_err() {
                     error!(handler = %lane.name, "the handler does not answer, it was not closed");
                 }
             })
@@ -559,9 +543,6 @@ impl Lanes {
     }
 }
 
-/// A batch on its way.
-type Call<'a> = Pin<&'a mut dyn Future<Output = Result<Result<(), Stopped>, MailboxError>>>;
-
 /// What a lane leads to, until it is replaced.
 struct Life {
     options: Arc<LaneOptions>,
@@ -581,32 +562,27 @@ impl Life {
 
     /// Waits until it is over.
     async fn over(&self, orders: &mut watch::Receiver<Orders>) {
-        loop {
-            let now = *orders.borrow_and_update();
-            if self.is_over(now) {
-                return;
-            }
-            let deadline = match now.remove {
-                Some(Remove::Drain(deadline)) => Some(deadline),
-                _ => None,
-            };
-            let due = async {
-                match deadline {
-                    Some(deadline) => sleep_until(deadline).await,
-                    None => pending().await,
-                }
-            };
-            tokio::select! {
-                changed = orders.changed() => if changed.is_err() { pending::<()>().await },
-                () = due => {}
-            }
+        while !self.is_over(*orders.borrow_and_update()) {
+            self.news(orders).await;
+        }
+    }
+
+    /// Waits until there are other orders, or those there are fall due.
+    async fn news(&self, orders: &mut watch::Receiver<Orders>) {
+        let deadline = match orders.borrow().remove {
+            Some(Remove::Drain(deadline)) => Some(deadline),
+            _ => None,
+        };
+        tokio::select! {
+            changed = orders.changed() => if changed.is_err() { pending::<()>().await },
+            () = at(deadline) => {}
         }
     }
 }
 
 /// Closes a handler and says how that went.
-async fn close(handler: &str, address: &LaneAddress) {
-    match address.close.send(Close).await {
+async fn close(handler: &str, address: &LaneAddress, patience: Duration) {
+    match address.close.send(Close { patience }).await {
         Ok(Ok(())) => info!(handler, "closed the handler"),
         Ok(Err(error)) => error!(handler, %error, "failed to close the handler"),
         Err(_) => error!(handler, "the handler ended before it was closed"),
@@ -617,6 +593,8 @@ async fn close(handler: &str, address: &LaneAddress) {
 enum Ended {
     /// It was replaced or removed, and is closed.
     Ordered,
+    /// It was paused when it should have delivered what is left, and is closed.
+    Paused,
     Stopped(Stopped),
     Died,
 }

@@ -30,13 +30,17 @@ use super::{
 use crate::{
     config::{Config, HandlerOptions, Resource},
     dispatcher::Notification,
-    handler::{HandlerError, status::HandlerView},
+    handler::{AsyncHandler, HandlerError, status::HandlerView},
     indexer::index_func::IndexFunc,
     informer::Shared,
-    journal::Journal,
+    journal::{
+        Journal,
+        store::{Recovered, StoreOptions},
+    },
     list_watch::{kube::ClusterAccess, transform::Transform},
+    mutex::lock,
     registry::Registry,
-    serve::{self, ServeState, Server, Surface},
+    serve::{self, HandlerControl, ServeState, Server, Surface},
 };
 
 /// How long the handlers of an engine that cannot start may take to close.
@@ -100,6 +104,14 @@ impl EngineBuilder {
         self
     }
 
+    /// Adds a handler that waits without blocking, as those that ask servers do: on a thread of its own, up to
+    /// `concurrency` deliveries at a time, each for no longer than `timeout`.
+    #[must_use]
+    pub fn async_handler(mut self, name: &str, options: HandlerOptions, handler: Arc<dyn AsyncHandler>) -> Self {
+        self.own_handlers.push(own(name, options, OwnSink::Async(handler)));
+        self
+    }
+
     /// Adds a handler of your own: a function that is called with everything that changes, batch by batch, on a thread of
     /// its own, where it may block. What it fails is retried as `options` say.
     #[must_use]
@@ -141,7 +153,7 @@ impl EngineBuilder {
         let config = library.config()?;
         let access = access.map_or_else(|| ClusterAccess::load(&config.kube.access()), Ok)?;
         let cluster = options::cluster_name(&config, &access);
-        let journal = Journal::in_memory();
+        let (journal, recovered) = open_journal(&config)?;
         let registry = Arc::new(Registry::default());
 
         let delivery = handlers::start(&config, &cluster, &journal, own_handlers)?;
@@ -149,7 +161,11 @@ impl EngineBuilder {
             let board = delivery.board.clone();
             Arc::new(move || board.views())
         };
-        let servers = match listen(&config, &registry, &statuses) {
+        let control: HandlerControl = {
+            let board = delivery.board.clone();
+            Arc::new(move |name, control| board.control(name, control))
+        };
+        let servers = match listen(&config, &registry, &statuses, &control, &journal) {
             Ok(servers) => servers,
             Err(error) => {
                 // What was started ends before its runtime does: actix polls an actor once more when it drops it.
@@ -178,12 +194,24 @@ impl EngineBuilder {
             poked: Notify::new(),
             looks: 0.into(),
             failed: watch::Sender::new(None),
+            bound: false.into(),
             sabotage: false.into(),
             state: Mutex::new(State::new(
                 Arc::new(config.clone()),
                 Rediscovery::new(options::backoff(&config.kube.backoff)),
             )),
         });
+        if let Some(recovered) = recovered {
+            let restored = conductor.restore(&recovered);
+            if let Err(error) = restored {
+                let delivery = lock(&conductor.delivery).take();
+                if let Some(delivery) = delivery {
+                    delivery.stop(FAILED_START_TIMEOUT, &conductor.registry).await;
+                }
+                conductor.arbiters.stop();
+                return Err(EngineError::State(error.to_string()));
+            }
+        }
         conductor.show_all_waiting();
         let conducting = conductor.start();
         Ok(RunningEngine::new(EngineHandle { conductor, cluster: cluster.into(), statuses }, servers, conducting))
@@ -194,16 +222,37 @@ pub(super) fn own(name: &str, options: HandlerOptions, sink: OwnSink) -> OwnHand
     OwnHandler { name: name.to_owned(), resources: vec!["*".to_owned()], options, sink }
 }
 
-fn listen(config: &Config, registry: &Arc<Registry>, statuses: &Statuses) -> Result<Vec<Server>, EngineError> {
+/// Opens what outlives a restart, where there is a directory for it.
+fn open_journal(config: &Config) -> Result<(Journal, Option<Recovered>), EngineError> {
+    let Some(dir) = &config.state.dir else { return Ok((Journal::in_memory(), None)) };
+    let opened = Journal::open(dir, StoreOptions::default(), config.state.journal());
+    let (journal, recovered) = opened.map_err(|error| EngineError::State(error.to_string()))?;
+    Ok((journal, Some(recovered)))
+}
+
+fn listen(
+    config: &Config,
+    registry: &Arc<Registry>,
+    statuses: &Statuses,
+    control: &HandlerControl,
+    journal: &Journal,
+) -> Result<Vec<Server>, EngineError> {
     let surfaces =
         [("listen", config.http.listen, Surface::Full), ("probe_listen", config.http.probe_listen, Surface::Probes)];
     let mut servers = Vec::new();
+    config.http.ready().map_err(EngineError::Configuration)?;
     for (key, address, surface) in surfaces {
         let Some(address) = address else { continue };
-        let state = ServeState::new(Arc::clone(registry), Arc::clone(statuses));
-        let server =
-            serve::start(address, surface, state).map_err(|error| EngineError::Listen { address, key, error })?;
-        tracing::info!("serving http://{} ({})", server.address(), if key == "listen" { "all" } else { "probes" });
+        let state = ServeState::new(Arc::clone(registry), Arc::clone(statuses), Arc::clone(control), journal.clone());
+        let protection = options::protection(&config.http, surface);
+        let scheme = if protection.tls.is_some() { "https" } else { "http" };
+        let server = serve::start(address, surface, protection, state).map_err(|error| EngineError::Listen {
+            address,
+            key,
+            error,
+        })?;
+        let what = if key == "listen" { "all" } else { "probes" };
+        tracing::info!("serving {scheme}://{} ({what})", server.address());
         servers.push(server);
     }
     Ok(servers)

@@ -23,6 +23,7 @@ use std::{
 
 use actix::{Actor, Addr};
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
@@ -31,13 +32,19 @@ use super::{
     options::{self, Extras},
     plan::{TypeName, UnitSpec},
     reconcile::{Fate, First, From, Start, Steps, distribute, heir},
+    restore::describe,
     state::{TypeState, Unit},
 };
 use crate::{
     dispatcher::{UnitInfo, UnitOptions},
-    indexer::{Cause, FirstList, Retirement, actor::MoveReader, retirement},
+    indexer::{
+        Cause, Change, FirstList, Retirement,
+        actor::MoveReader,
+        retirement,
+        store::{Meta, Reached},
+    },
     informer::{Informer, Seed},
-    journal::{Move, MoveKind, ReaderId, UnitId},
+    journal::{Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
     object::SharedObject,
     supervisor::actor::{StopUnit, UnitSupervisor},
 };
@@ -51,6 +58,7 @@ impl Conductor {
     /// Tells readers what they shall hear of a type's units, and brings those to what is desired.
     pub(super) async fn change(self: Arc<Self>, name: TypeName, steps: Steps) {
         let changes = !steps.is_empty();
+        self.start_units(&name, |unit| steps.keep.contains(&unit.informer.id));
         if changes {
             self.of_type(&name, TypeState::admit_all);
         }
@@ -59,8 +67,9 @@ impl Conductor {
             return;
         }
         self.stop_units(&name, &steps).await;
-        self.replace_units(&name, &steps);
-        self.start_units(&name);
+        let ended = self.replace_units(&name, &steps);
+        self.retire_units(&name, &steps, ended).await;
+        self.start_units(&name, |_| true);
     }
 
     /// Has the units make the moves that wait, in order; gives up at `by`, or when a unit is gone for good.
@@ -105,13 +114,14 @@ impl Conductor {
         join_all(ends).await;
     }
 
-    /// Puts new units, seeded, in the place of those that have stopped, and says of the rest that it left.
-    fn replace_units(&self, name: &TypeName, steps: &Steps) {
+    /// Puts new units, seeded, in the place of those that have stopped; returns these, with what is to be said of what
+    /// they leave.
+    fn replace_units(&self, name: &TypeName, steps: &Steps) -> Vec<Ended> {
         let mut state = self.lock();
         let extras = |entry: &str| self.extras(entry, &state.indexes);
         let extras: Vec<Extras> = steps.start.iter().map(|start| extras(&start.spec.entry)).collect();
         let mut next_unit = state.next_unit;
-        let Some(kept) = state.types.get_mut(name) else { return };
+        let Some(kept) = state.types.get_mut(name) else { return Vec::new() };
         let (old, mut units): (Vec<Unit>, Vec<Unit>) =
             kept.units.drain(..).partition(|unit| steps.fate(unit.informer.id).is_some());
         let cached: Vec<_> = old.iter().map(|unit| (unit.informer.id, unit.informer.objects())).collect();
@@ -146,32 +156,78 @@ impl Conductor {
         state.next_unit = next_unit;
         self.show(&state);
         drop(state);
-        for ((unit, (_, objects)), moved) in old.iter().zip(retired).zip(moved) {
-            let how = match steps.fate(unit.informer.id) {
-                Some(Fate::Deleted(_)) => Retirement::Deleted,
-                Some(Fate::Removed(cause)) => Retirement::Removed(cause),
-                None => continue,
+        let ended = old.into_iter().zip(retired).zip(moved).filter_map(|((unit, (_, left)), moved)| {
+            let how = match steps.fate(unit.informer.id)? {
+                Fate::Deleted(cause) => Retirement::Deleted(cause),
+                Fate::Removed(cause) => Retirement::Removed(cause),
             };
-            let left = objects.len();
-            self.dismiss_readers(unit, moved, &objects, how);
-            unit.informer.retire(&self.shared.journal, retirement(objects, how));
+            Some(Ended { unit, moved, left, how })
+        });
+        ended.collect()
+    }
+
+    /// Says what became of the objects of units that have ended; waits for the journal if it takes nothing now.
+    ///
+    /// For a crash in between: what the old units leave is said first, then what the new ones begin with is kept, and only
+    /// then do the old ones end.
+    async fn retire_units(&self, name: &TypeName, steps: &Steps, ended: Vec<Ended>) {
+        let journal = &self.shared.journal;
+        let mut retired = Vec::new();
+        for Ended { unit, moved, left, how } in ended {
+            for (reader, changes) in self.dismissals(moved, &left, how) {
+                while let Err(why) = unit.informer.dismiss(journal, reader, &changes) {
+                    unit.wait(journal, &why).await;
+                }
+            }
+            let changes = retirement(left, how);
+            let left = changes.len();
+            while let Err(why) = unit.informer.retire(journal, &changes) {
+                unit.wait(journal, &why).await;
+            }
+            retired.push((unit, left));
+        }
+        self.keep_seeds(name, steps).await;
+        for (unit, left) in retired {
             self.lanes.remove_unit(unit.informer.id);
             info!(resource = %unit.spec.resource, namespace = unit.spec.namespace, left, "the unit has ended");
         }
     }
 
-    /// Tells readers that do not take an entry that objects which moved there have left, and with them what is left.
-    fn dismiss_readers(&self, unit: &Unit, moved: Moved, left: &[SharedObject], how: Retirement) {
+    /// Keeps what units begin with that have just been made.
+    async fn keep_seeds(&self, name: &TypeName, steps: &Steps) {
+        let journal = &self.shared.journal;
+        if !journal.is_stored() {
+            return;
+        }
+        let made = |unit: &&Unit| unit.supervisor.is_none() && !unit.saved;
+        let made = self.of_type(name, |kept| kept.units.iter().filter(made).cloned().collect::<Vec<_>>());
+        for unit in made.unwrap_or_default() {
+            let Some(start) = steps.start.iter().find(|start| start.spec == unit.spec) else { continue };
+            let objects = unit.informer.objects();
+            let Meta { generation, store_version, resume_version, synced, .. } = unit.informer.meta();
+            let reached = Reached { generation, store_version, resume_version, synced };
+            while let Err(why) = journal.seed(unit.informer.id, &objects, &reached, Timestamp::now()) {
+                warn!(resource = %unit.spec.resource, %why, "the unit cannot begin before the journal takes what it begins with");
+                journal.writable().await;
+            }
+            describe(journal, unit.informer.id, (&unit.spec, unit.first), start.from.units(), true);
+        }
+    }
+
+    /// Returns what readers are told that do not take an entry: objects which moved there have left, and with them what is
+    /// left.
+    fn dismissals(&self, moved: Moved, left: &[SharedObject], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
         let mut gone: BTreeMap<ReaderId, Vec<SharedObject>> = BTreeMap::new();
         for (entry, objects) in moved {
             for reader in self.lanes.readers_without(&entry) {
                 gone.entry(reader).or_default().extend(objects.iter().cloned());
             }
         }
-        for (reader, mut objects) in gone {
+        let told = |(reader, mut objects): (ReaderId, Vec<SharedObject>)| {
             objects.extend(left.iter().cloned());
-            unit.informer.dismiss(&self.shared.journal, reader, &retirement(objects, how));
-        }
+            (reader, retirement(objects, how))
+        };
+        gone.into_iter().map(told).collect()
     }
 
     /// Makes one unit, and makes it known to handlers: before its first append, or they would miss it. `before` is the
@@ -205,13 +261,22 @@ impl Conductor {
         };
         let resource = Arc::new(spec.resource.clone());
         let informer = Informer::new(id, &spec.entry, resource, options, Arc::clone(&kept.siblings), seed);
-        let unit = Unit { spec: spec.clone(), informer: Arc::new(informer), supervisor: None, first, stopping: false };
+        let unit = Unit {
+            spec: spec.clone(),
+            informer: Arc::new(informer),
+            supervisor: None,
+            first,
+            stopping: false,
+            saved: false,
+        };
+        describe(&self.shared.journal, id, (spec, first), start.from.units(), unit.informer.meta().objects == 0);
         Ok((unit, strangers))
     }
 
-    fn start_units(&self, name: &TypeName) {
+    fn start_units(&self, name: &TypeName, which: impl Fn(&Unit) -> bool) {
         self.of_type(name, |kept| {
-            for unit in kept.units.iter_mut().filter(|unit| unit.supervisor.is_none()) {
+            for unit in kept.units.iter_mut().filter(|unit| unit.supervisor.is_none() && which(unit)) {
+                unit.saved = false;
                 let UnitSpec { entry, resource, namespace, .. } = &unit.spec;
                 info!(%resource, version = resource.version, namespace, entry, "watching");
                 let (informer, shared) = (Arc::clone(&unit.informer), self.shared.clone());
@@ -245,6 +310,15 @@ impl TypeState {
     }
 }
 
+/// A unit that has ended, and what is still to be said of its objects.
+struct Ended {
+    unit: Unit,
+    moved: Moved,
+    /// Objects that no unit shows any more.
+    left: Vec<SharedObject>,
+    how: Retirement,
+}
+
 /// Objects that move to another entry, by its name.
 type Moved = BTreeMap<String, Vec<SharedObject>>;
 
@@ -276,11 +350,17 @@ fn seed(start: &Start, objects: Vec<SharedObject>, old: &[Unit]) -> Option<Seed>
 }
 
 impl Unit {
+    /// Waits until the journal takes its last records.
+    async fn wait(&self, journal: &Journal, why: &NotWritable) {
+        warn!(resource = %self.spec.resource, %why, "the unit cannot end before the journal takes its last records");
+        journal.writable().await;
+    }
+
     /// Returns what another one may make of the cache.
     fn first_list(&self) -> FirstList {
         match self.informer.seed_to_relist(|_| false) {
             Seed::Relist { first_list, .. } => first_list,
-            Seed::Resume { .. } => FirstList::default(),
+            Seed::Resume { .. } | Seed::Saved { .. } => FirstList::default(),
         }
     }
 }

@@ -74,9 +74,20 @@ pub(super) struct Conductor {
     pub(super) poked: Notify,
     /// How often it has looked at everything.
     pub(super) looks: AtomicU64,
-    pub(super) failed: watch::Sender<Option<String>>,
+    pub(super) failed: watch::Sender<Option<Fatal>>,
+    /// The state belongs to this cluster, as far as can be told.
+    pub(super) bound: AtomicBool,
     /// Test hook: the next look panics.
     pub(super) sabotage: AtomicBool,
+}
+
+/// Why the engine cannot go on.
+#[derive(Clone, Debug)]
+pub(super) enum Fatal {
+    /// A type is not served that has to be.
+    Missing(String),
+    /// The state is not this cluster's.
+    State(String),
 }
 
 /// The informers that the engine keeps for itself.
@@ -225,7 +236,8 @@ impl Conductor {
             kept.due = None;
             kept.not_before = None;
             kept.settled |= decided && steps.is_empty();
-            if steps.is_empty() && kept.moves.is_empty() {
+            let waits = kept.units.iter().any(|unit| unit.saved && steps.keep.contains(&unit.informer.id));
+            if steps.is_empty() && kept.moves.is_empty() && !waits {
                 continue;
             }
             kept.busy = true;

@@ -24,7 +24,10 @@ use super::{
 use crate::{
     config::{Config, HandlerOptions, Resource},
     dispatcher::Notification,
-    handler::{HandlerError, status::HandlerView},
+    handler::{
+        HandlerError,
+        status::{Control, HandlerView},
+    },
     indexer::{
         actor::{AddIndexers, AddIndexersError},
         index_func::IndexFunc,
@@ -185,6 +188,16 @@ impl EngineHandle {
     /// When the engine was stopped.
     pub fn remove_handler(&self, name: &str) -> Result<(), EngineError> {
         self.conductor.with_delivery(|delivery| delivery.remove_own(name))
+    }
+
+    /// Asks something of a handler, by its name: to pause, to go on, to deliver again what it gave up. Returns how many
+    /// events it will deliver again.
+    ///
+    /// # Errors
+    /// When there is no handler of this name, or the engine was stopped.
+    pub fn control_handler(&self, name: &str, control: Control) -> Result<u64, EngineError> {
+        let answer = self.conductor.with_delivery(|delivery| delivery.board.control(name, control))?;
+        answer.map(|(replayed, _)| replayed).ok_or_else(|| EngineError::UnknownHandler(name.to_owned()))
     }
 
     /// Returns whether a handler has seen the initial state of all that it takes, and has acknowledged it (S-8).

@@ -1,5 +1,7 @@
 //! Makes handlers and their lanes of the configuration.
 
+pub(super) mod pace;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -10,7 +12,8 @@ use std::{
 use actix::Recipient;
 use tokio::time::Instant;
 
-use super::{EngineError, StopReport, options};
+use self::pace::Pace;
+use super::{EngineError, StopReport, options, sinks};
 use crate::{
     cloud_event::Encoder,
     config::{self, Config, EventType, HandlerOptions},
@@ -19,16 +22,17 @@ use crate::{
         actor::{DispatcherActor, LaneOptions, LaneSlot, Lanes, Look, Remove},
     },
     handler::{
-        Handler, HandlerError, RetryPolicy,
+        AsyncHandler, Handler, HandlerError, RetryPolicy,
         actor::{LaneActorOptions, Sink},
+        asynchronous::{AsyncOptions, AsyncWorker, OpenAsync},
         blackhole::Blackhole,
         file::{Compression, FileHandler, FileOptions, Fsync},
         lane::{OpenHandler, Worker},
-        status::{HandlerStatus, HandlerView},
+        status::{Control, HandlerStatus, HandlerView},
         stdout::Stdout,
     },
     indexer::Cause,
-    journal::{Bounds, ChangeSet, EventName, Gap, Journal, Move, MoveKind, ReaderId, UnitId, WhenFull},
+    journal::{Bounds, ChangeSet, EventName, Journal, Move, MoveKind, OpenReaderError, ReaderId, UnitId, WhenFull},
     mutex::lock,
     registry::Registry,
     supervisor::{
@@ -36,11 +40,6 @@ use crate::{
         keeper::Keeper,
     },
 };
-
-/// Largest batch a handler is given: events.
-const BATCH_EVENTS: usize = 1_000;
-/// Largest batch a handler is given: bytes of bodies.
-const BATCH_BYTES: usize = 8 << 20;
 
 /// A handler of the library's user.
 pub struct OwnHandler {
@@ -60,6 +59,8 @@ pub enum OwnSink {
     Actor(Recipient<Notification>),
     /// Code that may block: it has a thread of its own.
     Closure(OwnClosure),
+    /// Code that waits without blocking, on a thread of its own: several deliveries at a time.
+    Async(Arc<dyn AsyncHandler>),
 }
 
 /// A handler as a closure; an error is a failed attempt.
@@ -75,6 +76,15 @@ impl StatusBoard {
     pub(super) fn views(&self) -> Vec<HandlerView> {
         let now = jiff::Timestamp::now();
         self.lock().iter().map(|status| status.view(now)).collect()
+    }
+
+    /// Asks something of a handler; returns how many events it will deliver again, and how it is now. `None` where
+    /// there is none of that name.
+    pub(super) fn control(&self, name: &str, control: Control) -> Option<(u64, HandlerView)> {
+        let status = self.lock().iter().find(|status| status.name() == name).cloned()?;
+        let replayed = status.control(control);
+        tracing::info!(handler = name, ?control, replayed, "as asked");
+        Some((replayed, status.view(jiff::Timestamp::now())))
     }
 
     /// Shows a handler, in the place of the one of its name if there is one.
@@ -122,6 +132,7 @@ struct Plan {
     /// Names of `[resources.*]`.
     resources: BTreeSet<String>,
     options: HandlerOptions,
+    pace: Pace,
     dead_letter: Option<String>,
     takes_dead_letters: bool,
 }
@@ -145,6 +156,7 @@ impl Plan {
                 sink: handler.sink.clone(),
                 resources,
                 options: handler.options.clone(),
+                pace: Pace::of(handler),
                 dead_letter: handler.dead_letter.clone().filter(is_enabled),
                 takes_dead_letters: feeds(name),
             };
@@ -156,6 +168,7 @@ impl Plan {
     /// Returns whether the handler can go on as it is: only what it is given differs.
     fn keeps_its_sink(&self, before: &Self) -> bool {
         self.sink == before.sink
+            && self.pace == before.pace
             && self.options.retry == before.options.retry
             && self.dead_letter == before.dead_letter
             && self.takes_dead_letters == before.takes_dead_letters
@@ -268,6 +281,7 @@ impl Delivery {
                 kind: plan.sink.type_name(),
                 route,
                 options: plan.options.clone(),
+                pace: plan.pace.clone(),
                 sink,
                 slot: slots[&name].clone(),
                 dead_letter: plan.dead_letter.as_ref().and_then(|name| slots.get(name)).cloned(),
@@ -282,18 +296,20 @@ impl Delivery {
 
     /// Puts a handler at the end of the lane of its name, which is made where there is none.
     fn start_lane(&mut self, made: Made) -> Result<Vec<(UnitId, Move)>, EngineError> {
-        let Made { name, kind, route, options, sink, slot, dead_letter, takes_dead_letters, plan } = made;
-        let status = Arc::new(HandlerStatus::new(&name, kind));
-        let retry = retry(&options.retry);
-        let actor = LaneActorOptions { sink: sink.clone(), retry, dead_letter, status: Arc::clone(&status) };
+        let Made { name, kind, route, options, pace, sink, slot, dead_letter, takes_dead_letters, plan } = made;
+        // One that was paused stays so, whatever else it becomes.
+        let pause = self.running.get(&name).map(|running| running.status.switch().clone()).unwrap_or_default();
+        let status = Arc::new(HandlerStatus::with_switch(&name, kind, pause.clone()));
+        let (retry, rate) = (retry(&options.retry), pace.rate);
+        let actor = LaneActorOptions { sink: sink.clone(), retry, rate, dead_letter, status: Arc::clone(&status) };
         let lane = || {
             let actor = actor.clone();
             LaneOptions {
                 name: name.clone(),
                 route: route.clone(),
                 bounds: bounds(&options),
-                batch_events: BATCH_EVENTS,
-                batch_bytes: BATCH_BYTES,
+                schedule: pace.schedule(&bounds(&options)),
+                pause: pause.clone(),
                 dead_letter: takes_dead_letters,
                 slot: slot.clone(),
                 start: Box::new(move || actor.start()),
@@ -304,7 +320,8 @@ impl Delivery {
             (reader, moves_of(reader, &rerouted))
         } else {
             let added = self.lanes.add_late_lane(lane());
-            let refused = |error: Gap| EngineError::Handler { name: name.clone(), error: error.to_string() };
+            let refused =
+                |error: OpenReaderError| EngineError::Handler { name: name.clone(), error: error.to_string() };
             let (reader, joins) = added.map_err(refused)?;
             let cause = (options.initial == config::Initial::Send).then_some(Cause::Replay);
             let join = Move { reader, kind: MoveKind::Join(cause) };
@@ -365,7 +382,8 @@ pub(super) fn start(
 ) -> Result<Delivery, EngineError> {
     let supervision = options::supervisor(&config.supervision);
     let encoder = Encoder::new(cluster, journal.id());
-    let maker = Maker { journal: journal.clone(), encoder, hung_after: supervision.hung_after };
+    let maker =
+        Maker { journal: journal.clone(), cluster: cluster.to_owned(), encoder, hung_after: supervision.hung_after };
     // Whatever can fail comes before the first actor.
     let steps = maker.prepare(&BTreeMap::new(), Plan::all(config, &BTreeMap::new()))?;
     let mut taken: BTreeSet<_> = steps.iter().map(|step| step.name.clone()).collect();
@@ -391,6 +409,8 @@ pub(super) fn start(
 /// Makes what handlers are made of.
 struct Maker {
     journal: Journal,
+    /// The cluster's name.
+    cluster: String,
     encoder: Encoder,
     hung_after: Duration,
 }
@@ -401,6 +421,7 @@ struct Made {
     kind: &'static str,
     route: Route,
     options: HandlerOptions,
+    pace: Pace,
     sink: Sink,
     slot: LaneSlot,
     dead_letter: Option<LaneSlot>,
@@ -418,7 +439,7 @@ impl Maker {
         let mut steps = Vec::new();
         for (name, plan) in plans {
             let refused = |error: String| EngineError::Handler { name: name.clone(), error };
-            let make = |is_first| self.sink(&name, &plan.sink, is_first).map_err(|error| refused(error.to_string()));
+            let make = |is_first| self.sink(&name, &plan, is_first).map_err(|error| refused(error.to_string()));
             let kind = match running.get(&name).map(|running| &running.plan) {
                 None => StepKind::Add(make(true)?),
                 Some(None) => return Err(refused("a handler that was added in code has this name".to_owned())),
@@ -441,7 +462,13 @@ impl Maker {
             return Err(refused("there is a handler of this name; take another one".to_owned()));
         }
         let route = Route::new(&route(&resources, &options)).map_err(|error| refused(error.to_string()))?;
+        let pace = Pace::own(&sink, &options);
         let (kind, sink) = match sink {
+            OwnSink::Async(handler) => {
+                let open: OpenAsync = Box::new(move || Ok(Arc::clone(&handler)));
+                let sink = self.asynchronous(&name, &pace, true, open);
+                ("async", sink.map_err(|error| refused(error.to_string()))?)
+            }
             OwnSink::Actor(actor) => ("actor", Sink::Actor(actor, self.hung_after)),
             OwnSink::Closure(closure) => {
                 let closure = Arc::new(Mutex::new(closure));
@@ -451,15 +478,23 @@ impl Maker {
             }
         };
         let (slot, dead_letter, takes_dead_letters, plan) = (LaneSlot::default(), None, false, None);
-        Ok(Made { name, kind, route, options, sink, slot, dead_letter, takes_dead_letters, plan })
+        Ok(Made { name, kind, route, options, pace, sink, slot, dead_letter, takes_dead_letters, plan })
     }
 
     /// Makes a sink. One that is not the first of its handler is opened once that one is closed.
-    fn sink(&self, name: &str, sink: &config::Sink, is_first: bool) -> io::Result<Sink> {
+    fn sink(&self, name: &str, plan: &Plan, is_first: bool) -> io::Result<Sink> {
         let encoder = self.encoder.clone();
-        let open: OpenHandler = match sink {
+        let open: OpenHandler = match &plan.sink {
             config::Sink::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
             config::Sink::Stdout => Box::new(move || Ok(boxed(Stdout::new(encoder.clone())))),
+            config::Sink::Webhook(options) => {
+                let open = sinks::webhook(options, &plan.pace, encoder)?;
+                return self.asynchronous(name, &plan.pace, is_first, open);
+            }
+            config::Sink::Nats(options) => {
+                let open = sinks::nats(options, &self.cluster, &plan.pace, encoder)?;
+                return self.asynchronous(name, &plan.pace, is_first, open);
+            }
             config::Sink::File(options) => {
                 let options = file_options(options);
                 FileHandler::check(&options).map_err(|error| {
@@ -474,6 +509,16 @@ impl Maker {
             Worker::reserve(name, self.hung_after, open)
         };
         Ok(Sink::Thread(worker))
+    }
+
+    /// Makes a sink that waits without blocking. One that is not the first of its handler is opened once that one is
+    /// closed.
+    fn asynchronous(&self, name: &str, pace: &Pace, is_first: bool, open: OpenAsync) -> io::Result<Sink> {
+        let Pace { concurrency, timeout, .. } = *pace;
+        let options = AsyncOptions { concurrency, timeout, hung_after: self.hung_after };
+        let worker =
+            if is_first { AsyncWorker::spawn(name, options, open)? } else { AsyncWorker::reserve(name, options, open) };
+        Ok(Sink::Async(worker))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::{EngineError, options::Extras};
+use super::{EngineError, options::Extras, redaction::DigestKey};
 use crate::{
     config::{Config, Resource, TypePattern},
     discovery::Pattern,
@@ -20,6 +20,8 @@ pub(super) struct Library {
     pub(super) entries: BTreeMap<String, Resource>,
     pub(super) indexes: BTreeMap<String, Vec<IndexFunc>>,
     pub(super) transforms: BTreeMap<String, Transform>,
+    /// What makes digests, once the configuration was asked for.
+    pub(super) key: Option<DigestKey>,
 }
 
 impl Library {
@@ -57,11 +59,20 @@ impl Library {
         std::iter::once(base.clone()).chain(numbered).find(|name| !taken(name)).unwrap_or(base)
     }
 
-    /// Returns the whole configuration, checked as a file would be.
+    /// Returns the whole configuration, checked as a file would be, and reads the key that it names. Blocks for that.
     ///
     /// # Errors
-    /// What is wrong with it, and where a file names an entry as the program does.
-    pub(super) fn config(&self) -> Result<Config, EngineError> {
+    /// What is wrong with it, where a file names an entry as the program does, and a key that cannot be read.
+    pub(super) fn config(&mut self) -> Result<Config, EngineError> {
+        let mut config = self.whole()?;
+        let key = DigestKey::load(&config.redact, config.state.dir.as_deref(), self.key.as_ref())
+            .map_err(EngineError::Configuration)?;
+        config.redact.key = Some(key.fingerprint());
+        self.key = Some(key);
+        Ok(config)
+    }
+
+    fn whole(&self) -> Result<Config, EngineError> {
         let mut config = self.base.clone();
         for (name, resource) in &self.entries {
             if config.resources.insert(name.clone(), resource.clone()).is_some() {
@@ -79,7 +90,7 @@ impl Library {
     /// Returns what is added to an entry.
     pub(super) fn extras(&self, entry: &str) -> Extras {
         let indexes = self.indexes.get(entry).cloned().unwrap_or_default();
-        Extras { indexes, transform: self.transforms.get(entry).cloned() }
+        Extras { indexes, transform: self.transforms.get(entry).cloned(), key: self.key.clone() }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::plan::UnitSpec;
+use super::{plan::UnitSpec, redaction::DigestKey};
 use crate::{
     backoff::BackoffConfig,
-    config::{self, Config, Mode, Resource},
+    config::{self, Config, HttpAuth, Mode, Resource},
     delta_fifo::Order,
     indexer::{IndexerOptions, Recreated, index_func::IndexFunc},
     informer::InformerOptions,
@@ -15,10 +15,13 @@ use crate::{
         transform::Transform,
     },
     object::{
-        FieldPath, Keep,
+        FieldPath, Keep, ResourceType,
         scan::{ScanPlan, TypeMeta},
     },
+    redact::{Rule, Treatment, is_secrets},
     reflector::{ReflectorConfig, StreamingLists},
+    secret::ExposeSecret as _,
+    serve::{Protection, Surface, TlsFiles, TokenSource},
     supervisor::SupervisorConfig,
 };
 
@@ -60,11 +63,32 @@ pub(super) fn backoff(backoff: &config::Backoff) -> BackoffConfig {
     }
 }
 
+/// Who may read a surface, and over what: the probes are open.
+pub(super) fn protection(http: &config::Http, surface: Surface) -> Protection {
+    if surface == Surface::Probes {
+        return Protection::default();
+    }
+    // Read for every request: it lies in a small file, or in memory.
+    let token = http.token.clone().map(|token| {
+        TokenSource::new(move || {
+            let token = token.read().map_err(|error| error.to_string())?;
+            Ok(token.expose_secret().to_owned())
+        })
+    });
+    let tls = http
+        .tls
+        .files()
+        .map(|(cert_file, key_file)| TlsFiles { cert_file: cert_file.clone(), key_file: key_file.clone() });
+    Protection { token: token.filter(|_| http.auth == HttpAuth::Token), tls }
+}
+
 /// What the library's user adds to an entry, beside its options.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extras {
     pub(super) indexes: Vec<IndexFunc>,
     pub(super) transform: Option<Transform>,
+    /// What makes digests.
+    pub(super) key: Option<DigestKey>,
 }
 
 /// Reads the options of one unit.
@@ -73,18 +97,18 @@ pub(super) struct Extras {
 /// A path that cannot be read; loading the configuration has refused those before.
 pub(super) fn informer(spec: &UnitSpec, extras: Extras) -> Result<InformerOptions, String> {
     let UnitSpec { resource, options: entry, .. } = spec;
+    let gate = gate(spec, &extras)?;
     let indexers = entry.index.iter().map(|index| IndexFunc::parse(index)).collect::<Result<Vec<_>, _>>();
     let mut indexers = indexers.map_err(|error| error.to_string())?;
     indexers.extend(extras.indexes);
-    // D11: until values are redacted, Secrets are watched as metadata only.
-    let hides_values = resource.group.is_empty() && resource.plural == "secrets";
+    let hides_values = is_secrets(resource);
     let mut drop = entry.options.drop.clone();
     if hides_values && !drop.iter().any(|path| path == LAST_APPLIED) {
         drop.push(LAST_APPLIED.to_owned()); // kubectl keeps a Secret's values there too
     }
     let paths = drop.iter().map(|path| FieldPath::parse(path)).collect::<Result<Vec<_>, _>>();
     let paths = paths.map_err(|error| error.to_string())?;
-    let metadata_only = hides_values || entry.mode == Mode::Metadata;
+    let metadata_only = spec.redaction.metadata_only || entry.mode == Mode::Metadata;
     Ok(InformerOptions {
         reflector: spec.reflector,
         scope: Scope {
@@ -94,7 +118,7 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras) -> Result<InformerOption
             namespace_fields: spec.namespace_fields.clone(),
             metadata_only,
         },
-        gate: Gate { namespaces: spec.filter.clone().unwrap_or_default(), transform: extras.transform },
+        gate,
         plan: ScanPlan::new(&paths, None),
         order: match entry.options.order {
             config::QueueOrder::Stream => Order::Stream,
@@ -118,6 +142,26 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras) -> Result<InformerOption
         warnings: warnings(spec, &drop, metadata_only),
         hides_values,
     })
+}
+
+/// Says what is let in, and what is made of it: values that must not travel go before anybody sees them (D11).
+fn gate(spec: &UnitSpec, extras: &Extras) -> Result<Gate, String> {
+    let namespaces = spec.filter.clone().unwrap_or_default();
+    let own = extras.transform.clone();
+    let redaction = &spec.redaction;
+    if redaction.rules.is_empty() {
+        return Ok(Gate { namespaces, transform: own, of_cached: None });
+    }
+    let key = extras.key.as_ref().ok_or("there is no key to redact values with")?;
+    if redaction.key.is_some() {
+        key.say_how_long_it_lasts();
+    }
+    let [redact, redact_cached] = key.transforms(&redaction.rules);
+    let transform = match own {
+        Some(own) => redact.then(own),
+        None => redact,
+    };
+    Ok(Gate { namespaces, transform: Some(transform), of_cached: Some(redact_cached) })
 }
 
 /// The options of an informer that the engine keeps for itself.
@@ -168,6 +212,12 @@ fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String
     }
     if metadata_only {
         warnings.push("only metadata is kept of this type".to_owned());
+    } else if is_secrets(&spec.resource) {
+        warnings.push("values are redacted".to_owned());
+    }
+    let paths: Vec<_> = configured(&spec.redaction.rules, &spec.resource).map(|rule| rule.path.to_string()).collect();
+    if !paths.is_empty() {
+        warnings.push(format!("values are redacted at {}", paths.join(", ")));
     }
     for (name, selector) in [("label", &entry.labels), ("field", &entry.fields)] {
         if !selector.is_empty() {
@@ -185,6 +235,12 @@ fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String
         *warning = warning.replace('"', "'");
     }
     warnings
+}
+
+/// Returns the rules that are not those of every Secret.
+fn configured<'a>(rules: &'a [Rule], resource: &ResourceType) -> impl Iterator<Item = &'a Rule> {
+    let of_secrets = if is_secrets(resource) { Rule::of_secrets(Treatment::Drop).len() } else { 0 };
+    rules.iter().skip(of_secrets)
 }
 
 fn bytes(size: u64) -> usize {

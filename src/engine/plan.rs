@@ -19,6 +19,7 @@ use crate::{
     discovery::Owned,
     lister::LabelSelector,
     object::ResourceType,
+    redact::Redaction,
     reflector::ReflectorConfig,
     scope::Namespaces,
 };
@@ -63,6 +64,8 @@ pub struct UnitSpec {
     pub options: Arc<Resource>,
     /// How it lists and watches.
     pub reflector: ReflectorConfig,
+    /// What is done about values that must not travel, and with which key.
+    pub redaction: Arc<Redaction>,
 }
 
 /// How far two specs are apart.
@@ -125,7 +128,8 @@ impl UnitSpec {
             && self.namespace_fields == other.namespace_fields
             && self.filter == other.filter
             && (&a.labels, &a.fields, &a.options.drop) == (&b.labels, &b.fields, &b.options.drop)
-            && (a.mode, a.cache) == (b.mode, b.cache);
+            && (a.mode, a.cache) == (b.mode, b.cache)
+            && self.redaction == other.redaction;
         let keeping = self.reflector == other.reflector
             && (&a.index, a.options.order, a.options.fifo_max_bytes, a.options.recreated)
                 == (&b.index, b.options.order, b.options.fifo_max_bytes, b.options.recreated);
@@ -222,7 +226,8 @@ pub fn plan(config: &Config, world: World<'_>, reflector: impl Fn(&Resource) -> 
         let Some(options) = entries.get(entry.as_str()) else { continue };
         let name = TypeName::of(resource);
         let refused = world.refused.get(&name);
-        let whole = in_cluster(entry, resource, options, reflector(options));
+        let redaction = config.redact.of(entry, resource, options.mode);
+        let whole = in_cluster(entry, resource, options, reflector(options), redaction);
         let planned = Planned {
             entry: entry.clone(),
             resource: resource.clone(),
@@ -271,7 +276,13 @@ fn spread(options: &Resource, resource: &ResourceType) -> Spread {
 }
 
 /// Makes the spec of a unit over the whole cluster: what the server can leave out, it shall.
-fn in_cluster(entry: &str, resource: &ResourceType, options: &Arc<Resource>, reflector: ReflectorConfig) -> UnitSpec {
+fn in_cluster(
+    entry: &str,
+    resource: &ResourceType,
+    options: &Arc<Resource>,
+    reflector: ReflectorConfig,
+    redaction: Redaction,
+) -> UnitSpec {
     let pushed = options.namespaces.field_selector().filter(|_| resource.namespaced);
     let filter = (resource.namespaced && options.namespaces.needs_filter()).then(|| options.namespaces.clone());
     UnitSpec {
@@ -282,6 +293,7 @@ fn in_cluster(entry: &str, resource: &ResourceType, options: &Arc<Resource>, ref
         filter,
         options: Arc::clone(options),
         reflector,
+        redaction: Arc::new(redaction),
     }
 }
 

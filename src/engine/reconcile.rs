@@ -172,7 +172,11 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> Fr
     if !with.is_empty() && with.iter().all(|unit| unit.is_initial()) || with.is_empty() && !history.is_change() {
         return From::Nothing { late: history.late };
     }
-    let cause = if history.occasion == Occasion::Reload { Cause::Reload } else { Cause::Relist };
+    let cause = match history.occasion {
+        Occasion::Reload => Cause::Reload,
+        Occasion::Start => Cause::Downtime,
+        _ => Cause::Relist,
+    };
     From::Compare { with: with.iter().map(|unit| unit.id).collect(), cause }
 }
 
@@ -200,8 +204,10 @@ impl History {
 
 fn fate(unit: &RunningSpec, occasion: Occasion) -> Fate {
     match occasion {
+        Occasion::Start if unit.gone => Fate::Deleted(Cause::Downtime),
         _ if unit.gone => Fate::Deleted(Cause::Relist),
-        Occasion::Reload => Fate::Removed(Cause::Reload),
+        // while nobody looked, the configuration may have changed
+        Occasion::Reload | Occasion::Start => Fate::Removed(Cause::Reload),
         _ => Fate::Removed(Cause::Watch),
     }
 }
@@ -236,6 +242,15 @@ pub fn heir(starts: &[Start], unit: UnitId, namespace: &str) -> Option<usize> {
 }
 
 impl From {
+    /// Returns the units whose objects are looked at.
+    pub fn units(&self) -> &[UnitId] {
+        match self {
+            Self::Nothing { .. } => &[],
+            Self::Continue(old) => std::slice::from_ref(old),
+            Self::Compare { with, .. } => with,
+        }
+    }
+
     /// Returns whether objects of this unit are looked at.
     pub fn takes(&self, unit: UnitId) -> bool {
         match self {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use tracing::{error, info, warn};
 
 use super::{
-    conductor::Conductor,
+    conductor::{Conductor, Fatal},
     facts::Outlook,
     plan::{Planned, Waiting},
     state::{Row, State},
@@ -71,7 +71,7 @@ impl Conductor {
         match resource.options.on_missing {
             OnMissing::Fail if is_certain(resolution) && !self.registry.is_discovered() => {
                 let message = format!("[resources.{entry}] match {:?}: {why}", pattern.as_str());
-                self.failed.send_replace(Some(message));
+                self.failed.send_replace(Some(Fatal::Missing(message)));
             }
             OnMissing::Warn if is_certain(resolution) => {
                 if first {

@@ -8,7 +8,12 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{EngineError, StopReport, auxiliary::Auxiliary, conductor::Conductor, handle::EngineHandle};
+use super::{
+    EngineError, StopReport,
+    auxiliary::Auxiliary,
+    conductor::{Conductor, Fatal},
+    handle::EngineHandle,
+};
 use crate::{mutex::lock, serve::Server, supervisor::actor::StopUnit};
 
 /// How often is looked whether no change of units is under way any more.
@@ -44,12 +49,16 @@ impl RunningEngine {
         self.servers.iter().map(Server::address).collect()
     }
 
-    /// Waits until the engine cannot go on; it can as long as no entry has `on_missing = "fail"`. The wait can be given
-    /// up and begun again.
+    /// Waits until the engine cannot go on: an entry with `on_missing = "fail"` names a type that is not served, or the
+    /// state belongs to another cluster. The wait can be given up and begun again.
     pub async fn failed(&self) -> EngineError {
         let mut failed = self.conductor.failed.subscribe();
         match failed.wait_for(Option::is_some).await {
-            Ok(missing) => EngineError::Missing(missing.clone().unwrap_or_default()),
+            Ok(fatal) => match fatal.clone() {
+                Some(Fatal::State(error)) => EngineError::State(error),
+                Some(Fatal::Missing(missing)) => EngineError::Missing(missing),
+                None => EngineError::Stopped,
+            },
             Err(_) => std::future::pending().await,
         }
     }
@@ -65,9 +74,15 @@ impl RunningEngine {
         if timeout(within, stop_units(conductor)).await.is_err() {
             tracing::error!("units did not stop in time");
         }
+        if let Err(error) = conductor.shared.journal.flush() {
+            tracing::error!(%error, "failed to make the last changes durable: they are delivered after the next start");
+        }
         let left = within.saturating_sub(started.elapsed()).max(Duration::from_millis(100));
         let report = delivery.stop(left, &conductor.registry).await;
         conductor.arbiters.stop();
+        if let Err(error) = conductor.shared.journal.close() {
+            tracing::error!(%error, "failed to close the state: the next start takes it up as after a crash");
+        }
         report
     }
 }

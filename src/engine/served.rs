@@ -1,13 +1,13 @@
 //! Which types the server serves: it is asked, and asked again when CRDs come and go, which informers of the engine's own
 //! see.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use tracing::{info, warn};
 
 use super::{
     auxiliary::{self, Auxiliary, Sighting},
-    conductor::Conductor,
+    conductor::{Conductor, Fatal},
     facts::Outlook,
     plan::TypeName,
     presence::Served,
@@ -34,16 +34,32 @@ impl Conductor {
         let conductor = Arc::clone(self);
         actix_rt::spawn(async move {
             let asking = AskingTypes(Arc::clone(&conductor));
-            let answer = match conductor.access.client() {
-                Ok(client) => discovery::discover(&client).await.map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
-            };
-            match answer {
+            match conductor.discover().await {
                 Ok(catalog) => conductor.take_catalog(catalog),
                 Err(error) => conductor.complain_of_server(&error),
             }
             drop(asking);
         });
+    }
+
+    /// Asks the server, once it is the one that the state belongs to.
+    async fn discover(&self) -> Result<Catalog, String> {
+        let client = self.access.client().map_err(|error| error.to_string())?;
+        let journal = &self.shared.journal;
+        if journal.is_stored() && !self.bound.load(Ordering::Acquire) {
+            if let Some(uid) = discovery::cluster_uid(&client).await.map_err(|error| error.to_string())? {
+                if let Err(error) = journal.bind(&uid) {
+                    self.failed.send_replace(Some(Fatal::State(error.to_string())));
+                    return Err(error.to_string());
+                }
+            } else {
+                warn!(
+                    "the namespace kube-system may not be read: whether the state belongs to this cluster cannot be told"
+                );
+            }
+            self.bound.store(true, Ordering::Release);
+        }
+        discovery::discover(&client).await.map_err(|error| error.to_string())
     }
 
     fn complain_of_server(&self, error: &str) {

@@ -38,6 +38,8 @@ pub(super) struct Unit {
     pub(super) first: First,
     /// It was asked to stop.
     pub(super) stopping: bool,
+    /// It is from an earlier run, and was not started in this one.
+    pub(super) saved: bool,
 }
 
 /// The units of one type.
@@ -209,7 +211,7 @@ impl State {
             id: unit.informer.id,
             spec: unit.spec.clone(),
             first: unit.first,
-            sound: unit.supervisor.as_ref().is_some_and(Addr::connected) && !unit.stopping,
+            sound: unit.supervisor.as_ref().map_or(unit.saved, Addr::connected) && !unit.stopping,
             gone: self.looked.gone.contains(name) || unit.spec.namespace.as_deref().is_some_and(is_gone),
         });
         running.collect()

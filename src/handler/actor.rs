@@ -1,31 +1,36 @@
 //! The shell of [`Delivery`]: the actor at the end of a lane.
 //!
-//! It takes one batch at a time, from its dispatcher or, as a dead letter, from other lanes, and answers once every
-//! event of it is delivered or given up. Whatever blocks happens on the thread of a [`Worker`].
+//! It takes batches, from its dispatcher or, as a dead letter, from other lanes, one at a time or as many as its sink
+//! takes, and answers once every event of a batch is delivered or given up. Whatever blocks happens on the thread of a
+//! [`Worker`], whatever waits on that of an [`AsyncWorker`].
 
 use std::{
+    cell::RefCell,
+    future::pending,
     rc::Rc,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use actix::{Actor, Context, Recipient, ResponseFuture};
-use jiff::Timestamp;
 use tokio::{
-    sync::{Mutex as AsyncMutex, watch},
-    time::Instant,
+    sync::{Semaphore, watch},
+    time::{Instant, sleep_until, timeout},
 };
 use tracing::{error, warn};
 
 use super::{
-    Delivery, Handler, HandlerError, Outcome, RetryPolicy, Step,
+    Delivery, Form, GiveUp, Handler, HandlerError, Outcome, RetryPolicy, Step,
+    asynchronous::AsyncWorker,
     lane::{Heard, Worker, guard},
+    pace::{Pace, Rate},
     status::{HandlerState, HandlerStatus},
+    under_way::UnderWay,
 };
 use crate::{
     dispatcher::{
         Notification,
-        actor::{Close, LaneAddress, LaneSlot, Stopped},
+        actor::{Close, DeadLetter, LaneAddress, LaneSlot, Stopped},
     },
     mutex::lock,
     supervisor::child::{Heartbeat, Inject, exit_of, spawn},
@@ -36,6 +41,8 @@ use crate::{
 pub enum Sink {
     /// On a thread, because it blocks.
     Thread(Worker),
+    /// On a thread on which several deliveries wait side by side.
+    Async(AsyncWorker),
     /// In place, because it never does.
     InPlace(Arc<Mutex<dyn Handler>>),
     /// In an actor of the library's user; `Err` as its answer means that it has ended. One that does not answer in
@@ -44,16 +51,36 @@ pub enum Sink {
 }
 
 impl Sink {
-    async fn deliver(&self, notification: Notification, status: &HandlerStatus) -> Outcome {
+    /// Returns how many deliveries it takes at a time.
+    pub fn concurrency(&self) -> usize {
         match self {
-            Self::Thread(worker) => deliver_on(worker, notification, status).await,
+            Self::Async(worker) => worker.concurrency(),
+            Self::Thread(_) | Self::InPlace(_) | Self::Actor(..) => 1,
+        }
+    }
+
+    /// Returns how much of an event it can be sent at least.
+    fn smallest_form(&self) -> Form {
+        if matches!(self, Self::Async(_)) { Form::Reference } else { Form::Whole }
+    }
+
+    async fn deliver(&self, notification: Notification, form: Form, status: &HandlerStatus) -> Outcome {
+        match self {
+            Self::Thread(worker) => {
+                let mut attempt = worker.deliver(notification);
+                hear(async || attempt.hear().await, status).await
+            }
+            Self::Async(worker) => {
+                let mut attempt = worker.deliver(notification, form);
+                hear(async || attempt.hear().await, status).await
+            }
             Self::InPlace(handler) => guard(|| lock(handler).deliver(&notification)),
-            Self::Actor(actor, timeout) => match tokio::time::timeout(*timeout, actor.send(notification)).await {
+            Self::Actor(actor, patience) => match timeout(*patience, actor.send(notification)).await {
                 Ok(Ok(Ok(()))) => Outcome::Delivered,
                 Ok(Ok(Err(Stopped(reason)))) => Outcome::Failed(HandlerError::Closed(reason)),
                 Ok(Err(_)) if actor.connected() => Outcome::Panicked("the handler's actor dropped the batch".into()),
                 Ok(Err(_)) => Outcome::Failed(HandlerError::Closed("the handler's actor has ended".into())),
-                Err(_) => Outcome::Failed(HandlerError::Failed(format!("no answer within {timeout:?}"))),
+                Err(_) => Outcome::Failed(HandlerError::Failed(format!("no answer within {patience:?}"))),
             },
         }
     }
@@ -61,17 +88,18 @@ impl Sink {
     async fn close(&self) -> Outcome {
         match self {
             Self::Thread(worker) => worker.close().await,
+            Self::Async(worker) => worker.close().await,
             Self::InPlace(handler) => guard(|| lock(handler).close()),
             Self::Actor(..) => Outcome::Delivered,
         }
     }
 }
 
-/// Delivers on a thread that may hang, and shows it when it does. One that was replaced has failed.
-async fn deliver_on(worker: &Worker, notification: Notification, status: &HandlerStatus) -> Outcome {
-    let mut attempt = worker.deliver(notification);
+/// Waits for the end of an attempt on a thread that may hang, and shows it when it does. One that was replaced has
+/// failed.
+async fn hear(mut hear: impl AsyncFnMut() -> Heard, status: &HandlerStatus) -> Outcome {
     loop {
-        match attempt.hear().await {
+        match hear().await {
             Heard::Answer(outcome) => return outcome,
             Heard::Replaced(silent) => {
                 status.lock().threads_replaced += 1;
@@ -100,6 +128,8 @@ pub struct LaneActorOptions {
     pub sink: Sink,
     /// How failures are repeated.
     pub retry: RetryPolicy,
+    /// How often it may be asked to deliver.
+    pub rate: Option<Rate>,
     /// Takes what is given up.
     pub dead_letter: Option<LaneSlot>,
     /// Shows what happens.
@@ -115,6 +145,7 @@ impl LaneActorOptions {
         actix_rt::spawn(async move { status.end_life(life, &exit_of(ended.await)) });
         LaneAddress {
             events: address.clone().recipient(),
+            dead_letters: address.clone().recipient(),
             close: address.clone().recipient(),
             heartbeat: address.clone().recipient(),
             hook: Some(address.recipient()),
@@ -130,46 +161,70 @@ pub struct LaneActor {
 impl LaneActor {
     /// Makes the actor.
     pub fn new(options: LaneActorOptions) -> Self {
-        let (turn, epoch, closing) = (AsyncMutex::new(()), now(), watch::Sender::new(false));
-        Self { lane: Rc::new(Lane { options, turn, epoch, closing }) }
+        let turns = u32::try_from(options.sink.concurrency()).unwrap_or(u32::MAX);
+        let pace = RefCell::new(Pace::new(options.rate));
+        let (permits, closing) = (Semaphore::new(turns as usize), watch::Sender::new(None));
+        Self { lane: Rc::new(Lane { options, turns, permits, pace, epoch: now(), closing }) }
     }
 }
 
 struct Lane {
     options: LaneActorOptions,
-    /// Held by the batch in delivery; others wait in order.
-    turn: AsyncMutex<()>,
+    /// How many batches may be in delivery; others wait in order.
+    turns: u32,
+    permits: Semaphore,
+    pace: RefCell<Pace>,
     epoch: Instant,
-    /// What is in delivery ends at the next pause.
-    closing: watch::Sender<bool>,
+    /// Once it closes: until when an attempt under way may go on. What is between attempts ends at once.
+    closing: watch::Sender<Option<Instant>>,
+}
+
+/// Whose events a batch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// The lane's reader.
+    Lane,
+    /// Another lane, which gave them up.
+    Other,
 }
 
 impl Lane {
-    async fn deliver(&self, batch: Notification) -> Result<(), Stopped> {
-        let _turn = self.turn.lock().await;
-        let status = &self.options.status;
-        let mut delivery = Delivery::new(self.options.retry, batch.events().len());
+    async fn deliver(&self, batch: Notification, owner: Owner) -> Result<(), Stopped> {
+        let _turn = self.permits.acquire().await;
+        let LaneActorOptions { sink, retry, status, .. } = &self.options;
+        let mut under_way = UnderWay::begin(status);
+        let mut delivery = Delivery::new(*retry, batch.events().len(), sink.smallest_form());
         let mut closing = self.closing.subscribe();
         loop {
             let step = delivery.step();
-            if *closing.borrow() && step != Step::Done {
-                return Err(Stopped("closed in the middle of a batch".to_owned()));
+            if closing.borrow().is_some() && step != Step::Done {
+                return Err(closed());
             }
             match step {
-                Step::Attempt(range) => {
+                Step::Attempt(range, form) => {
+                    if !self.may_begin(&mut under_way).await {
+                        return Err(closed());
+                    }
                     let events = range.len() as u64;
-                    status.lock().in_flight_since_micros = Some(wall_clock().as_microsecond());
-                    let outcome = self.options.sink.deliver(batch.slice(range), status).await;
-                    self.observe(&outcome, events);
+                    under_way.attempt();
+                    let outcome = tokio::select! {
+                        outcome = sink.deliver(batch.slice(range), form, status) => outcome,
+                        () = self.cut_off() => return Err(closed()),
+                    };
+                    if let Outcome::Failed(HandlerError::Busy { retry_after, .. }) = &outcome {
+                        let until = self.epoch.elapsed() + super::RETRY_AFTER_MAX.min(*retry_after);
+                        self.pace.borrow_mut().hold(until);
+                        under_way.limit(true); // until it may begin again
+                    }
+                    under_way.finish(&outcome, events, form);
                     delivery.finished(outcome, self.epoch.elapsed(), rand::random());
                 }
                 Step::Wait(delay) => {
-                    let closed = closing.wait_for(|closing| *closing);
-                    drop(tokio::time::timeout(delay, closed).await);
+                    drop(timeout(delay, closing.wait_for(Option::is_some)).await);
                     delivery.waited();
                 }
                 Step::GiveUp(range, reason) => {
-                    self.give_up(batch.slice(range), &reason.to_string()).await;
+                    self.give_up(batch.slice(range), &reason, owner).await;
                     delivery.given_up();
                 }
                 Step::Done => return Ok(()),
@@ -181,47 +236,68 @@ impl Lane {
         }
     }
 
-    fn observe(&self, outcome: &Outcome, events: u64) {
-        let status = &self.options.status;
-        let mut counts = status.lock();
-        counts.in_flight_since_micros = None;
-        let error = match outcome {
-            Outcome::Delivered => {
-                counts.delivered += events;
-                counts.state = HandlerState::Running;
-                return;
+    /// Waits until an attempt may begin; `false` when the lane closes before.
+    async fn may_begin(&self, under_way: &mut UnderWay<'_>) -> bool {
+        let mut closing = self.closing.subscribe();
+        let mut paused = self.options.status.switch().subscribe();
+        let begins = loop {
+            if closing.borrow_and_update().is_some() {
+                break false;
             }
-            Outcome::Failed(error) => error.to_string(),
-            Outcome::Panicked(panic) => {
-                counts.panics += 1;
-                format!("panicked: {panic}")
+            let next = if *paused.borrow_and_update() {
+                None
+            } else {
+                match self.pace.borrow_mut().begin(self.epoch.elapsed()) {
+                    Ok(()) => break true,
+                    Err(next) => Some(self.epoch + next),
+                }
+            };
+            under_way.limit(next.is_some());
+            tokio::select! {
+                () = at(next) => {}
+                _ = closing.changed() => {}
+                _ = paused.changed() => {}
             }
         };
-        counts.retried += 1;
-        counts.state = HandlerState::Retrying;
-        counts.last_error = Some(error.clone());
-        drop(counts);
-        warn!(handler = status.name(), events, %error, "failed to deliver");
+        under_way.limit(false);
+        begins
+    }
+
+    /// Waits until an attempt is given up for the lane's end. One that blocks cannot be.
+    async fn cut_off(&self) {
+        if !matches!(self.options.sink, Sink::Async(_)) {
+            pending::<()>().await;
+        }
+        let mut closing = self.closing.subscribe();
+        let until = closing.wait_for(Option::is_some).await.ok().and_then(|until| *until);
+        at(until).await;
     }
 
     /// Hands events to the dead letter, or counts and names them (I4, I6).
-    async fn give_up(&self, events: Notification, reason: &str) {
+    async fn give_up(&self, events: Notification, reason: &GiveUp, owner: Owner) {
         let status = &self.options.status;
         let count = events.events().len() as u64;
         let dead_letter = self.options.dead_letter.as_ref().and_then(LaneSlot::get);
         let taken = match dead_letter {
-            Some(address) => matches!(address.events.send(events.clone()).await, Ok(Ok(()))),
+            Some(address) => matches!(address.dead_letters.send(DeadLetter(events.clone())).await, Ok(Ok(()))),
             None => false,
         };
         for event in events.events() {
             let event = event.record.event_name();
             if taken {
-                warn!(handler = status.name(), %event, reason, "gave an event up to the dead letter");
+                warn!(handler = status.name(), %event, %reason, "gave an event up to the dead letter");
             } else {
-                error!(handler = status.name(), %event, reason, "gave an event up, it is lost");
+                error!(handler = status.name(), %event, %reason, "gave an event up, it is lost");
             }
         }
+        if owner == Owner::Lane {
+            let sequences: Vec<_> = events.events().iter().map(|event| event.record.sequence).collect();
+            status.keep_for_replay(&sequences);
+        }
         let mut counts = status.lock();
+        if matches!(reason, GiveUp::TooLarge(_)) {
+            counts.too_large += count;
+        }
         if taken {
             counts.dead_lettered += count;
         } else {
@@ -229,9 +305,9 @@ impl Lane {
         }
     }
 
-    async fn close(&self) -> Result<(), String> {
-        self.closing.send_replace(true);
-        let _turn = self.turn.lock().await;
+    async fn close(&self, patience: Duration) -> Result<(), String> {
+        self.closing.send_replace(Some(now() + patience));
+        let _turns = self.permits.acquire_many(self.turns).await;
         let outcome = self.options.sink.close().await;
         self.options.status.lock().state = HandlerState::Stopped;
         match outcome {
@@ -239,6 +315,18 @@ impl Lane {
             Outcome::Failed(error) => Err(error.to_string()),
             Outcome::Panicked(panic) => Err(format!("panicked: {panic}")),
         }
+    }
+}
+
+fn closed() -> Stopped {
+    Stopped("closed in the middle of a batch".to_owned())
+}
+
+/// Waits until a time; for ever where there is none.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
     }
 }
 
@@ -251,16 +339,25 @@ impl actix::Handler<Notification> for LaneActor {
 
     fn handle(&mut self, batch: Notification, _ctx: &mut Self::Context) -> Self::Result {
         let lane = Rc::clone(&self.lane);
-        Box::pin(async move { lane.deliver(batch).await })
+        Box::pin(async move { lane.deliver(batch, Owner::Lane).await })
+    }
+}
+
+impl actix::Handler<DeadLetter> for LaneActor {
+    type Result = ResponseFuture<Result<(), Stopped>>;
+
+    fn handle(&mut self, DeadLetter(batch): DeadLetter, _ctx: &mut Self::Context) -> Self::Result {
+        let lane = Rc::clone(&self.lane);
+        Box::pin(async move { lane.deliver(batch, Owner::Other).await })
     }
 }
 
 impl actix::Handler<Close> for LaneActor {
     type Result = ResponseFuture<Result<(), String>>;
 
-    fn handle(&mut self, Close: Close, _ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Close { patience }: Close, _ctx: &mut Self::Context) -> Self::Result {
         let lane = Rc::clone(&self.lane);
-        Box::pin(async move { lane.close().await })
+        Box::pin(async move { lane.close(patience).await })
     }
 }
 
@@ -280,8 +377,4 @@ impl actix::Handler<Inject> for LaneActor {
 
 fn now() -> Instant {
     Instant::now()
-}
-
-fn wall_clock() -> Timestamp {
-    Timestamp::now()
 }

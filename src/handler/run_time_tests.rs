@@ -22,11 +22,11 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(5);
 
-fn run(test: impl Future<Output = ()>) {
+pub(super) fn run(test: impl Future<Output = ()>) {
     actix::System::new().block_on(async { timeout(Duration::from_mins(1), test).await.expect("nothing hangs") });
 }
 
-async fn until(what: impl Fn() -> bool) {
+pub(super) async fn until(what: impl Fn() -> bool) {
     while !what() {
         sleep(Duration::from_millis(2)).await;
     }
@@ -210,5 +210,99 @@ fn s9_an_initial_event_that_is_dead_lettered_or_given_up_counts_as_handled() {
         let views = [dead, given_up].map(|status| status.view(jiff::Timestamp::now()));
         assert_eq!(views.each_ref().map(|view| (view.dead_lettered, view.dropped)), [(1, 0), (0, 1)]);
         assert_eq!(engine.stop(SOON).await, []);
+    });
+}
+
+#[test]
+fn a_paused_handler_is_sent_nothing_until_it_is_resumed_and_a_stop_does_not_wait_for_it() {
+    run(async {
+        let engine = Engine::new();
+        let (seen, other) = (Seen::default(), Seen::default());
+        let (sink, go) = gated(&seen);
+        let (status, _) = engine.lane("one", sink, None);
+        engine.lane("other", thread(recording(&other, 0)), None);
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(0..5));
+        until(|| !seen.lock().unwrap().is_empty()).await;
+        let state = || status.view(jiff::Timestamp::now()).state;
+        status.control(status::Control::Pause);
+        assert_eq!(state(), status::HandlerState::Paused);
+        go.send(()).unwrap();
+        until(|| seen.lock().unwrap().len() == 5).await;
+        engine.commit(&pods(5..9));
+        until(|| other.lock().unwrap().len() == 9).await;
+        assert_eq!(seen.lock().unwrap().len(), 5, "the call under way has ended, nothing else has begun");
+
+        status.control(status::Control::Resume);
+        go.send(()).unwrap();
+        until(|| seen.lock().unwrap().len() >= 10).await;
+        assert_eq!(state(), status::HandlerState::Running);
+        status.control(status::Control::Pause);
+        drop(go);
+        engine.commit(&pods(9..12));
+        let begun = Instant::now();
+        let left = engine.stop(Duration::from_mins(1)).await;
+        assert!(begun.elapsed() < Duration::from_secs(30), "a stop does not wait for a paused handler");
+        assert_eq!(left.iter().map(|left| left.handler.as_str()).collect::<Vec<_>>(), ["one"]);
+        assert_eq!(state(), status::HandlerState::Stopped);
+    });
+}
+
+#[test]
+fn a_handler_that_was_replaced_stays_paused() {
+    run(async {
+        let engine = Engine::new();
+        let (before, after) = (Seen::default(), Seen::default());
+        let (status, _) = engine.lane("one", thread(recording(&before, 0)), None);
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        status.control(status::Control::Pause);
+        let (mut options, _) = Engine::options("one", thread(recording(&after, 0)), None);
+        options.pause = status.switch().clone();
+        engine.lanes.replace_lane(options).unwrap();
+        engine.commit(&pods(0..2));
+        engine.lane("other", thread(recording(&before, 0)), None);
+        engine.lanes.start();
+        engine.commit(&pods(2..3));
+        until(|| !before.lock().unwrap().is_empty()).await;
+        assert!(after.lock().unwrap().is_empty());
+        status.control(status::Control::Resume);
+        until(|| after.lock().unwrap().len() == 3).await;
+        assert_eq!(engine.stop(SOON).await, []);
+    });
+}
+
+#[test]
+fn what_a_handler_gave_up_is_delivered_again_when_that_is_asked() {
+    run(async {
+        let engine = Engine::new();
+        let (dead, seen) = (Seen::default(), Seen::default());
+        let (dlq, slot) = engine.lane("dlq", thread(recording(&dead, 0)), None);
+        let cured = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (calls, ill) = (Arc::clone(&seen), Arc::clone(&cured));
+        let handler = move |batch: &Notification| {
+            let is_ill =
+                |event: &crate::dispatcher::Event| event.record.object().is_some_and(|object| object.name() == "p1");
+            if !ill.load(std::sync::atomic::Ordering::Relaxed) && batch.events().iter().any(is_ill) {
+                return Err(HandlerError::Rejected("422".into()));
+            }
+            calls.lock().unwrap().extend(batch.events().iter().map(|event| brief(&event.record)));
+            Ok(())
+        };
+        let (status, _) = engine.lane("one", Sink::InPlace(Arc::new(Mutex::new(handler))), Some(slot));
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(0..4));
+        until(|| seen.lock().unwrap().len() == 3 && !dead.lock().unwrap().is_empty()).await;
+        until(|| status.view(jiff::Timestamp::now()).queued == 0).await;
+        assert_eq!((*dead.lock().unwrap()).as_slice(), ["added p1/1"]);
+        assert_eq!(dlq.control(status::Control::Replay), 0, "it gave up nothing of its own");
+
+        cured.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(status.control(status::Control::Replay), 1);
+        until(|| seen.lock().unwrap().len() == 4).await;
+        assert_eq!(seen.lock().unwrap()[3], "added p1/1");
+        assert_eq!(status.control(status::Control::Replay), 0);
+        assert_eq!(engine.stop(SOON).await, []);
+        let view = status.view(jiff::Timestamp::now());
+        assert_eq!((view.delivered, view.dead_lettered, view.queued), (4, 1, 0));
     });
 }

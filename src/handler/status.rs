@@ -1,13 +1,16 @@
-//! What a person can see of a handler: the view behind `/v1/handlers` and the metrics.
+//! What a person can see of a handler, and ask of it: what is behind `/v1/handlers` and the metrics.
 
-use std::sync::{Mutex, MutexGuard};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard},
+};
 
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
-    dispatcher::actor::LaneTypes,
-    journal::{Journal, ReaderId, ReaderStats},
+    dispatcher::actor::{LaneTypes, PauseSwitch},
+    journal::{Journal, ReaderId, ReaderStats, Sequence},
     mutex::lock,
     supervisor::Exit,
 };
@@ -21,8 +24,10 @@ pub enum HandlerState {
     Starting,
     /// The last attempt succeeded, or there was none.
     Running,
-    /// The last attempt failed; there will be another.
+    /// The last attempt at some delivery failed; there will be another.
     Retrying,
+    /// Somebody paused it: what comes waits.
+    Paused,
     /// An attempt has taken longer than `[supervision] hung_after`, and so have others: no more threads are started.
     Hung,
     /// Its lane ended by itself and is about to be started again.
@@ -38,6 +43,7 @@ impl HandlerState {
             Self::Starting => "starting",
             Self::Running => "running",
             Self::Retrying => "retrying",
+            Self::Paused => "paused",
             Self::Hung => "hung",
             Self::Failed => "failed",
             Self::Stopped => "stopped",
@@ -64,8 +70,21 @@ pub struct LaneCounts {
     pub given_up: u64,
     /// Events given up and taken by the dead letter.
     pub dead_lettered: u64,
-    /// When the attempt under way began, in microseconds since the Unix epoch: what a hung handler is known by.
-    pub in_flight_since_micros: Option<i64>,
+    /// Of these: no sink would take them for their size, not even as a reference.
+    pub too_large: u64,
+    /// Events that were too large for the sink, and delivered without their `old`.
+    pub without_old: u64,
+    /// Events that were too large for the sink, and delivered as a reference.
+    pub references: u64,
+    /// The deliveries under way: when the attempt under way began, in microseconds since the Unix epoch, what a hung
+    /// handler is known by; `None` between attempts.
+    pub under_way: BTreeMap<u64, Option<i64>>,
+    /// Deliveries begun in all.
+    pub begun: u64,
+    /// Of the deliveries under way: their last attempt failed.
+    pub failing: u64,
+    /// Of the deliveries under way: they wait for `rate_limit`, or until a busy sink wants more.
+    pub rate_limited: u64,
     /// The last thing that went wrong.
     pub last_error: Option<String>,
 }
@@ -108,11 +127,32 @@ pub struct HandlerView {
     /// Seconds since the oldest event waiting was journaled; `null` when none waits.
     #[serde(rename = "oldestUndeliveredAgeSeconds")]
     pub oldest_undelivered_age_seconds: Option<f64>,
-    /// Seconds since the attempt under way began; `null` between attempts.
+    /// Deliveries under way, those included that wait to be repeated.
+    pub in_flight: u64,
+    /// A delivery waits for `rate_limit`, or until the sink wants more.
+    pub rate_limited: bool,
+    /// Events that were too large for the sink, and delivered without their `old`.
+    pub without_old: u64,
+    /// Events that were too large for the sink, and delivered as a reference.
+    pub references: u64,
+    /// Events given up because they were too large in every form.
+    pub too_large: u64,
+    /// Seconds since the oldest attempt under way began; `null` between attempts.
     #[serde(rename = "inFlightSeconds")]
     pub in_flight_seconds: Option<f64>,
     /// The last thing that went wrong; `null` when nothing ever did.
     pub last_error: Option<String>,
+}
+
+/// What can be asked of a handler at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Nothing more is begun; what is on the way ends. It lasts until [`Control::Resume`] or a restart.
+    Pause,
+    /// It goes on.
+    Resume,
+    /// What it gave up is delivered again, as far as it is known yet.
+    Replay,
 }
 
 /// The shared status of one handler.
@@ -120,6 +160,7 @@ pub struct HandlerView {
 pub struct HandlerStatus {
     name: String,
     kind: String,
+    switch: PauseSwitch,
     counts: Mutex<LaneCounts>,
     reader: Mutex<Option<(Journal, ReaderId, LaneTypes)>>,
 }
@@ -127,8 +168,38 @@ pub struct HandlerStatus {
 impl HandlerStatus {
     /// Makes the status of a handler; `kind` is its type.
     pub fn new(name: &str, kind: &str) -> Self {
+        Self::with_switch(name, kind, PauseSwitch::default())
+    }
+
+    /// As [`HandlerStatus::new`], paused by a switch that is there already.
+    pub fn with_switch(name: &str, kind: &str, switch: PauseSwitch) -> Self {
         let (name, kind) = (name.to_owned(), kind.to_owned());
-        Self { name, kind, counts: Mutex::default(), reader: Mutex::default() }
+        Self { name, kind, switch, counts: Mutex::default(), reader: Mutex::default() }
+    }
+
+    /// Returns what it is paused by.
+    pub fn switch(&self) -> &PauseSwitch {
+        &self.switch
+    }
+
+    /// Does what is asked; returns how many events will be delivered again.
+    pub fn control(&self, control: Control) -> u64 {
+        match control {
+            Control::Pause => self.switch.set(true),
+            Control::Resume => self.switch.set(false),
+            Control::Replay => {
+                let reader = lock(&self.reader);
+                return reader.as_ref().map_or(0, |(journal, reader, _)| journal.replay(*reader).queued);
+            }
+        }
+        0
+    }
+
+    /// Keeps events of its own reader that are given up for [`Control::Replay`].
+    pub fn keep_for_replay(&self, given_up: &[Sequence]) {
+        if let Some((journal, reader, _)) = &*lock(&self.reader) {
+            journal.give_up(*reader, given_up);
+        }
     }
 
     /// Returns the handler's name.
@@ -160,7 +231,6 @@ impl HandlerStatus {
         let failed = counts.state != HandlerState::Stopped;
         if failed && counts.lives == life {
             counts.state = HandlerState::Failed;
-            counts.in_flight_since_micros = None;
         }
         if failed && *exit != Exit::Stopped {
             counts.last_error = Some(format!("lane actor {exit}"));
@@ -192,7 +262,11 @@ impl HandlerStatus {
         HandlerView {
             name: self.name.clone(),
             kind: self.kind.clone(),
-            state: counts.state,
+            state: match counts.state {
+                HandlerState::Stopped | HandlerState::Failed => counts.state,
+                _ if self.switch.is_paused() => HandlerState::Paused,
+                other => other,
+            },
             types,
             queued: stats.queued + stats.in_flight,
             delivered: counts.delivered,
@@ -206,7 +280,12 @@ impl HandlerStatus {
             synced: self.has_synced(),
             position: stats.position.0,
             oldest_undelivered_age_seconds: stats.oldest_micros.map(seconds_since),
-            in_flight_seconds: counts.in_flight_since_micros.map(seconds_since),
+            in_flight: counts.under_way.len() as u64,
+            rate_limited: counts.rate_limited > 0 && !self.switch.is_paused(),
+            without_old: counts.without_old,
+            references: counts.references,
+            too_large: counts.too_large,
+            in_flight_seconds: counts.under_way.values().flatten().min().copied().map(seconds_since),
             last_error: counts.last_error,
         }
     }

@@ -3,15 +3,21 @@
 //! The indexer outlives its actor: it lies in an [`IndexerSlot`] of the unit, is leased by the actor and put back
 //! when the actor ends, panics included, so the cache stays readable while a unit restarts (D5). A transaction that
 //! was journaled but not published when the actor ended is done again by the next one.
+//!
+//! While the journal takes nothing, the actor keeps its transaction and answers everything but the batch: without its
+//! answer the FIFO sends no other, fills up, and the socket is not read (`on_full = "stop_reading"`).
 
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use actix::{Actor, ActorContext as _, AsyncContext as _, Context, Handler, Message, SpawnHandle};
+use actix::{
+    Actor, ActorContext as _, ActorFutureExt as _, ActorResponse, AsyncContext as _, Context, Handler, Message,
+    ResponseActFuture, SpawnHandle, WrapFuture as _,
+};
 use jiff::Timestamp;
-use tracing::{error, info};
+use tracing::{debug, error, info};
 
 use super::{
     Cause, Change, Indexer, Retirement, Transaction,
@@ -21,7 +27,7 @@ use super::{
 };
 use crate::{
     delta_fifo::actor::Apply,
-    journal::{Fenced, Journal, Move, MoveKind, Ticket, UnitId},
+    journal::{AppendError, Fenced, Journal, Move, MoveKind, NotWritable, Ticket, UnitId},
     mutex::lock,
     status::{Siblings, UnitStatus},
     supervisor::child::{Harm, Heartbeat, Inject, Moment},
@@ -166,9 +172,21 @@ pub enum MoveError {
     /// Another actor has taken the unit over: try again.
     #[error(transparent)]
     Fenced(#[from] Fenced),
+    /// The journal takes nothing now: try again.
+    #[error(transparent)]
+    NotWritable(#[from] NotWritable),
     /// The unit is being started or restarted: try again. Or it was stopped: do not.
     #[error("the indexer is not running now")]
     NotRunning,
+}
+
+impl From<AppendError> for MoveError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Fenced(fenced) => Self::Fenced(fenced),
+            AppendError::NotWritable(why) => Self::NotWritable(why),
+        }
+    }
 }
 
 /// Ends the indexer.
@@ -206,10 +224,11 @@ impl IndexerActor {
     }
 
     /// Appends a transaction. The one that completes the unit says whether it completes its type.
-    fn append(&self, transaction: Arc<Transaction>) -> Result<(Arc<Transaction>, Ticket), Fenced> {
+    fn append(&self, transaction: Arc<Transaction>) -> Result<(Arc<Transaction>, Ticket), AppendError> {
         let append = |transaction: Arc<Transaction>| {
             self.lease.set_in_flight(Some(Arc::clone(&transaction)));
-            let ticket = self.journal.append(self.unit, self.epoch, &transaction.changes, Timestamp::now())?;
+            let Transaction { changes, reached, .. } = &*transaction;
+            let ticket = self.journal.append(self.unit, self.epoch, changes, reached, Timestamp::now())?;
             Ok((transaction, ticket))
         };
         let objects = transaction.objects;
@@ -225,7 +244,7 @@ impl IndexerActor {
     }
 
     /// Shows a reader that comes what there is, or one that goes that it is gone, each object once and by its key.
-    fn move_reader(&self, Move { reader, kind }: Move) -> Result<(), Fenced> {
+    fn move_reader(&self, Move { reader, kind }: Move) -> Result<(), AppendError> {
         let indexer = self.lease.get();
         let now = Timestamp::now();
         match kind {
@@ -242,6 +261,42 @@ impl IndexerActor {
                 self.journal.leave(reader, self.unit, self.epoch, &changes, now)
             }
         }
+    }
+
+    /// Appends, publishes and releases a transaction. One that the journal does not take now is given back.
+    fn apply(&mut self, transaction: Arc<Transaction>, ctx: &mut Context<Self>) -> Result<(), Arc<Transaction>> {
+        let (transaction, ticket) = match self.append(Arc::clone(&transaction)) {
+            Ok(appended) => appended,
+            Err(AppendError::Fenced(fenced)) => {
+                error!(error = %fenced, "stopped writing: another actor has taken this unit over");
+                ctx.stop();
+                return Ok(());
+            }
+            Err(AppendError::NotWritable(why)) => {
+                debug!(unit = self.unit.0, %why, "waiting for the journal");
+                return Err(transaction);
+            }
+        };
+        self.strike(Moment::BeforePublish);
+        let indexer = self.lease.indexer();
+        indexer.commit(&transaction);
+        indexer.publish(now_micros());
+        self.strike(Moment::BeforeRelease);
+        self.journal.release(ticket);
+        self.lease.set_in_flight(None);
+        observe(self.lease.indexer(), &transaction.changes, &self.status);
+        self.publish_when_idle(ctx);
+        Ok(())
+    }
+
+    /// Applies a transaction when the journal takes it.
+    fn apply_later(&self, transaction: Arc<Transaction>) -> ResponseActFuture<Self, ()> {
+        let journal = self.journal.clone();
+        let writable = async move { journal.writable().await }.into_actor(self);
+        Box::pin(writable.then(|(), actor, ctx| match actor.apply(transaction, ctx) {
+            Ok(()) => Box::pin(actix::fut::ready(())),
+            Err(transaction) => actor.apply_later(transaction),
+        }))
     }
 
     /// Test hook.
@@ -267,29 +322,16 @@ impl Actor for IndexerActor {
 }
 
 impl Handler<Apply> for IndexerActor {
-    type Result = ();
+    type Result = ActorResponse<Self, ()>;
 
-    fn handle(&mut self, Apply(deltas): Apply, ctx: &mut Self::Context) {
+    fn handle(&mut self, Apply(deltas): Apply, ctx: &mut Self::Context) -> Self::Result {
         let transaction = Arc::new(self.lease.indexer().plan(deltas));
         self.lease.set_in_flight(Some(Arc::clone(&transaction)));
         self.strike(Moment::BeforeAppend);
-        let (transaction, ticket) = match self.append(transaction) {
-            Ok(appended) => appended,
-            Err(fenced) => {
-                error!(error = %fenced, "stopped writing: another actor has taken this unit over");
-                ctx.stop();
-                return;
-            }
-        };
-        self.strike(Moment::BeforePublish);
-        let indexer = self.lease.indexer();
-        indexer.commit(&transaction);
-        indexer.publish(now_micros());
-        self.strike(Moment::BeforeRelease);
-        self.journal.release(ticket);
-        self.lease.set_in_flight(None);
-        observe(self.lease.indexer(), &transaction.changes, &self.status);
-        self.publish_when_idle(ctx);
+        match self.apply(transaction, ctx) {
+            Ok(()) => ActorResponse::reply(()),
+            Err(transaction) => ActorResponse::r#async(self.apply_later(transaction)),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use proptest::{
 };
 
 use super::{
-    Cause, FirstList, Indexer, IndexerOptions, Recreated, Transaction,
+    Absence, Cause, FirstList, Indexer, IndexerOptions, Recreated, Transaction,
     index_func::IndexFunc,
     store::{EvmapStore, IndexStore, KeyHasher, Reached, ReadStore},
     tests::{BadHasher, show},
@@ -37,6 +37,7 @@ struct Hits {
     replaced_bodies: Cell<u64>,
     lost_olds: Cell<u64>,
     take_overs: Cell<u64>,
+    downtimes: Cell<u64>,
 }
 
 fn hit(counter: &Cell<u64>, times: usize) {
@@ -66,6 +67,9 @@ struct World<H: KeyHasher> {
     indexer: Indexer<EvmapStore<H>>,
     options: IndexerOptions,
     first_list: FirstList,
+    absence: Absence,
+    /// Nothing was heard since a saved cache was taken.
+    unheard: bool,
     cache: BTreeMap<String, SharedObject>,
     indexes: Vec<(&'static str, Func)>,
     synced: bool,
@@ -81,6 +85,8 @@ impl<H: KeyHasher> World<H> {
             indexer: Indexer::new(store, options.clone()),
             options,
             first_list: FirstList::default(),
+            absence: Absence::default(),
+            unheard: false,
             cache: BTreeMap::new(),
             indexes,
             synced: false,
@@ -113,7 +119,9 @@ impl<H: KeyHasher> World<H> {
             let object = self.object(key.wrapping_add(n.wrapping_mul(dice)), dice.wrapping_mul(n + 1));
             deltas.push(Delta { kind: kind[usize::from(dice.wrapping_add(n) % 4)], object });
         }
-        Deltas { deltas, resume_version: Some(self.clock.to_string().as_str().into()), ..Deltas::default() }
+        let told = deltas.iter().any(|delta| !matches!(delta.kind, DeltaKind::Sync { .. }));
+        let resume_version = told.then(|| self.clock.to_string().as_str().into());
+        Deltas { deltas, resume_version, ..Deltas::default() }
     }
 
     /// A list, or two in one batch as the per-key order may have it.
@@ -148,7 +156,8 @@ impl<H: KeyHasher> World<H> {
     fn expect(&mut self, deltas: &Deltas, hits: &Hits) -> (String, u64) {
         let (mut words, mut suppressed) = (Vec::new(), 0);
         let hidden = !self.options.keep.is_whole() || deltas.initial && !self.first_list.bodies;
-        let listed = if deltas.initial { self.first_list.cause } else { Cause::Relist };
+        let later = if self.unheard { Cause::Downtime } else { Cause::Relist };
+        let listed = if deltas.initial { self.first_list.cause } else { later };
         let replaces_bodies = deltas.initial && listed != Cause::Initial;
         for Delta { kind, object } in &deltas.deltas {
             let key = object.key().to_string();
@@ -159,6 +168,8 @@ impl<H: KeyHasher> World<H> {
                 _ => "Watch".to_owned(),
             };
             let old = self.cache.get(&key).cloned();
+            let is_list = matches!(kind, DeltaKind::Replaced | DeltaKind::Tombstone);
+            hit(&hits.downtimes, usize::from(is_list && listed == Cause::Downtime));
             let another = old.as_ref().is_some_and(|old| old.uid() != object.uid());
             let recreated = another && self.options.recreated == Recreated::DeleteAdd;
             hit(&hits.recreations, usize::from(recreated && !kind.is_deletion()));
@@ -198,6 +209,7 @@ impl<H: KeyHasher> World<H> {
                 }
             }
         }
+        self.unheard &= deltas.deltas.iter().all(|delta| matches!(delta.kind, DeltaKind::Sync { .. }));
         if deltas.completes_initial {
             self.synced = true;
             words.push(format!("synced {} {}", self.cache.len(), self.clock));
@@ -251,7 +263,8 @@ impl<H: KeyHasher> World<H> {
     }
 
     fn make(&self, store: EvmapStore<H>) -> Indexer<EvmapStore<H>> {
-        Indexer::new(store, self.options.clone()).with_first_list(self.first_list)
+        let indexer = Indexer::new(store, self.options.clone());
+        indexer.with_first_list(self.first_list).with_absence(self.absence.clone())
     }
 
     fn empty_store(&self) -> EvmapStore<H> {
@@ -284,6 +297,8 @@ impl<H: KeyHasher> World<H> {
             let left = format!("n/{}", key % 6);
             self.cache.retain(|key, _| *key != left);
         }
+        self.unheard = resumes && dice.is_multiple_of(2);
+        self.absence = if self.unheard { Absence::begun() } else { Absence::default() };
         let mut store = self.empty_store();
         for object in self.cache.values_mut() {
             *object = self.options.keep.of(object);
@@ -378,6 +393,7 @@ fn run<H: KeyHasher>(hasher: impl Fn() -> H) -> Hits {
         ("bodies replaced by a first list", &hits.replaced_bodies),
         ("updates without the state before", &hits.lost_olds),
         ("take-overs", &hits.take_overs),
+        ("differences of a downtime", &hits.downtimes),
     ];
     for (name, count) in counts {
         println!("{name}: {}", count.get());

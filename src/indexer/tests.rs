@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Cause, Change, FirstList, Indexer, IndexerOptions, Recreated, Retirement, Transaction,
+    Absence, Cause, Change, FirstList, Indexer, IndexerOptions, Recreated, Retirement, Transaction,
     index_func::IndexFunc,
     retirement,
     store::{EvmapStore, IndexExists, IndexStore, KeyHasher, Meta, ReadStore, Snapshot},
@@ -104,6 +104,35 @@ fn c2_what_is_cached_is_updated_and_what_is_not_is_added_whatever_the_watch_says
     plain(vec![(Added, a("2"))], "a1>a2 Watch");
     plain(vec![(Updated, b("2"))], "+b2 Watch");
     plain(vec![(Replaced, a("2")), (Replaced, b("2"))], "a1>a2 Relist, +b2 Relist");
+}
+
+#[test]
+fn d7_what_a_list_finds_before_the_server_was_heard_is_called_downtime_and_later_a_relist() {
+    let bookmark = || Deltas { resume_version: Some("9".into()), ..Deltas::default() };
+    let nothing = || batch(vec![]);
+    for (before, cause) in [
+        (vec![], "Downtime"),
+        (vec![batch(vec![(Sync { round: 1 }, a("1"))])], "Downtime"),
+        (vec![nothing()], "Downtime"),
+        (vec![bookmark()], "Relist"),
+        (vec![batch(vec![(Updated, a("1"))])], "Relist"),
+        (vec![batch(vec![(Replaced, a("1"))])], "Relist"),
+    ] {
+        let absence = Absence::begun();
+        let mut indexer = indexer(IndexerOptions::default(), &[a("1")]).with_absence(absence.clone());
+        let told = before.clone();
+        for deltas in before {
+            apply(&mut indexer, deltas);
+        }
+        assert_eq!(absence.lasts(), cause == "Downtime", "{told:?}");
+        // the actors are started again, and another indexer takes over
+        let store = indexer.into_store();
+        let mut indexer = Indexer::new(store, IndexerOptions::default()).with_absence(absence.clone());
+        let list = batch(vec![(Tombstone, a("1")), (Replaced, b("2"))]);
+        assert_eq!(show(&indexer.plan(list.clone()).changes), format!("!a1 {cause}, +b2 {cause}"), "{told:?}");
+        assert_eq!(show(&apply(&mut indexer, list).changes), format!("!a1 {cause}, +b2 {cause}"), "not by planning");
+        assert_eq!(show(&apply(&mut indexer, batch(vec![(Tombstone, b("2"))])).changes), "!b2 Relist");
+    }
 }
 
 #[test]
@@ -344,7 +373,7 @@ fn keys_and_values_have_hashes_of_their_own() {
 fn what_ends_with_its_unit_is_told_in_the_order_of_keys() {
     let objects = || vec![b("2"), a("1")];
     assert_eq!(show(&retirement(objects(), Retirement::Removed(Cause::Reload))), "xa1 Reload, xb2 Reload");
-    assert_eq!(show(&retirement(objects(), Retirement::Deleted)), "!a1 Relist, !b2 Relist");
+    assert_eq!(show(&retirement(objects(), Retirement::Deleted(Cause::Relist))), "!a1 Relist, !b2 Relist");
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn config_maps() -> Arc<ResourceType> {
 fn everything(joins: bool) -> ReaderOptions {
     let units = (0..8).map(|unit| (UnitId(unit), UnitInterest { joins, resync_every: 1 })).collect();
     let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
-    ReaderOptions { bounds, interest: Interest { units, changes: ChangeSet::ALL } }
+    ReaderOptions { bounds, interest: Interest { units, changes: ChangeSet::ALL }, name: None }
 }
 
 /// Says `+a101 Watch`, as the tests of the indexer do, with the unit before it where that is not 0.
@@ -199,7 +199,7 @@ fn a_unit_that_resumes_another_is_synced_at_once_and_goes_on_without_a_list_or_a
         let unit = bench.make(1, &server, InformerOptions { order: Order::PerKey, ..options() }, Some(old.seed()));
         assert!(unit.is_readable() && unit.status.view().synced && unit.status.view().objects == 2);
         assert_eq!(names(&unit), "a101 b102");
-        old.retire(&bench.shared.journal, Vec::new());
+        old.retire(&bench.shared.journal, &[]).unwrap();
         let (_, supervisor) = bench.supervise(unit);
         until("watching", || server.open_streams() == 1).await;
         server.change(|collection| collection.put("a"));
@@ -226,7 +226,7 @@ async fn relisted(selective: bool, expected: &str) {
     let unit = bench.make(1, &server, InformerOptions { indexer, ..options() }, Some(seed));
     assert!(unit.is_readable() && !unit.meta().synced);
     assert_eq!(names(&unit), "a101 b102 c103");
-    old.retire(&bench.shared.journal, Vec::new());
+    old.retire(&bench.shared.journal, &[]).unwrap();
     let (unit, supervisor) = bench.supervise(unit);
     bench.says(expected).await;
     assert_eq!(names(&unit), "b105 c103 d106");
@@ -331,12 +331,12 @@ fn the_last_records_of_a_unit_come_by_key_and_nothing_of_it_comes_after_them() {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["b", "a"]));
         let unit = bench.ran(&server, options()).await;
         let journal = &bench.shared.journal;
-        unit.retire(journal, retirement(unit.objects(), Retirement::Removed(Cause::Reload)));
+        unit.retire(journal, &retirement(unit.objects(), Retirement::Removed(Cause::Reload))).unwrap();
         bench.says("xa102 Reload, xb101 Reload").await;
         assert!(unit.launch(1, &bench.shared).is_err(), "no actor of it starts any more");
-        assert!(journal.append(unit.id, 1, &[], Timestamp::now()).is_err(), "nor appends");
+        assert!(journal.append(unit.id, 1, &[], &Reached::default(), Timestamp::now()).is_err(), "nor appends");
     });
-    let gone = retirement(vec![object_with_uid("z", "u", "1")], Retirement::Deleted);
+    let gone = retirement(vec![object_with_uid("z", "u", "1")], Retirement::Deleted(Cause::Relist));
     assert_eq!(crate::indexer::testing::show(&gone), "!z1 Relist");
     let left = retirement(vec![object_with_uid("z", "u", "1")], Retirement::Removed(Cause::Watch));
     assert_eq!(crate::indexer::testing::show(&left), "xz1 Watch");
@@ -371,7 +371,7 @@ fn d13_the_type_is_synced_when_the_only_unit_that_is_not_is_retired() {
         let (unit, supervisor) = bench.start(0, &server, options(), None);
         bench.says("+a101 Initial").await;
         until("synced itself", || unit.meta().synced).await;
-        forbidden.retire(&bench.shared.journal, Vec::new());
+        forbidden.retire(&bench.shared.journal, &[]).unwrap();
         bench.says("1:synced 1 ").await;
         supervisor.send(StopUnit).await.unwrap();
     });
@@ -456,7 +456,7 @@ fn f61_r23_a_list_with_an_object_that_cannot_be_transformed_fails_and_is_tried_a
 fn namespaces_that_are_not_shown_move_the_version_and_show_nothing() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
-        let gate = Gate { namespaces: Namespaces::parse(&["team-*"]).unwrap(), transform: None };
+        let gate = Gate { namespaces: Namespaces::parse(&["team-*"]).unwrap(), ..Gate::default() };
         let (unit, supervisor) = bench.start(0, &server, InformerOptions { gate, ..options() }, None);
         bench.says("synced 0 101").await;
         server.change(|collection| collection.put("b"));

@@ -59,6 +59,12 @@ impl Tally {
             self.losses.unnamed += 1;
         }
     }
+
+    /// Counts losses of which nothing is known.
+    pub(super) fn miss(&mut self, records: u64) {
+        self.dropped += records;
+        self.losses.unnamed += records;
+    }
 }
 
 /// A record that comes to wait. One that is not `wanted` only changes what is known of its object.

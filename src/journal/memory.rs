@@ -1,15 +1,25 @@
-//! The journal without a directory: what was appended and is not visible yet, and what each reader has still to read.
+//! What was appended and is not visible yet, and what each reader has still to read.
 //!
-//! A batch that becomes visible is handed to the readers that want it, and kept nowhere else: what waits for one reader
-//! is never held for others (I5, I7). Joins and leaves are batches too, so each takes effect in its place.
+//! A batch that becomes visible is handed to the readers that want it, and kept nowhere else in memory: what waits for
+//! one reader is never held for others (I5, I7). Joins and leaves are batches too, so each takes effect in its place.
+//!
+//! With a store the caller writes what is appended, says when that is [written](MemoryJournal::written) and when it is
+//! [durable](MemoryJournal::synced), and reads what a slow reader [waits for](MemoryJournal::to_load). Visible is then
+//! what was released and is durable; with [`Durability::Interval`] what was released and is written.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+};
 
 use super::{
-    Bounds, EventName, Fenced, Gap, Interest, Losses, ReaderId, ReaderOptions, ReaderStats, Record, Sequence, Start,
-    Ticket, UnitId, UnitTerms, reader::Reader,
+    Bounds, EventName, Fenced, Gap, Interest, Losses, ReaderId, ReaderOptions, ReaderStats, Record, Replayed, Sequence,
+    Start, Ticket, TypeNumber, UnitId, UnitTerms,
+    reader::{Reader, needs},
+    recovery::Judge,
+    store::{NOBODY, Recovered, StoredReader},
 };
-use crate::indexer::{Cause, Change};
+use crate::indexer::{Cause, Change, store::Reached};
 
 /// The pure core of [`Journal`](super::Journal), whose methods say what these do.
 #[derive(Debug)]
@@ -26,6 +36,43 @@ pub struct MemoryJournal {
     discovered: bool,
     readers: BTreeMap<ReaderId, Reader>,
     next_reader: u32,
+    next_unit: u32,
+    durability: Durability,
+    /// What was appended and is not durable, in append order.
+    unsynced: VecDeque<Unsynced>,
+    unsynced_bytes: usize,
+    /// Readers of the last run that were not opened again.
+    dormant: BTreeMap<Box<str>, StoredReader>,
+    /// The first place whose record may be kept.
+    kept_from: u64,
+}
+
+/// When a released batch becomes visible.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// At once: there is no store.
+    #[default]
+    Memory,
+    /// Once it is written.
+    Interval,
+    /// Once it is durable.
+    Group,
+}
+
+/// What was appended to a store and could be lost with the machine.
+#[derive(Clone, Debug)]
+pub struct Unsynced {
+    /// Its unit.
+    pub unit: UnitId,
+    /// Its places; there is at least one.
+    pub ticket: Ticket,
+    /// Its records.
+    pub records: Arc<Vec<Record>>,
+    /// They are for the reader of this name alone.
+    pub only: Option<Box<str>>,
+    /// How far it brings the unit.
+    pub reached: Option<Reached>,
+    written: bool,
 }
 
 /// Names what the units of one type share: an object is in one of them only, and may move to another.
@@ -68,9 +115,10 @@ impl Unit {
 struct Batch {
     unit: UnitId,
     ticket: Ticket,
-    records: Vec<Record>,
+    records: Arc<Vec<Record>>,
     turn: Turn,
     released: bool,
+    written: bool,
 }
 
 /// What a batch does when its turn comes.
@@ -87,14 +135,18 @@ enum Turn {
         /// Which of the resyncs after it the reader takes.
         resync_every: u32,
     },
+    /// It is what the unit begins with, and for nobody.
+    Seed,
     /// It ends what all readers see of the unit.
     Retire,
 }
 
 /// What changes for a reader that a batch is addressed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Crossing {
+pub enum Crossing {
+    /// It sees the unit from then on.
     Join,
+    /// It sees the unit no more.
     Leave,
 }
 
@@ -109,27 +161,79 @@ impl Default for MemoryJournal {
             discovered: false,
             readers: BTreeMap::new(),
             next_reader: 0,
+            next_unit: 0,
+            durability: Durability::Memory,
+            unsynced: VecDeque::new(),
+            unsynced_bytes: 0,
+            dormant: BTreeMap::new(),
+            kept_from: 1,
         }
     }
 }
 
 impl MemoryJournal {
+    /// Makes the core of a journal with a store, as the last run left it: whatever was written counts as released.
+    pub fn restored(durability: Durability, recovered: &Recovered) -> Self {
+        // Behind what is lost, too: a reader has decided about these places.
+        let positions = recovered.readers.iter().map(|reader| reader.position.0);
+        let last = positions.fold(recovered.last.0, u64::max);
+        let dormant = recovered.readers.iter().map(|reader| (reader.name.as_str().into(), reader.clone()));
+        let mut journal = Self {
+            next: last + 1,
+            mark: last,
+            durability,
+            dormant: dormant.collect(),
+            kept_from: recovered.first.0,
+            ..Self::default()
+        };
+        for unit in &recovered.units {
+            journal.add_unit(unit.id, unit.terms);
+            let known = journal.units.get_mut(&unit.id).expect("it was just added");
+            (known.retired, known.synced) = (unit.retired.is_some(), unit.reached.synced);
+        }
+        let lanes: BTreeSet<_> = journal.units.values().map(|unit| unit.origin.lane).collect();
+        let is_synced = |lane: &Lane| {
+            let mut units = journal.units.values().filter(|unit| unit.origin.lane == *lane && !unit.retired).peekable();
+            units.peek().is_some() && units.all(|unit| unit.synced)
+        };
+        journal.synced = lanes.into_iter().filter(is_synced).map(|lane| (lane, Sequence(last))).collect();
+        journal
+    }
+
+    fn is_stored(&self) -> bool {
+        self.durability != Durability::Memory
+    }
+
     /// Says what a unit is.
     pub fn add_unit(&mut self, unit: UnitId, terms: UnitTerms) {
         let origin = Origin { lane: u64::from(terms.resource.0), cached: terms.cached };
         let entry = self.units.entry(unit).or_insert_with(|| Unit::new(unit));
         (entry.origin, entry.late) = (origin, terms.late);
+        self.next_unit = self.next_unit.max(unit.0 + 1);
         for reader in self.readers.values_mut() {
             reader.set_lane(unit, origin.lane);
         }
     }
 
-    /// Ends what readers see of a unit, in its turn; returns the place of its last record at most.
-    pub fn retire_unit(&mut self, unit: UnitId) -> Sequence {
+    /// Ends what readers see of a unit, in its turn; returns the place of its last record at most, and the readers that
+    /// have something new.
+    pub fn retire_unit(&mut self, unit: UnitId) -> (Sequence, Vec<ReaderId>) {
         let batch = self.batch(unit, &[], 0);
-        self.pending.push_back(Batch { turn: Turn::Retire, released: true, ..batch });
-        drop(self.raise());
-        self.last()
+        self.pending.push_back(Batch { turn: Turn::Retire, released: true, written: true, ..batch });
+        let woken = self.raise();
+        (self.last(), woken)
+    }
+
+    /// Returns what was said of a unit.
+    pub fn terms(&self, unit: UnitId) -> Option<UnitTerms> {
+        let Unit { origin, late, .. } = self.units.get(&unit)?;
+        let resource = TypeNumber(u32::try_from(origin.lane).ok()?);
+        Some(UnitTerms { resource, late: *late, cached: origin.cached })
+    }
+
+    /// Returns the first id above those of all units.
+    pub fn next_unit(&self) -> UnitId {
+        UnitId(self.next_unit)
     }
 
     /// Forgets a unit.
@@ -141,6 +245,14 @@ impl MemoryJournal {
         }
         for reader in self.readers.values_mut() {
             reader.forget_unit(unit, is_last.then_some(origin.lane));
+        }
+    }
+
+    /// Forgets the units of the last run that are not in the store any more.
+    pub fn forget_units_but(&mut self, is_known: impl Fn(UnitId) -> bool) {
+        let gone: Vec<_> = self.units.keys().copied().filter(|unit| !is_known(*unit)).collect();
+        for unit in gone {
+            self.forget_unit(unit);
         }
     }
 
@@ -160,40 +272,136 @@ impl MemoryJournal {
         }
     }
 
-    /// Appends invisible records.
+    /// Appends invisible records. With a store they are to be [written](Self::written), or [taken back](Self::take_back).
     pub fn append(&mut self, unit: UnitId, epoch: u64, changes: &[Change], now_micros: i64) -> Result<Ticket, Fenced> {
         self.check_epoch(unit, epoch)?;
         let batch = self.batch(unit, changes, now_micros);
         let ticket = batch.ticket;
         if !changes.is_empty() {
+            self.note_unsynced(&batch, None);
             self.pending.push_back(batch);
         }
         Ok(ticket)
     }
 
-    /// Appends records for one reader, which sees the unit from then on; returns the readers that have something new.
-    pub fn join(
-        &mut self,
-        reader: ReaderId,
-        unit: UnitId,
-        epoch: u64,
-        changes: &[Change],
-        now_micros: i64,
-    ) -> Result<Vec<ReaderId>, Fenced> {
-        self.cross(reader, Crossing::Join, unit, epoch, changes, now_micros)
+    /// Takes up what a unit begins with: records that no reader sees, to be written as those of
+    /// [`MemoryJournal::append`].
+    pub fn seed(&mut self, unit: UnitId, changes: &[Change], now_micros: i64) -> Ticket {
+        let batch = self.batch(unit, changes, now_micros);
+        let ticket = batch.ticket;
+        if !changes.is_empty() {
+            self.note_unsynced(&batch, Some(NOBODY.into()));
+            self.pending.push_back(Batch { turn: Turn::Seed, released: true, ..batch });
+        }
+        ticket
     }
 
-    /// Appends records for one reader, which does not see the unit any more; returns the readers that have something
-    /// new.
-    pub fn leave(
+    /// Returns by which name records are addressed to a reader.
+    pub fn address(&self, reader: ReaderId) -> Box<str> {
+        let name = self.readers.get(&reader).and_then(Reader::name);
+        name.map_or_else(|| format!("#{}", reader.0).into(), Box::from)
+    }
+
+    /// Appends records for one reader, which sees the unit from then on, or no more; in its turn. With a store they are
+    /// to be written before they are released, as those of [`MemoryJournal::append`]. None where the reader is closed.
+    pub fn cross(
         &mut self,
-        reader: ReaderId,
+        (reader, crossing): (ReaderId, Crossing),
         unit: UnitId,
         epoch: u64,
         changes: &[Change],
         now_micros: i64,
+    ) -> Result<Option<Ticket>, Fenced> {
+        self.check_epoch(unit, epoch)?;
+        let Some(resync_every) = self.readers.get(&reader).map(|reader| reader.resync_every(unit)) else {
+            return Ok(None);
+        };
+        let batch = self.batch(unit, changes, now_micros);
+        let ticket = batch.ticket;
+        if !changes.is_empty() {
+            self.note_unsynced(&batch, Some(self.address(reader)));
+        }
+        let turn = Turn::Cross { reader, crossing, round: self.units[&unit].round, resync_every };
+        let written = batch.written || changes.is_empty();
+        self.pending.push_back(Batch { turn, released: true, written, ..batch });
+        Ok(Some(ticket))
+    }
+
+    /// Returns whether a join or a leave of that reader and unit waits for its turn.
+    pub fn is_crossing(&self, reader: ReaderId, unit: UnitId) -> bool {
+        let waits = |batch: &Batch| matches!(batch.turn, Turn::Cross { reader: of, .. } if of == reader);
+        self.pending.iter().any(|batch| batch.unit == unit && waits(batch))
+    }
+
+    /// Notes that a reader is about to join a unit that has nothing to show it, before [`MemoryJournal::cross`]; its
+    /// state is to be saved first.
+    pub fn announce(&mut self, reader: ReaderId, unit: UnitId) {
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.announce(unit);
+        }
+    }
+
+    /// Notes that the store has what was appended, and how far that brings the unit; returns the readers that have
+    /// something new.
+    ///
+    /// # Errors
+    /// When the unit was taken over meanwhile: the append is taken back.
+    pub fn written(
+        &mut self,
+        (unit, epoch): (UnitId, u64),
+        ticket: Ticket,
+        reached: Option<&Reached>,
     ) -> Result<Vec<ReaderId>, Fenced> {
-        self.cross(reader, Crossing::Leave, unit, epoch, changes, now_micros)
+        if let Err(fenced) = self.check_epoch(unit, epoch) {
+            drop(self.take_back(ticket));
+            return Err(fenced);
+        }
+        if let Some(batch) = self.unsynced.iter_mut().rfind(|batch| batch.ticket == ticket) {
+            (batch.written, batch.reached) = (true, reached.cloned());
+        }
+        if let Some(batch) = self.pending.iter_mut().rfind(|batch| batch.ticket == ticket) {
+            batch.written = true;
+        }
+        Ok(self.raise())
+    }
+
+    /// Takes back what the store refused; returns the readers that have something new, because it stood before that.
+    pub fn take_back(&mut self, ticket: Ticket) -> Vec<ReaderId> {
+        if let Some(at) = self.unsynced.iter().position(|batch| batch.ticket == ticket) {
+            let batch = self.unsynced.remove(at).expect("it was just found");
+            self.unsynced_bytes -= bytes(&batch.records);
+        }
+        self.pending.retain(|batch| batch.ticket != ticket);
+        self.raise()
+    }
+
+    /// Returns up to where everything is written; `None` where all that is durable. What comes before it is durable once
+    /// the store says so that was asked after this.
+    pub fn to_sync(&self) -> Option<Sequence> {
+        self.unsynced.iter().take_while(|batch| batch.written).last().map(|batch| batch.ticket.last)
+    }
+
+    /// Notes that everything up to there is durable; returns the readers that have something new.
+    pub fn synced(&mut self, to: Sequence) -> Vec<ReaderId> {
+        while let Some(batch) = self.unsynced.pop_front_if(|batch| batch.ticket.last <= to) {
+            self.unsynced_bytes -= bytes(&batch.records);
+        }
+        self.raise()
+    }
+
+    /// Returns what is written and not durable, to be written again after an error of the disk.
+    pub fn unsynced(&self) -> Vec<Unsynced> {
+        self.unsynced.iter().filter(|batch| batch.written).cloned().collect()
+    }
+
+    /// Returns the bytes of bodies that are not durable.
+    pub fn unsynced_bytes(&self) -> usize {
+        self.unsynced_bytes
+    }
+
+    /// Returns the place up to which everything is durable; without a store, up to which there is something.
+    pub fn durable(&self) -> Sequence {
+        Sequence(self.unsynced.front().map_or(self.next, |batch| batch.ticket.first.0) - 1)
     }
 
     /// Makes a ticket's records visible as soon as all older ones are; returns the readers that have something new.
@@ -204,26 +412,16 @@ impl MemoryJournal {
         self.raise()
     }
 
-    /// Returns the oldest outstanding append of a unit.
+    /// Returns the oldest outstanding append of a unit; one that is being written may yet be taken back.
     pub fn outstanding(&self, unit: UnitId) -> Option<Ticket> {
-        self.pending.iter().find(|batch| batch.unit == unit && !batch.released).map(|batch| batch.ticket)
+        let is_outstanding = |batch: &&Batch| batch.unit == unit && batch.written && !batch.released;
+        self.pending.iter().find(is_outstanding).map(|batch| batch.ticket)
     }
 
     /// Refuses epochs before `epoch` from now on.
     pub fn fence(&mut self, unit: UnitId, epoch: u64) {
         let unit = self.units.entry(unit).or_insert_with(|| Unit::new(unit));
         unit.epoch = epoch.max(unit.epoch);
-    }
-
-    /// Takes back what is outstanding of a unit; returns how many records, and the readers that have something new.
-    pub fn withdraw(&mut self, unit: UnitId) -> (usize, Vec<ReaderId>) {
-        let mut withdrawn = 0;
-        self.pending.retain(|batch| {
-            let is_doomed = batch.unit == unit && !batch.released;
-            withdrawn += if is_doomed { batch.records.len() } else { 0 };
-            !is_doomed
-        });
-        (withdrawn, self.raise())
     }
 
     /// Returns the release mark.
@@ -238,24 +436,78 @@ impl MemoryJournal {
 
     /// Returns the place up to which every reader is done with everything.
     pub fn passed(&self) -> Sequence {
-        let positions = self.readers.values().filter_map(Reader::oldest).map(|oldest| oldest.sequence.0 - 1);
-        Sequence(positions.fold(self.mark, u64::min))
+        let positions = self.readers.values().filter_map(Reader::first).map(|first| first.0 - 1);
+        let dormant = self.dormant.values().map(|state| needs(state) - 1);
+        Sequence(positions.chain(dormant).fold(self.mark, u64::min))
     }
 
-    /// Opens a reader.
+    /// Opens a reader. With a store, one that goes on elsewhere than at the end is opened by
+    /// [`MemoryJournal::open_judged`].
     pub fn open_reader(&mut self, start: Start, options: ReaderOptions) -> Result<ReaderId, Gap> {
-        let ReaderOptions { bounds, interest } = options;
+        let ReaderOptions { bounds, interest, name } = options;
         let mark = self.released();
         if let Start::After(asked) = start
             && asked != mark
         {
             return Err(Gap { asked, first: Sequence(mark.0 + 1), last: mark });
         }
+        let reader = Reader::new(bounds);
+        let reader = match name {
+            Some(name) if self.is_stored() => {
+                let state = StoredReader { name, position: mark, ..StoredReader::default() };
+                reader.with_store().with_state(state, |_| None)
+            }
+            _ if self.is_stored() => reader.with_store(),
+            _ => reader,
+        };
+        Ok(self.add_reader(reader, &interest))
+    }
+
+    fn add_reader(&mut self, reader: Reader, interest: &Interest) -> ReaderId {
         let id = ReaderId(self.next_reader);
         self.next_reader += 1;
-        self.readers.insert(id, Reader::new(bounds));
-        self.set_interest(id, &interest);
-        Ok(id)
+        self.readers.insert(id, reader);
+        self.set_interest(id, interest);
+        id
+    }
+
+    /// Returns who decides what of the records of the store a reader wants that goes on behind a place, or where its
+    /// name stood in the last run; `None` where it begins at the end, by [`MemoryJournal::open_reader`].
+    ///
+    /// # Errors
+    /// When some of these records are not kept any more, or not there yet.
+    pub fn judge(&self, start: Start, options: &ReaderOptions) -> Result<Option<Judge>, Gap> {
+        let mark = self.released();
+        let name = options.name.as_deref();
+        let (state, begins) = match (name.and_then(|name| self.dormant.get(name)), start) {
+            _ if !self.is_stored() => return Ok(None),
+            (Some(state), _) => (state.clone(), false),
+            (None, Start::Next) => return Ok(None),
+            (None, Start::After(asked)) if asked > mark || asked.0 + 1 < self.kept_from => {
+                return Err(Gap { asked, first: Sequence(self.kept_from), last: mark });
+            }
+            (None, Start::After(asked)) => {
+                let name = options.name.clone().unwrap_or_default();
+                (StoredReader { name, position: asked, ..StoredReader::default() }, true)
+            }
+        };
+        let units = self.units.iter().map(|(id, unit)| (*id, (unit.origin.lane, unit.late))).collect();
+        Ok(Some(Judge::new(state, units, &options.interest, begins)))
+    }
+
+    /// Opens the reader that something was decided for, if that is all up to the release mark; else there is more to
+    /// decide.
+    pub fn open_judged(&mut self, judge: Judge, options: &ReaderOptions) -> Result<ReaderId, Box<Judge>> {
+        if judge.position() != self.released() {
+            return Err(Box::new(judge));
+        }
+        let lane = |unit: UnitId| self.units.get(&unit).filter(|unit| !unit.retired).map(|unit| unit.origin.lane);
+        let mut reader = Reader::new(options.bounds).with_store().with_state(judge.into_state(), lane);
+        match &options.name {
+            Some(name) => drop(self.dormant.remove(name.as_str())),
+            None => reader.forget_name(),
+        }
+        Ok(self.add_reader(reader, &options.interest))
     }
 
     /// Replaces what a reader wants.
@@ -279,6 +531,18 @@ impl MemoryJournal {
         self.readers.remove(&reader);
     }
 
+    /// Returns the places of what has to be read from the store before there is something to read for a reader.
+    pub fn to_load(&self, reader: ReaderId) -> Vec<u64> {
+        self.readers.get(&reader).map(Reader::to_load).unwrap_or_default()
+    }
+
+    /// Takes what was read from the store at the places asked for, in order; what is not among it is lost.
+    pub fn loaded(&mut self, reader: ReaderId, asked: &[u64], records: Vec<Record>) {
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.loaded(asked, records, |unit| self.units.get(&unit).map(|unit| unit.origin));
+        }
+    }
+
     /// Returns the next records for a reader.
     pub fn read(&mut self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
         self.readers.get_mut(&reader).map(|reader| reader.read(max_events, max_bytes)).unwrap_or_default()
@@ -291,6 +555,129 @@ impl MemoryJournal {
         }
     }
 
+    /// Acknowledges some of what a reader has read, in any order; returns how many.
+    pub fn ack_each(&mut self, reader: ReaderId, sequences: &[Sequence]) -> usize {
+        self.readers.get_mut(&reader).map_or(0, |reader| reader.ack_each(sequences))
+    }
+
+    /// Acknowledges some of what a reader has read, and remembers it for a replay.
+    pub fn give_up(&mut self, reader: ReaderId, sequences: &[Sequence]) {
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.give_up(sequences);
+        }
+    }
+
+    /// Lets everything wait again that a reader gave up.
+    pub fn replay(&mut self, reader: ReaderId) -> Replayed {
+        let kept_from = Sequence(self.kept_from);
+        self.readers.get_mut(&reader).map(|reader| reader.replay(kept_from)).unwrap_or_default()
+    }
+
+    /// Returns the units that a reader sees.
+    pub fn joined(&self, reader: ReaderId) -> BTreeSet<UnitId> {
+        self.readers.get(&reader).map(Reader::joined).unwrap_or_default()
+    }
+
+    /// Returns what to save of the readers of which something changed, and believes it is saved.
+    pub fn save(&mut self) -> Vec<StoredReader> {
+        let mark = self.released();
+        self.readers.values_mut().filter_map(|reader| reader.save(mark)).collect()
+    }
+
+    /// Notes whether what was to be saved is.
+    pub fn saved(&mut self, states: &[StoredReader], is_saved: bool) {
+        let by_name: HashMap<_, _> = states.iter().map(|state| (state.name.as_str(), state)).collect();
+        for reader in self.readers.values_mut() {
+            match reader.name().and_then(|name| by_name.get(name)) {
+                Some(state) if is_saved => reader.saved(state),
+                Some(_) => reader.save_again(),
+                None => {}
+            }
+        }
+    }
+
+    /// Returns the readers of the last run that were not opened again.
+    pub fn dormant(&self) -> Vec<StoredReader> {
+        self.dormant.values().cloned().collect()
+    }
+
+    /// Forgets a reader of the last run that is not opened again.
+    pub fn forget_dormant(&mut self, name: &str) {
+        self.dormant.remove(name);
+    }
+
+    /// Returns the first place whose record is needed: by a reader, be it after a crash, or because it is not visible.
+    pub fn needed(&self) -> Sequence {
+        let mark = self.released();
+        let readers = self.readers.values().map(|reader| reader.needs(mark));
+        let dormant = self.dormant.values().map(needs);
+        let unsynced = self.unsynced.front().map(|batch| batch.ticket.first.0);
+        Sequence(readers.chain(dormant).chain(unsynced).fold(mark.0 + 1, u64::min))
+    }
+
+    /// Returns the first place whose record may be kept.
+    pub fn kept_from(&self) -> Sequence {
+        Sequence(self.kept_from)
+    }
+
+    /// Returns the name of the reader that needs the oldest record; none where no named one needs any.
+    pub fn slowest(&self) -> Option<String> {
+        let mark = self.released();
+        let open = self.readers.values().filter_map(|reader| Some((reader.needs(mark), reader.name()?)));
+        let dormant = self.dormant.iter().map(|(name, state)| (needs(state), &**name));
+        let slow = open.chain(dormant).filter(|(needs, _)| *needs <= mark.0);
+        slow.min_by_key(|(needs, _)| *needs).map(|(_, name)| name.to_owned())
+    }
+
+    /// Returns whether a reader of that name is open.
+    pub fn is_open(&self, name: &str) -> bool {
+        self.readers.values().any(|reader| reader.name() == Some(name))
+    }
+
+    /// Notes that records before `first` are not kept any more.
+    pub fn set_kept_from(&mut self, first: Sequence) {
+        self.kept_from = self.kept_from.max(first.0);
+        self.readers.values_mut().for_each(|reader| reader.forget_before(first));
+    }
+
+    /// Returns, for each open reader that needs something before `place`, what of it waits in the store alone.
+    pub fn spilled_before(&self, place: Sequence) -> Vec<(ReaderId, Vec<u64>)> {
+        let mark = self.released();
+        let slow = self.readers.iter().filter(|(_, reader)| reader.needs(mark) < place.0);
+        slow.map(|(id, reader)| (*id, reader.spilled_before(place))).collect()
+    }
+
+    /// Drops what waits in the store for a reader at `places`; `named` are their records, as far as they are known. It
+    /// needs nothing before `place` any more.
+    pub fn drop_spilled(&mut self, reader: ReaderId, places: &[u64], named: &[Record], place: Sequence) {
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.drop_spilled(places, named, place);
+        }
+    }
+
+    /// Drops what waits before `place` for readers of the last run that were not opened again; returns their names, with
+    /// how much that was, and their states to be saved.
+    pub fn drop_dormant(&mut self, place: Sequence) -> Vec<(u64, StoredReader)> {
+        let slow = self.dormant.values_mut().filter(|state| needs(state) < place.0);
+        let dropped = slow.map(|state| {
+            let pending = state.pending.get_or_insert_default();
+            let dropped = pending.remove_range(..place.0);
+            state.position = state.position.max(Sequence(place.0 - 1));
+            (dropped, state.clone())
+        });
+        dropped.collect()
+    }
+
+    /// Returns the places of what waits for a reader in the store alone, oldest first.
+    pub fn spilled(&self, reader: ReaderId, limit: usize) -> Vec<u64> {
+        self.readers.get(&reader).map(|reader| reader.spilled(limit)).unwrap_or_default()
+    }
+
+    /// Returns the name of a reader.
+    pub fn reader_name(&self, reader: ReaderId) -> Option<&str> {
+        self.readers.get(&reader).and_then(Reader::name)
+    }
+
     /// Hands out again what was read and not acknowledged.
     pub fn rewind(&mut self, reader: ReaderId) {
         if let Some(reader) = self.readers.get_mut(&reader) {
@@ -300,8 +687,9 @@ impl MemoryJournal {
 
     /// Drops what waits for a reader, and shows it nothing more.
     pub fn abandon(&mut self, reader: ReaderId) {
+        let mark = self.released();
         if let Some(reader) = self.readers.get_mut(&reader) {
-            reader.abandon();
+            reader.abandon(mark);
         }
     }
 
@@ -357,32 +745,26 @@ impl MemoryJournal {
         let records: Vec<_> = records.collect();
         self.next += records.len() as u64;
         let ticket = Ticket { first: Sequence(first), last: Sequence(self.next - 1) };
-        Batch { unit, ticket, records, turn: Turn::Show, released: false }
+        let written = !self.is_stored();
+        Batch { unit, ticket, records: Arc::new(records), turn: Turn::Show, released: false, written }
     }
 
-    fn cross(
-        &mut self,
-        reader: ReaderId,
-        crossing: Crossing,
-        unit: UnitId,
-        epoch: u64,
-        changes: &[Change],
-        now_micros: i64,
-    ) -> Result<Vec<ReaderId>, Fenced> {
-        self.check_epoch(unit, epoch)?;
-        let Some(resync_every) = self.readers.get(&reader).map(|reader| reader.resync_every(unit)) else {
-            return Ok(Vec::new());
-        };
-        let batch = self.batch(unit, changes, now_micros);
-        let turn = Turn::Cross { reader, crossing, round: self.units[&unit].round, resync_every };
-        self.pending.push_back(Batch { turn, released: true, ..batch });
-        Ok(self.raise())
+    fn note_unsynced(&mut self, batch: &Batch, only: Option<Box<str>>) {
+        if self.is_stored() {
+            let Batch { unit, ticket, .. } = *batch;
+            let records = Arc::clone(&batch.records);
+            self.unsynced_bytes += bytes(&records);
+            self.unsynced.push_back(Unsynced { unit, ticket, records, only, reached: None, written: false });
+        }
     }
 
     /// Makes visible what was released and has nothing outstanding before it.
-    fn raise(&mut self) -> Vec<ReaderId> {
+    pub fn raise(&mut self) -> Vec<ReaderId> {
         let mut woken = Vec::new();
-        while let Some(batch) = self.pending.pop_front_if(|batch| batch.released) {
+        let (durability, durable) = (self.durability, self.durable());
+        let is_durable = |batch: &Batch| durability != Durability::Group || batch.ticket.last <= durable;
+        let is_due = |batch: &mut Batch| batch.released && batch.written && is_durable(batch);
+        while let Some(batch) = self.pending.pop_front_if(is_due) {
             self.hand_out(&batch, &mut woken);
         }
         self.mark = self.pending.front().map_or(self.next, |batch| batch.ticket.first.0) - 1;
@@ -402,13 +784,14 @@ impl MemoryJournal {
                 }
                 return;
             }
+            Turn::Seed => return,
             Turn::Retire => {
                 unit.retired = true;
                 self.readers.values_mut().for_each(|reader| reader.forget_unit(batch.unit, None));
                 return;
             }
         }
-        for record in &batch.records {
+        for record in &*batch.records {
             match record.change {
                 // a later round may have been noted while this one waited for its turn
                 Change::Unchanged { cause: Cause::Resync { round }, .. } => unit.round = unit.round.max(round),
@@ -427,16 +810,55 @@ impl MemoryJournal {
     }
 }
 
+fn bytes(records: &[Record]) -> usize {
+    records.iter().map(Record::body_bytes).sum()
+}
+
 #[cfg(test)]
 impl MemoryJournal {
+    /// As [`MemoryJournal::cross`], without a store.
+    pub(super) fn join(
+        &mut self,
+        reader: ReaderId,
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        now_micros: i64,
+    ) -> Result<Vec<ReaderId>, Fenced> {
+        self.cross((reader, Crossing::Join), unit, epoch, changes, now_micros)?;
+        Ok(self.raise())
+    }
+
+    /// As [`MemoryJournal::cross`], without a store.
+    pub(super) fn leave(
+        &mut self,
+        reader: ReaderId,
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        now_micros: i64,
+    ) -> Result<Vec<ReaderId>, Fenced> {
+        self.cross((reader, Crossing::Leave), unit, epoch, changes, now_micros)?;
+        Ok(self.raise())
+    }
+
     /// Returns how many records are kept for a reader, wanted or not.
     pub(super) fn held(&self, reader: ReaderId) -> usize {
         self.readers[&reader].held()
     }
 
     /// Asserts what must hold between any two calls.
-    pub(super) fn check(&self) {
-        assert!(self.pending.front().is_none_or(|batch| !batch.released), "a released batch is held back");
+    pub(crate) fn check(&self) {
+        let is_due = |batch: &Batch| {
+            let is_durable = self.durability != Durability::Group || batch.ticket.last <= self.durable();
+            batch.released && batch.written && is_durable
+        };
+        assert!(self.pending.front().is_none_or(|batch| !is_due(batch)), "a visible batch is held back");
+        assert_eq!(self.unsynced_bytes, self.unsynced.iter().map(|batch| bytes(&batch.records)).sum::<usize>());
+        assert!(
+            self.durability != Durability::Group || self.released() <= self.durable(),
+            "nothing above the durable mark"
+        );
         assert!(self.mark < self.next);
         for (id, reader) in &self.readers {
             let stats = self.stats(*id);

@@ -251,7 +251,7 @@ impl Run {
         let readers = readers
             .into_iter()
             .map(|(bounds, interest)| {
-                let options = ReaderOptions { bounds, interest: interest.clone() };
+                let options = ReaderOptions { bounds, interest: interest.clone(), name: None };
                 let id = journal.open_reader(Start::Next, options).unwrap();
                 let sees = (0..UNITS).map(|unit| (unit, 0)).collect();
                 (id, Consumer { sees, ..Consumer::default() }, interest, bounds.when_full)
@@ -401,7 +401,7 @@ impl Run {
             self.take_interest(reader);
             self.readers[reader].1.sees.entry(unit).and_modify(|base| *base = 0);
         }
-        let last = self.journal.retire_unit(before);
+        let (last, _) = self.journal.retire_unit(before);
         self.retired.push((before, last));
         self.hits.succeeded += 1;
     }
@@ -426,7 +426,8 @@ impl Run {
             Op::Release { unit } => self.release(*unit),
             Op::Withdraw { unit } => {
                 let Some((before, ticket)) = self.before.remove(unit) else { return };
-                self.hits.withdrawn += self.journal.withdraw(self.at_work[*unit as usize]).0 as u64;
+                self.journal.take_back(ticket);
+                self.hits.withdrawn += ticket.last.0 + 1 - ticket.first.0;
                 for (_, consumer, ..) in &mut self.readers {
                     consumer.wanted.retain(|sequence| *sequence < ticket.first.0 || *sequence > ticket.last.0);
                 }

@@ -1,19 +1,26 @@
 //! One reader of the journal: which records it wants, and which of them it has still to acknowledge.
 //!
 //! What waits lies in a queue, whole, while it is within the reader's bounds; beyond them in a [`Backlog`], until that
-//! is empty.
+//! is empty. With a store, the places alone are kept of what is beyond them, in a [`Spill`].
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     hash::BuildHasher as _,
 };
 
+use roaring::RoaringTreemap;
+
 use super::{
-    Bounds, ChangeSet, Interest, Losses, ReaderStats, Record, Sequence, UnitId, WhenFull,
+    Bounds, ChangeSet, Interest, Losses, ReaderStats, Record, Replayed, Sequence, UnitId, WhenFull,
     backlog::{Arrival, Backlog, Tally},
     memory::{Crossing, Lane, Origin, Unit},
+    spill::Spill,
+    store::StoredReader,
 };
 use crate::indexer::{Cause, Change};
+
+/// Records given up that are kept in memory to be replayed.
+const GIVEN_UP_MAX: usize = 1_000;
 
 /// What a reader sees of one unit.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +99,21 @@ impl Queue {
         if wanted { &mut self.wanted } else { &mut self.unwanted }
     }
 
+    /// Returns whether a wanted record of so many bytes fits; one alone always does.
+    fn has_room(&self, bytes: usize, bounds: &Bounds) -> bool {
+        let load = Load { events: self.wanted.events + 1, bytes: self.wanted.bytes + bytes };
+        self.waiting.is_empty() || !load.exceeds(bounds)
+    }
+
+    /// Takes the newest record out.
+    fn pop_last(&mut self) -> Option<Waiting> {
+        let last = self.waiting.pop_back()?;
+        let load = self.load(last.wanted);
+        load.events -= 1;
+        load.bytes -= last.record.body_bytes();
+        Some(last)
+    }
+
     /// One record alone is never too much.
     fn is_over(&self, bounds: &Bounds) -> bool {
         self.waiting.len() > 1 && (self.wanted.exceeds(bounds) || self.unwanted.exceeds(bounds))
@@ -100,9 +122,9 @@ impl Queue {
 
 /// One reader.
 ///
-/// Its records, oldest first: `in_flight`, `again`, and those of the `backlog` or of the `queue`.
+/// Its records, oldest first: `in_flight`, `again`, and those of the `backlog` or of the `queue`, behind that the `spill`.
 /// **Invariants:** nothing of `in_flight` and `again` is merged with anything; while there is a backlog the queue is
-/// empty.
+/// empty; with a spill there is never a backlog, and all that is in memory is wanted.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     bounds: Bounds,
@@ -112,18 +134,64 @@ pub(super) struct Reader {
     marks: HashMap<Lane, Sequence>,
     queue: Queue,
     backlog: Option<Backlog>,
+    /// There is a store.
+    spill: Option<Spill>,
     again: VecDeque<Waiting>,
+    /// In the order of their places.
     in_flight: VecDeque<Waiting>,
     /// Deletions among `in_flight`, by the hash of whose they are.
     gone_in_flight: Vec<(Sequence, u64)>,
+    /// What its handler gave up, to be replayed, where that is not kept by a store.
+    given_up: BTreeMap<Sequence, Waiting>,
     acknowledged: u64,
     abandoned: bool,
     tally: Tally,
+    /// What it goes on with after a restart; none of a reader that ends with the process.
+    kept: Option<Kept>,
+}
+
+/// What is saved of a reader, beside what waits for it.
+#[derive(Debug, Default)]
+struct Kept {
+    name: Box<str>,
+    given_up: RoaringTreemap,
+    /// Units it is about to join with nothing to be shown: no record says so, were the process to end before its turn.
+    joining: BTreeSet<UnitId>,
+    /// Where it was abandoned; what comes behind that is not decided.
+    frozen: Option<Sequence>,
+    /// Something of it is not saved.
+    changed: bool,
+    /// The first place that it needs as it is saved.
+    needs: u64,
+    /// What is before that may be removed, be it needed or not.
+    floor: u64,
 }
 
 impl Reader {
     pub(super) fn new(bounds: Bounds) -> Self {
         Self { bounds, ..Self::default() }
+    }
+
+    /// Lets it keep places of a store in place of bodies.
+    pub(super) fn with_store(self) -> Self {
+        Self { spill: Some(Spill::default()), ..self }
+    }
+
+    /// Lets it go on where the reader of that name stood. `sight` says what its units are.
+    pub(super) fn with_state(mut self, state: StoredReader, lane: impl Fn(UnitId) -> Option<Lane>) -> Self {
+        let StoredReader { name, pending, joined, given_up, position } = state;
+        let pending = pending.unwrap_or_default();
+        let needs = pending.min().unwrap_or(position.0 + 1);
+        self.tally.wanted = pending.len();
+        self.spill = Some(Spill::of(pending));
+        for unit in joined {
+            if let Some(lane) = lane(unit) {
+                let sight = Sight { lane, joined: Some(Sequence(0)), wanted: false, resync_every: 0, base: 0 };
+                self.units.insert(unit, sight);
+            }
+        }
+        self.kept = Some(Kept { name: name.into(), given_up, needs, changed: true, ..Kept::default() });
+        self
     }
 
     pub(super) fn set_lane(&mut self, unit: UnitId, lane: Lane) {
@@ -159,6 +227,7 @@ impl Reader {
                 (sight.resync_every, sight.base) = (every, units[unit].round);
             }
         }
+        self.touch();
         for (id, wanted) in &interest.units {
             let Unit { origin: Origin { lane, .. }, round, .. } = units[id];
             let joined = (!wanted.joins).then_some(last);
@@ -182,7 +251,11 @@ impl Reader {
     pub(super) fn show(&mut self, records: &[Record], unit: &Unit) -> bool {
         let sees = self.sees(unit.id);
         let before = self.tally.wanted;
+        self.touch(); // its position moves
         for record in records {
+            if self.abandoned {
+                break;
+            }
             if matches!(record.change, Change::Synced { .. }) {
                 // It speaks of the type, whichever of its units says so last.
                 let of_type = || self.units.values().filter(|sight| sight.lane == unit.origin.lane);
@@ -222,6 +295,10 @@ impl Reader {
         }
         let before = self.tally.wanted;
         let lane = unit.origin.lane;
+        self.touch();
+        if let Some(kept) = &mut self.kept {
+            kept.joining.remove(&unit.id);
+        }
         if crossing == Crossing::Join {
             // Its turn may come when the reader wants a successor of the unit already.
             let unseen = Sight { lane, joined: None, wanted: true, resync_every, base: 0 };
@@ -265,7 +342,13 @@ impl Reader {
 
     fn take(&mut self, record: &Record, origin: Origin, wanted: bool) {
         self.tally.wanted += u64::from(wanted);
-        if let Some(backlog) = &mut self.backlog {
+        if let Some(spill) = &mut self.spill {
+            if wanted && spill.is_empty() && self.queue.has_room(record.body_bytes(), &self.bounds) {
+                self.queue.push(Waiting { record: record.clone(), origin, wanted });
+            } else if wanted {
+                spill.push(record);
+            }
+        } else if let Some(backlog) = &mut self.backlog {
             let mark = self.marks.get(&origin.lane).copied();
             backlog.push(Arrival { record, origin, wanted, mark }, &self.bounds, &mut self.tally);
         } else if wanted || self.matters(record) {
@@ -281,7 +364,11 @@ impl Reader {
 
     /// Goes from the queue to a backlog, if what waits is too much.
     fn settle(&mut self) {
-        if self.backlog.is_none() && self.queue.is_over(&self.bounds) {
+        if let Some(spill) = &mut self.spill {
+            while self.queue.is_over(&self.bounds) {
+                spill.push(&self.queue.pop_last().expect("there is too much").record);
+            }
+        } else if self.backlog.is_none() && self.queue.is_over(&self.bounds) {
             let mut backlog = Backlog::new(self.bounds.when_full);
             for Waiting { record, origin, wanted } in std::mem::take(&mut self.queue).waiting {
                 let mark = self.marks.get(&origin.lane).copied();
@@ -307,9 +394,54 @@ impl Reader {
                 self.gone_in_flight.push((waiting.record.sequence, lane_hash(&waiting.record, waiting.origin.lane)));
             }
             batch.push(waiting.record.clone());
-            self.in_flight.push_back(waiting);
+            let place = self.in_flight.partition_point(|other| other.record.sequence < waiting.record.sequence);
+            self.in_flight.insert(place, waiting); // at the end, unless it is replayed
         }
         batch
+    }
+
+    /// Returns the places of what has to be read from the store before anything can be read from here.
+    pub(super) fn to_load(&self) -> Vec<u64> {
+        let has_room = self.in_flight.len() < self.bounds.max_events.max(1);
+        match &self.spill {
+            Some(spill) if has_room && !self.abandoned && self.again.is_empty() && self.queue.waiting.is_empty() => {
+                spill.next(self.bounds.max_events.max(1))
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Takes what was read from the store at the places asked for, as far as there is room. What is not there any more
+    /// is lost. `origin` knows the units; of one that is forgotten nothing is shown.
+    pub(super) fn loaded(&mut self, asked: &[u64], records: Vec<Record>, origin: impl Fn(UnitId) -> Option<Origin>) {
+        let Some(spill) = &mut self.spill else { return };
+        if !self.again.is_empty() || !self.queue.waiting.is_empty() {
+            return; // another one was faster
+        }
+        let mut records = records.into_iter().peekable();
+        let mut bytes = 0;
+        for place in asked {
+            if spill.first() != Some(Sequence(*place)) {
+                break; // something came before it meanwhile
+            }
+            let Some(record) = records.next_if(|record| record.sequence.0 == *place) else {
+                self.tally.miss(u64::from(spill.miss(*place)));
+                continue;
+            };
+            bytes += record.body_bytes();
+            match origin(record.unit) {
+                None => {
+                    spill.take(&record);
+                    self.tally.lose(&record);
+                }
+                Some(origin) if self.queue.has_room(record.body_bytes(), &self.bounds) => {
+                    spill.take(&record);
+                    self.queue.push(Waiting { record, origin, wanted: true });
+                }
+                Some(_) => break,
+            }
+        }
+        spill.adapt(bytes);
     }
 
     fn follows_a_deletion_in_flight(&self, record: &Record, lane: Lane) -> bool {
@@ -344,6 +476,76 @@ impl Reader {
             self.acknowledged += 1;
         }
         self.gone_in_flight.retain(|(gone, _)| *gone > sequence);
+        self.touch();
+    }
+
+    /// Acknowledges what of it is in flight; returns how many that was.
+    pub(super) fn ack_each(&mut self, sequences: &[Sequence]) -> usize {
+        let mut acknowledged = 0;
+        for sequence in sequences {
+            if let Ok(at) = self.in_flight.binary_search_by_key(sequence, |waiting| waiting.record.sequence) {
+                self.in_flight.remove(at);
+                acknowledged += 1;
+            }
+        }
+        self.acknowledged += acknowledged as u64;
+        if !self.gone_in_flight.is_empty() {
+            let in_flight = &self.in_flight;
+            let is_there =
+                |gone: &Sequence| in_flight.binary_search_by_key(gone, |waiting| waiting.record.sequence).is_ok();
+            self.gone_in_flight.retain(|(gone, _)| is_there(gone));
+        }
+        self.touch();
+        acknowledged
+    }
+
+    /// Acknowledges what of it is in flight, and remembers it for a replay.
+    pub(super) fn give_up(&mut self, sequences: &[Sequence]) {
+        let in_flight = &self.in_flight;
+        let is_there = |at: &&Sequence| in_flight.binary_search_by_key(*at, |waiting| waiting.record.sequence).is_ok();
+        if let Some(kept) = &mut self.kept {
+            kept.given_up.extend(sequences.iter().filter(is_there).map(|sequence| sequence.0));
+        } else {
+            let given_up = self.in_flight.iter().filter(|waiting| sequences.contains(&waiting.record.sequence));
+            self.given_up.extend(given_up.map(|waiting| (waiting.record.sequence, waiting.clone())));
+            self.bound_given_up();
+        }
+        self.ack_each(sequences);
+    }
+
+    /// Forgets the oldest of what was given up, beyond what memory may hold of it.
+    fn bound_given_up(&mut self) {
+        let bytes = |waiting: &Waiting| waiting.record.body_bytes();
+        let mut held: usize = self.given_up.values().map(bytes).sum();
+        while self.given_up.len() > GIVEN_UP_MAX || held > self.bounds.max_bytes {
+            let Some((_, oldest)) = self.given_up.pop_first() else { break };
+            held -= bytes(&oldest);
+        }
+    }
+
+    /// Lets everything wait again that it gave up and that lies behind `kept_from`.
+    pub(super) fn replay(&mut self, kept_from: Sequence) -> Replayed {
+        if self.abandoned {
+            return Replayed::default();
+        }
+        let (Some(spill), Some(kept)) = (&mut self.spill, &mut self.kept) else {
+            let given_up = std::mem::take(&mut self.given_up);
+            let queued = given_up.len() as u64;
+            self.tally.wanted += queued;
+            self.again.extend(given_up.into_values());
+            self.again.make_contiguous().sort_by_key(|waiting| waiting.record.sequence);
+            return Replayed { queued, gone: 0 };
+        };
+        let mut given_up = std::mem::take(&mut kept.given_up);
+        let gone = given_up.remove_range(..kept_from.0);
+        kept.changed = true;
+        // Order: what waits in memory lies behind it.
+        while let Some(waiting) = self.queue.pop_last() {
+            spill.push(&waiting.record);
+        }
+        spill.extend(&given_up);
+        self.tally.wanted += given_up.len();
+        Replayed { queued: given_up.len(), gone }
     }
 
     pub(super) fn rewind(&mut self) {
@@ -351,22 +553,41 @@ impl Reader {
         while let Some(waiting) = self.in_flight.pop_back() {
             self.again.push_front(waiting);
         }
+        self.again.make_contiguous().sort_by_key(|waiting| waiting.record.sequence); // a replay may wait there
     }
 
-    pub(super) fn abandon(&mut self) {
+    /// With a store nothing is dropped: it waits there for a reader of that name.
+    pub(super) fn abandon(&mut self, mark: Sequence) {
+        if self.abandoned {
+            return;
+        }
+        self.abandoned = true;
+        if let (Some(spill), Some(kept)) = (&mut self.spill, &mut self.kept) {
+            let queue = std::mem::take(&mut self.queue).waiting;
+            let again = std::mem::take(&mut self.again);
+            for waiting in std::mem::take(&mut self.in_flight).into_iter().chain(again).chain(queue) {
+                spill.push(&waiting.record);
+            }
+            (kept.frozen, kept.changed) = (Some(mark), true);
+            self.gone_in_flight.clear();
+            return;
+        }
         for waiting in std::mem::take(&mut self.in_flight) {
             self.tally.lose(&waiting.record);
         }
         while let Some(waiting) = self.pop() {
             self.tally.lose(&waiting.record);
         }
+        if let Some(spill) = self.spill.take() {
+            self.tally.miss(spill.len());
+        }
         self.gone_in_flight.clear();
         self.units.clear();
-        self.abandoned = true;
     }
 
     pub(super) fn has_synced(&self, synced: &HashMap<Lane, Sequence>) -> bool {
-        let is_past = |place: Sequence| self.oldest().is_none_or(|oldest| oldest.sequence > place);
+        let oldest = self.first();
+        let is_past = |place: Sequence| oldest.is_none_or(|oldest| oldest > place);
         let is_done = |sight: &Sight| match (sight.joined, synced.get(&sight.lane)) {
             (Some(joined), Some(synced)) => is_past(joined) && is_past(*synced),
             _ => false,
@@ -375,18 +596,20 @@ impl Reader {
     }
 
     pub(super) fn stats(&self, mark: u64) -> ReaderStats {
-        let oldest = self.oldest();
         let waiting = self.backlog.as_ref().map_or(self.queue.wanted.events, Backlog::len);
+        let spilled = self.spill.as_ref().map_or(0, Spill::len);
         ReaderStats {
             wanted: self.tally.wanted,
-            queued: (self.again.len() + waiting) as u64,
+            queued: (self.again.len() + waiting) as u64 + spilled,
+            spilled,
             in_flight: self.in_flight.len() as u64,
             acknowledged: self.acknowledged,
             coalesced: self.tally.coalesced,
             dropped: self.tally.dropped,
             olds_given_up: self.tally.olds_given_up,
-            position: oldest.map_or(Sequence(mark), |record| Sequence(record.sequence.0 - 1)),
-            oldest_micros: oldest.map(|record| record.time_micros),
+            given_up: self.kept.as_ref().map_or(0, |kept| kept.given_up.len()),
+            position: self.first().map_or(Sequence(mark), |first| Sequence(first.0 - 1)),
+            oldest_micros: self.oldest_micros(),
         }
     }
 
@@ -394,9 +617,123 @@ impl Reader {
         std::mem::take(&mut self.tally.losses)
     }
 
-    /// Returns the oldest record that is not acknowledged.
-    pub(super) fn oldest(&self) -> Option<&Record> {
-        self.in_flight.front().map(|waiting| &waiting.record).or_else(|| self.peek().map(|(record, _)| record))
+    /// Returns the place of the oldest record that is not acknowledged.
+    pub(super) fn first(&self) -> Option<Sequence> {
+        let in_flight = self.in_flight.front().map(|waiting| waiting.record.sequence);
+        let waiting = self.peek().map(|(record, _)| record.sequence);
+        let spilled = self.spill.as_ref().and_then(Spill::first);
+        [in_flight, waiting, spilled].into_iter().flatten().min()
+    }
+
+    fn oldest_micros(&self) -> Option<i64> {
+        let in_flight = self.in_flight.front().map(|waiting| waiting.record.time_micros);
+        let oldest = in_flight.or_else(|| self.peek().map(|(record, _)| record.time_micros));
+        oldest.or_else(|| self.spill.as_ref().and_then(Spill::since_micros))
+    }
+
+    /// Returns the places of what waits in the store alone, oldest first.
+    pub(super) fn spilled(&self, limit: usize) -> Vec<u64> {
+        self.spill.as_ref().map(|spill| spill.places().iter().take(limit).collect()).unwrap_or_default()
+    }
+
+    /// Notes that something is to be saved.
+    fn touch(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.changed = true;
+        }
+    }
+
+    /// Notes that it is about to join a unit that has nothing to show it.
+    pub(super) fn announce(&mut self, unit: UnitId) {
+        if let Some(kept) = &mut self.kept {
+            kept.joining.insert(unit);
+            kept.changed = true;
+        }
+    }
+
+    /// Returns the units it sees.
+    pub(super) fn joined(&self) -> BTreeSet<UnitId> {
+        let seen = self.units.iter().filter(|(_, sight)| sight.joined.is_some());
+        seen.map(|(unit, _)| *unit).collect()
+    }
+
+    /// Returns what to save of it, if that is another than what was saved last; `mark` is the release mark. From then on
+    /// it needs what it would need if it went on with that.
+    pub(super) fn save(&mut self, mark: Sequence) -> Option<StoredReader> {
+        let joined = self.joined();
+        let is_idle = self.first().is_none();
+        // The mark moves over what was refused, and nobody has anything to say of that: who waits for nothing needs nothing
+        // before it.
+        let lags = |kept: &Kept| is_idle && kept.frozen.is_none() && kept.needs <= mark.0;
+        let kept = self.kept.as_mut().filter(|kept| kept.changed || lags(kept))?;
+        kept.changed = false;
+        let mut pending = self.spill.as_ref().map(|spill| spill.places().clone()).unwrap_or_default();
+        let in_memory = self.in_flight.iter().chain(&self.again).chain(&self.queue.waiting);
+        pending.extend(in_memory.map(|waiting| waiting.record.sequence.0));
+        Some(StoredReader {
+            name: kept.name.to_string(),
+            position: kept.frozen.unwrap_or(mark),
+            pending: Some(pending),
+            joined: joined.union(&kept.joining).copied().collect(),
+            given_up: kept.given_up.clone(),
+        })
+    }
+
+    /// Notes that `state` was saved.
+    pub(super) fn saved(&mut self, state: &StoredReader) {
+        if let Some(kept) = &mut self.kept {
+            kept.needs = needs(state);
+        }
+    }
+
+    /// Notes that what it has to say was not saved.
+    pub(super) fn save_again(&mut self) {
+        self.touch();
+    }
+
+    /// Lets it end with the process.
+    pub(super) fn forget_name(&mut self) {
+        self.kept = None;
+    }
+
+    pub(super) fn name(&self) -> Option<&str> {
+        self.kept.as_ref().map(|kept| &*kept.name)
+    }
+
+    /// Returns the first place whose record it needs, be it after a crash; `mark` is the release mark.
+    pub(super) fn needs(&self, mark: Sequence) -> u64 {
+        let waiting = self.first().map_or(mark.0 + 1, |first| first.0);
+        self.kept.as_ref().map_or(waiting, |kept| kept.needs.min(waiting).max(kept.floor))
+    }
+
+    /// Forgets what it gave up before a place whose record is gone.
+    pub(super) fn forget_before(&mut self, first: Sequence) {
+        if let Some(kept) = &mut self.kept {
+            let removed = kept.given_up.remove_range(..first.0);
+            kept.changed |= removed > 0;
+        }
+    }
+
+    /// Returns the places before `place` of what waits in the store alone.
+    pub(super) fn spilled_before(&self, place: Sequence) -> Vec<u64> {
+        let Some(spill) = &self.spill else { return Vec::new() };
+        spill.places().iter().take_while(|at| *at < place.0).collect()
+    }
+
+    /// Drops what waits in the store at `places`; `named` are their records, as far as they are known. What is before
+    /// `place` it needs no more.
+    pub(super) fn drop_spilled(&mut self, places: &[u64], named: &[Record], place: Sequence) {
+        let (Some(spill), Some(kept)) = (&mut self.spill, &mut self.kept) else { return };
+        let mut unnamed = 0;
+        for at in places.iter().filter(|at| spill.miss(**at)) {
+            match named.iter().find(|record| record.sequence.0 == *at) {
+                Some(record) => self.tally.lose(record),
+                None => unnamed += 1,
+            }
+        }
+        self.tally.miss(unnamed);
+        kept.floor = kept.floor.max(place.0);
+        kept.changed = true;
     }
 
     /// Returns everything not acknowledged, oldest first.
@@ -406,6 +743,11 @@ impl Reader {
         let backlog = self.backlog.iter().flat_map(Backlog::iter);
         first.chain(backlog).chain(queue.map(|waiting| &waiting.record))
     }
+}
+
+/// Returns the first place whose record a reader needs that goes on with `state`.
+pub(super) fn needs(state: &StoredReader) -> u64 {
+    state.pending.as_ref().and_then(RoaringTreemap::min).unwrap_or(state.position.0 + 1)
 }
 
 /// Returns a hash of the type and the key of the object a record is about.
@@ -425,7 +767,9 @@ impl Reader {
 
     /// Asserts what must hold between any two calls.
     pub(super) fn check(&self) {
-        assert!(self.in_flight.len() <= self.bounds.max_events.max(1) || !self.again.is_empty());
+        assert!(
+            self.in_flight.len() <= self.bounds.max_events.max(1) || !self.again.is_empty() || self.spill.is_some()
+        );
         let queue = &self.queue;
         assert!(queue.waiting.front().is_none_or(|first| first.wanted), "what comes first is wanted");
         assert!(!queue.is_over(&self.bounds));
@@ -434,6 +778,12 @@ impl Reader {
             let bytes = of_kind().map(|waiting| waiting.record.body_bytes()).sum();
             let load = if wanted { queue.wanted } else { queue.unwanted };
             assert_eq!(load, Load { events: of_kind().count(), bytes });
+        }
+        assert!(self.in_flight.iter().is_sorted_by_key(|waiting| waiting.record.sequence));
+        if let Some(spill) = &self.spill {
+            let in_memory = self.in_flight.iter().chain(&self.again).chain(&queue.waiting);
+            let mut places = in_memory.map(|waiting| waiting.record.sequence.0);
+            assert!(self.backlog.is_none() && !places.any(|place| spill.places().contains(place)));
         }
         if let Some(backlog) = &self.backlog {
             assert!(queue.waiting.is_empty() && backlog.len() > 0);

@@ -1,10 +1,13 @@
 //! The journal's promises, one by one.
 
+use jiff::Timestamp;
+
 use super::{memory::MemoryJournal, testing::*, *};
+use crate::indexer::store::Reached;
 
 fn reader(journal: &mut MemoryJournal, max_events: usize, when_full: WhenFull) -> ReaderId {
     let bounds = Bounds { max_events, max_bytes: 1 << 20, when_full };
-    journal.open_reader(Start::Next, ReaderOptions { bounds, interest: everything() }).unwrap()
+    journal.open_reader(Start::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap()
 }
 
 fn commit(journal: &mut MemoryJournal, unit: u32, changes: &[Change]) {
@@ -145,7 +148,7 @@ fn i5_a_reader_that_does_not_want_deletions_keeps_no_bodies_of_what_is_gone() {
     let mut journal = MemoryJournal::default();
     let bounds = Bounds { max_events: 3, ..Bounds::default() };
     let interest = Interest { changes: ChangeSet::ADDED, ..everything() };
-    let only_added = journal.open_reader(Start::Next, ReaderOptions { bounds, interest }).unwrap();
+    let only_added = journal.open_reader(Start::Next, ReaderOptions { bounds, interest, name: None }).unwrap();
     for n in 0..100 {
         let (name, uid) = (format!("job{n}"), format!("u{n}"));
         commit(&mut journal, 0, &[added(&name, &uid, 1), updated(&name, &uid, 1, 2), deleted(&name, &uid, 3)]);
@@ -159,7 +162,7 @@ fn i5_olds_are_given_up_before_anything_is_dropped() {
     let mut journal = MemoryJournal::default();
     let size = pod("a", "a", 1).size_bytes();
     let bounds = Bounds { max_events: 100, max_bytes: size * 2 + size / 2, when_full: WhenFull::Coalesce };
-    let one = journal.open_reader(Start::Next, ReaderOptions { bounds, interest: everything() }).unwrap();
+    let one = journal.open_reader(Start::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap();
     commit(&mut journal, 0, &[updated("a", "a", 1, 2), updated("b", "b", 1, 2), updated("c", "c", 1, 2)]);
     assert_eq!(journal.stats(one).olds_given_up, 1);
     assert_eq!(all(&mut journal, one), ["updated a/2", "updated b/2<1", "updated c/2<1"]);
@@ -195,7 +198,7 @@ fn i3_nothing_is_seen_above_the_release_mark() {
 }
 
 #[test]
-fn d6_a_replaced_unit_is_fenced_and_what_it_left_can_be_withdrawn() {
+fn d6_a_replaced_unit_is_fenced_and_what_it_left_can_be_taken_back() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
     let hung = journal.append(UnitId(0), 1, &[added("a", "a", 1)], 0).unwrap();
@@ -204,7 +207,7 @@ fn d6_a_replaced_unit_is_fenced_and_what_it_left_can_be_withdrawn() {
     journal.fence(UnitId(0), 2);
     let late = journal.append(UnitId(0), 1, &[added("a", "a", 2)], 0);
     assert_eq!(late, Err(Fenced { unit: UnitId(0), epoch: 1, current: 2 }));
-    assert_eq!(journal.withdraw(UnitId(0)), (1, vec![one]));
+    assert_eq!(journal.take_back(hung), vec![one]);
     assert!(journal.release(hung).is_empty());
     assert_eq!(all(&mut journal, one), ["added b/1"]);
     journal.append(UnitId(0), 2, &[], 0).unwrap();
@@ -258,7 +261,8 @@ async fn readers_are_woken_by_a_release_and_not_lost_before_they_wait() {
     assert_eq!(journal.id().len(), 12);
     let options = ReaderOptions { interest: everything(), ..ReaderOptions::default() };
     let one = journal.open_reader(Start::Next, options).unwrap();
-    let ticket = journal.append(UnitId(0), 1, &[added("a", "a", 1)], Timestamp::UNIX_EPOCH).unwrap();
+    let ticket =
+        journal.append(UnitId(0), 1, &[added("a", "a", 1)], &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
     journal.release(ticket);
     journal.readable(one).await;
     assert_eq!(journal.read(one, 10, 1000).len(), 1);
@@ -353,7 +357,7 @@ fn i5_unwanted_records_behind_a_waiting_one_are_not_kept() {
     let mut journal = MemoryJournal::default();
     let interest = Interest { changes: ChangeSet::DELETED, ..everything() };
     let bounds = Bounds { max_events: 5, ..Bounds::default() };
-    let stuck = journal.open_reader(Start::Next, ReaderOptions { bounds, interest }).unwrap();
+    let stuck = journal.open_reader(Start::Next, ReaderOptions { bounds, interest, name: None }).unwrap();
     commit(&mut journal, 0, &[deleted("a", "a", 1)]);
     for version in 1..100 {
         commit(&mut journal, 1, &[updated("b", "b", version, version + 1)]);
@@ -479,4 +483,39 @@ fn s8_a_type_of_several_units_has_synced_with_its_last_one() {
     let resumed = open(&mut journal, every(0));
     journal.mark_synced(UnitId(0));
     assert!(journal.has_synced(resumed));
+}
+
+#[test]
+fn acknowledgements_come_in_any_order_and_the_position_stays_before_what_is_open() {
+    let journal = Journal::in_memory();
+    let reader =
+        journal.open_reader(Start::Next, ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
+    let changes: Vec<_> = (1..6).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect();
+    journal.release(journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
+    assert_eq!(journal.read(reader, 9, usize::MAX).len(), 5);
+    journal.ack_each(reader, &[Sequence(4), Sequence(2), Sequence(9)]);
+    let stats = journal.stats(reader);
+    assert_eq!((stats.in_flight, stats.acknowledged, stats.position), (3, 2, Sequence(0)));
+    journal.ack_each(reader, &[Sequence(1)]);
+    assert_eq!(journal.stats(reader).position, Sequence(2));
+    journal.rewind(reader);
+    let again: Vec<_> = journal.read(reader, 9, usize::MAX).iter().map(|record| record.sequence.0).collect();
+    assert_eq!(again, [3, 5], "what was acknowledged does not come again");
+}
+
+#[test]
+fn what_was_given_up_and_acknowledged_is_replayed_once() {
+    let journal = Journal::in_memory();
+    let reader =
+        journal.open_reader(Start::Next, ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
+    let changes: Vec<_> = (1..4).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect();
+    journal.release(journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
+    journal.read(reader, 2, usize::MAX);
+    journal.give_up(reader, &[Sequence(1), Sequence(3)]);
+    journal.ack_each(reader, &[Sequence(1), Sequence(2)]);
+    assert_eq!((journal.replay(reader).queued, journal.replay(reader).queued), (1, 0));
+    let stats = journal.stats(reader);
+    assert_eq!((stats.wanted, stats.queued, stats.acknowledged, stats.position), (4, 2, 2, Sequence(0)));
+    let read: Vec<_> = journal.read(reader, 9, usize::MAX).iter().map(|record| record.sequence.0).collect();
+    assert_eq!(read, [1, 3]);
 }

@@ -23,12 +23,22 @@ pub struct Gate {
     pub namespaces: Namespaces,
     /// What is made of every object.
     pub transform: Option<Transform>,
+    /// What is made of objects that were let in before this gate was there, by another one.
+    pub of_cached: Option<Transform>,
 }
 
 impl Gate {
     /// Returns whether everything passes as it is.
     pub fn is_open(&self) -> bool {
         self.namespaces.is_all() && self.transform.is_none()
+    }
+
+    /// Returns what becomes of an object that was let in before; `None` where it cannot be shown.
+    pub fn pass_cached(&self, object: SharedObject) -> Option<SharedObject> {
+        match &self.of_cached {
+            Some(transform) => transform.apply(object).ok(),
+            None => Some(object),
+        }
     }
 
     /// Returns what becomes of an object.
@@ -124,7 +134,7 @@ mod tests {
     }
 
     fn only(pattern: &str) -> Gate {
-        Gate { namespaces: Namespaces::parse(&[pattern]).unwrap(), transform: None }
+        Gate { namespaces: Namespaces::parse(&[pattern]).unwrap(), ..Gate::default() }
     }
 
     /// Fails for objects called `bad`, and counts its calls.
@@ -134,7 +144,7 @@ mod tests {
             calls.fetch_add(1, Ordering::Relaxed);
             if object.name() == "bad" { Err(TransformError::new("no")) } else { Ok(None) }
         });
-        Gate { namespaces: Namespaces::default(), transform: Some(transform) }
+        Gate { transform: Some(transform), ..Gate::default() }
     }
 
     fn page(items: Vec<SharedObject>) -> ListPage {

@@ -54,6 +54,16 @@ impl Transform {
         })
     }
 
+    /// Returns the transform that applies this one and then `next`.
+    #[must_use]
+    pub fn then(self, next: Self) -> Self {
+        Self::new(move |object| {
+            let first = (self.func)(object)?;
+            let second = (next.func)(first.as_ref().unwrap_or(object))?;
+            Ok(second.or(first))
+        })
+    }
+
     /// Returns what it makes of `object`. A panic in it is an error.
     ///
     /// # Errors
@@ -103,6 +113,21 @@ mod tests {
         let object = pod();
         let same = Transform::new(|_| Ok(None)).apply(Arc::clone(&object)).unwrap();
         assert!(Arc::ptr_eq(&object, &same));
+    }
+
+    #[test]
+    fn f60_two_transforms_are_applied_one_after_the_other() {
+        let set = |member: &'static str, from: &'static str| {
+            Transform::of_values(move |value| {
+                value[member] = value[from].clone();
+                Ok::<_, &str>(())
+            })
+        };
+        let same = || Transform::new(|_| Ok(None));
+        let made = |transform: Transform| transform.apply(pod()).unwrap().value().unwrap()["b"]["x"].clone();
+        assert_eq!(made(set("a", "spec").then(set("b", "a"))), 1);
+        assert_eq!(made(same().then(set("b", "spec"))), 1);
+        assert_eq!(made(set("b", "spec").then(same())), 1);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{Action, Availability, Event, Input, Reflector, ReflectorState, Step, log::log};
 use crate::{
-    delta_fifo::actor::Events,
+    delta_fifo::actor::{Compare, Events},
     list_watch::{Failure, ListWatch, WatchStream},
     object::ResourceType,
     status::{self, UnitState, UnitStatus},
@@ -63,6 +63,15 @@ pub struct Resyncs {
     pub due: ResyncDue,
 }
 
+/// The two ways to the DeltaFIFO: what is told, and what is asked.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    /// Takes events.
+    pub events: Recipient<Events>,
+    /// Holds a list against what is known.
+    pub compare: Recipient<Compare>,
+}
+
 /// The actor around one [`Reflector`]. Its loop is a future of the actor, so a panic in it is the actor's.
 pub struct ReflectorActor {
     run: Option<Run>,
@@ -74,7 +83,7 @@ impl ReflectorActor {
     pub fn new(
         reflector: Reflector,
         source: Rc<dyn ListWatch>,
-        fifo: Recipient<Events>,
+        fifo: Queue,
         list_permits: Arc<Semaphore>,
         resource: Arc<ResourceType>,
         status: Arc<UnitStatus>,
@@ -134,7 +143,7 @@ impl Handler<Inject> for ReflectorActor {
 struct Run {
     reflector: Reflector,
     source: Rc<dyn ListWatch>,
-    fifo: Recipient<Events>,
+    fifo: Queue,
     list_permits: Arc<Semaphore>,
     resource: Arc<ResourceType>,
     status: Arc<UnitStatus>,
@@ -172,6 +181,9 @@ impl Run {
                     None => return,
                 },
             };
+            if matches!(doing, Action::Compare(_)) {
+                doing = Action::Keep; // the core is then the only one that holds the list, and need not copy it
+            }
         }
     }
 
@@ -187,7 +199,7 @@ impl Run {
 
     /// Hands events on, then carries out the action; `None` ends the loop.
     async fn hand_on_and_perform(&mut self, events: Vec<Event>, listing: bool, action: &Action) -> Option<Input> {
-        if !events.is_empty() && self.fifo.send(Events(events)).await.is_err() {
+        if !events.is_empty() && self.fifo.events.send(Events(events)).await.is_err() {
             return None; // the queue is gone: the unit is about to be restarted as a whole
         }
         if !listing {
@@ -199,11 +211,12 @@ impl Run {
     }
 
     async fn perform(&mut self, action: &Action) -> Option<Input> {
-        if !matches!(action, Action::Read { .. }) {
+        if !matches!(action, Action::Read { .. } | Action::Compare(_)) {
             self.stream = None;
         }
         Some(match action {
             Action::List(request) => Input::Page(self.source.list(request.clone()).await),
+            Action::Compare(listed) => Input::Compared(self.fifo.compare.send(Compare(listed.clone())).await.ok()?),
             Action::OpenWatch(request) => {
                 let opened = self.source.watch(request.clone()).await;
                 Input::Opened(opened.map(|stream| self.stream = Some(stream)))
@@ -238,9 +251,9 @@ impl Run {
             (_, ReflectorState::Stopped) => UnitState::Stopped,
             (Availability::Forbidden(_) | Availability::Unauthorized, _) => UnitState::Forbidden,
             (Availability::Missing, _) => UnitState::Waiting,
-            (_, ReflectorState::Idle | ReflectorState::Listing | ReflectorState::Streaming) => UnitState::Listing,
             (_, ReflectorState::Watching) => UnitState::Watching,
             (_, ReflectorState::Waiting { .. }) => UnitState::BackingOff,
+            _ => UnitState::Listing,
         };
         view.message = match (view.state, self.reflector.availability()) {
             (UnitState::Forbidden, Availability::Forbidden(verb)) => {
@@ -248,9 +261,14 @@ impl Run {
             }
             (UnitState::Forbidden, _) => Some(status::UNAUTHORIZED.to_owned()),
             (UnitState::Waiting, _) => Some(status::missing(&self.resource, view.namespace.as_deref())),
-            _ => None,
+            _ => match self.reflector.state() {
+                ReflectorState::Checking => Some(status::CHECKING.to_owned()),
+                ReflectorState::Confirming(lacks) => Some(status::confirming(lacks.missing, lacks.known)),
+                _ => None,
+            },
         };
-        view.lists = counters.lists + counters.streaming_lists;
+        view.lists = counters.lists + counters.streaming_lists + counters.checks;
+        view.confirmations = counters.confirmations;
         view.watches = counters.watches;
         view.skipped = counters.skipped + counters.rejected;
         view.transform_failures = counters.transform_failures;

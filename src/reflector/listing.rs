@@ -1,7 +1,5 @@
 //! The initial state by lists (R-20 … R-26).
 
-use std::cmp::Ordering;
-
 use super::{
     Action, Reflector, Report, State, Then, Turn, Verb, WaitReason,
     pager::{List, Paged, Pager},
@@ -74,14 +72,8 @@ impl Reflector {
         if list.paginated && listing.version.is_any() {
             self.force_pages = true;
         }
-        if list.version.compare(&self.last) == Some(Ordering::Less) {
-            let version = list.version.clone();
-            if !listing.version.is_unset() {
-                self.counters.older_lists += 1;
-                turn.report(Report::OlderListRefused { version, last: self.last.clone() });
-                return self.repeat(listing);
-            }
-            turn.report(Report::ServerWentBack { version, last: self.last.clone() });
+        if self.refuses_older(&list.version, &listing.version, turn) {
+            return self.repeat(listing);
         }
         let duplicates = deduplicate(&mut list.items);
         self.counters.duplicates += duplicates;
@@ -92,8 +84,7 @@ impl Reflector {
         if list.rejected > 0 {
             turn.report(Report::Rejected { count: list.rejected });
         }
-        self.replace(list.items, list.version, turn);
-        self.begin_watch(turn)
+        self.complete(list.items, list.version, None, turn)
     }
 
     /// Asks at once, and once only, for the most recent state (R-22, D-5).

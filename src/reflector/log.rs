@@ -2,7 +2,7 @@
 
 use tracing::{debug, info, warn};
 
-use super::{EndCause, GiveUpCause, Report};
+use super::{Comparison, EndCause, GiveUpCause, Report};
 use crate::{list_watch::Failure, object::ResourceType};
 
 /// Logs one report of the reflector of `resource`.
@@ -25,8 +25,27 @@ pub(super) fn log(report: &Report, resource: &ResourceType) {
         Report::OlderListRefused { version, last } => {
             warn!(%resource, %version, %last, "refused a list older than the cache, asking for the most recent state");
         }
+        Report::ServerOlder { version, last } => {
+            warn!(
+                %resource, %version, %last,
+                "the server's state is older than ours: was etcd restored from a backup? Everything is compared with its \
+                 most recent list"
+            );
+        }
         Report::ServerWentBack { version, last } => {
-            warn!(%resource, %version, %last, "the server's most recent state is older than the cache (restored etcd?)");
+            warn!(
+                %resource, %version, %last,
+                "the server's state is older than ours: its most recent list is believed, and what it lacks is deleted"
+            );
+        }
+        Report::ConfirmingList { version, comparison: Comparison { known, missing } } => {
+            warn!(
+                %resource, %version, known, missing,
+                "a list lacks most of what is known, asking for a second one before anything is deleted"
+            );
+        }
+        Report::ListConfirmed { version, found } => {
+            info!(%resource, %version, found, "the second list came: what both lack is deleted");
         }
         Report::Duplicates { count } => warn!(%resource, count, "list named objects twice, kept the last of each"),
         Report::Rejected { count } => warn!(%resource, count, "list held objects of another type or without a name"),

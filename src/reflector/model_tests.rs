@@ -42,8 +42,14 @@ enum Op {
     Gap,
     /// Time passes, in milliseconds.
     Pass(u32),
-    /// The unit is restarted, and resumes if it can.
-    Restart,
+    /// The unit is restarted, and resumes if it can; as after a start of the process if `true`.
+    Restart(bool),
+    /// The state of the server is kept, to come back to.
+    Backup,
+    /// The server goes back to it, and the process is started again.
+    Restore,
+    /// A list says that there is nothing.
+    EmptyList,
     /// An input nobody asked for.
     Stray(u8),
     Markers(bool),
@@ -73,7 +79,10 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (0..20_000u32).prop_map(Op::Pass),
         2 => (0..900u32).prop_map(Op::Pass),
         1 => (100_000..400_000u32).prop_map(Op::Pass),
-        1 => Just(Op::Restart),
+        1 => any::<bool>().prop_map(Op::Restart),
+        1 => Just(Op::Backup),
+        1 => Just(Op::Restore),
+        8 => Just(Op::EmptyList),
         2 => any::<u8>().prop_map(Op::Stray),
         1 => any::<bool>().prop_map(Op::Markers),
         1 => any::<bool>().prop_map(Op::WatchCache),
@@ -133,6 +142,12 @@ struct World<'a> {
     /// The version the initial state under way was asked with.
     asked: ResourceVersion,
     gap: bool,
+    /// What the server goes back to.
+    backup: Option<Collection>,
+    /// The server went back, and no list was applied since.
+    restored: bool,
+    /// What the server had when it said that there is nothing, and no list was applied since.
+    denied: Option<BTreeMap<String, String>>,
     requests: VecDeque<Duration>,
     hits: &'a RefCell<Hits>,
 }
@@ -165,6 +180,9 @@ impl<'a> World<'a> {
             half_listed: false,
             asked: ResourceVersion::unset(),
             gap: false,
+            backup: None,
+            restored: false,
+            denied: None,
             requests: VecDeque::new(),
             hits,
         };
@@ -196,6 +214,10 @@ impl<'a> World<'a> {
         if step.action == Action::Keep {
             return;
         }
+        if let Action::Compare(listed) = step.action {
+            assert!(self.stream.is_none() || known == *self.reflector.last_version());
+            return self.feed(Input::Compared(self.compare(&listed.0)));
+        }
         if !matches!(step.action, Action::Read { .. }) {
             self.stream = None;
         }
@@ -208,16 +230,22 @@ impl<'a> World<'a> {
         match event {
             Event::Added(object) | Event::Updated(object) => self.replayed.extend([pair(&object)]),
             Event::Deleted(object) => drop(self.replayed.remove(object.name())),
-            Event::Replace { items, resource_version } => {
-                assert_ne!(
-                    resource_version.compare(known),
-                    Some(std::cmp::Ordering::Less),
-                    "D-5: a list at {resource_version} over a state at {known}"
-                );
+            Event::Replace { items, spared, resource_version } => {
+                let older = resource_version.compare(known) == Some(std::cmp::Ordering::Less);
+                assert!(!older || self.restored, "D-5: a list at {resource_version} over a state at {known}");
                 let count = items.len();
-                self.replayed = items.iter().map(pair).collect();
+                let mut before = std::mem::replace(&mut self.replayed, items.iter().map(pair).collect());
                 assert_eq!(self.replayed.len(), count, "F-31: a key twice in one Replace");
-                (self.half_listed, self.gap) = (false, false);
+                let spared: Vec<_> = spared.iter().filter_map(|object| before.remove_entry(object.name())).collect();
+                self.hits.borrow_mut().add("spared", spared.len() as u64);
+                self.replayed.extend(spared);
+                let present = self.collection.state();
+                for (name, version) in self.denied.take().into_iter().flatten() {
+                    // One that was made anew since is another object: the one that was known is gone.
+                    let deleted = before.get(&name) == Some(&version) && !self.replayed.contains_key(&name);
+                    assert!(!deleted || present.get(&name) != Some(&version), "D7: one list alone deleted {name}");
+                }
+                (self.half_listed, self.gap, self.restored) = (false, false, false);
             }
             Event::Bookmark(_) | Event::Resync { .. } => {}
         }
@@ -262,7 +290,10 @@ impl<'a> World<'a> {
             Op::Slam(how) => self.slam(*how),
             Op::Gap => self.lose(),
             Op::Pass(millis) => self.pass(Duration::from_millis(u64::from(*millis))),
-            Op::Restart => self.restart(),
+            Op::Restart(saved) => self.restart(*saved),
+            Op::Backup => self.backup = Some(self.collection.clone()),
+            Op::Restore => self.restore(),
+            Op::EmptyList => self.answer_nothing(),
             Op::Stray(number) => self.stray(*number),
             Op::Markers(on) => self.markers = *on,
             Op::WatchCache(on) => self.watch_cache = *on,
@@ -297,7 +328,7 @@ impl<'a> World<'a> {
                 self.now = self.now.max(until);
                 self.feed(Input::Timer);
             }
-            Action::Keep | Action::Done => {}
+            Action::Compare(_) | Action::Keep | Action::Done => {}
         }
     }
 
@@ -336,12 +367,54 @@ impl<'a> World<'a> {
         }
     }
 
-    fn restart(&mut self) {
+    /// Says of a list what the queue does, as if each object were a hundred.
+    fn compare(&self, listed: &[SharedObject]) -> Comparison {
+        let missing = self.replayed.keys().filter(|name| listed.iter().all(|item| item.name() != *name)).count();
+        Comparison { known: self.replayed.len() * 100, missing: missing * 100 }
+    }
+
+    /// Answers a list as if all were gone; not twice in a row, not where nothing is known, and not where a list that was
+    /// right is confirmed: two are believed.
+    fn answer_nothing(&mut self) {
+        match &self.pending {
+            Action::List(request)
+                if request.continue_token.is_none()
+                    && self.denied.is_none()
+                    && !self.replayed.is_empty()
+                    && !matches!(self.reflector.state(), ReflectorState::Confirming(_)) =>
+            {
+                self.hit("empty list");
+                self.denied = Some(self.collection.state());
+                let resource_version = self.collection.version().to_string().as_str().into();
+                self.feed(Input::Page(Ok(ListPage { resource_version, ..ListPage::default() })));
+                if self.collection.version().is_multiple_of(2) {
+                    self.collection.put("o1"); // before the second list, which then knows more than the first could
+                }
+            }
+            _ => self.answer(3),
+        }
+    }
+
+    /// etcd comes back from a backup while the process is down; the process looks before the server has gone on.
+    fn restore(&mut self) {
+        let (Some(backup), Some(_)) = (&self.backup, &self.resume_version) else { return };
+        if backup.version() == self.collection.version() {
+            return;
+        }
+        self.collection = backup.clone();
+        (self.restored, self.gap, self.denied) = (true, true, None);
+        self.restart(true);
+        self.hit("restored");
+        self.answer(1);
+    }
+
+    fn restart(&mut self, saved: bool) {
         if self.half_listed {
             self.hit("restart inside a list");
             self.half_listed = false;
         }
         let start = match &self.resume_version {
+            Some(version) if saved || self.restored => Start::Saved(version.clone()),
             Some(version) => Start::Resume(version.clone()),
             None => Start::Fresh,
         };
@@ -446,7 +519,8 @@ impl<'a> World<'a> {
             if seen && self.reflector.state() == ReflectorState::Watching {
                 return;
             }
-            if self.reflector.state() == ReflectorState::Streaming && seen {
+            let streams = matches!(self.reflector.state(), ReflectorState::Streaming | ReflectorState::Confirming(_));
+            if streams && seen {
                 // A stream that was opened while the server left markers out.
                 self.pass(Duration::from_secs(61));
             }
@@ -474,6 +548,9 @@ impl<'a> World<'a> {
             ("watch-list give-up", counters.give_ups),
             ("older list", counters.older_lists),
             ("stall", counters.stalls),
+            ("confirmation", counters.confirmations),
+            ("check", counters.checks),
+            ("back in time", counters.backwards),
             ("short watch", counters.short_watches),
             ("duplicate", counters.duplicates),
             ("rejected", counters.rejected),

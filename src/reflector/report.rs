@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Comparison;
 use crate::{
     list_watch::{Failure, SkipReason, Status},
     object::ResourceVersion,
@@ -12,6 +13,10 @@ use crate::{
 pub enum ReflectorState {
     /// Not started yet.
     Idle,
+    /// Asks whether the server is as new as what is known.
+    Checking,
+    /// Asks for a second list, because the first would delete most of what is known.
+    Confirming(Comparison),
     /// Waits for a page of a list.
     Listing,
     /// Reads the initial state from a streaming list, up to its marker.
@@ -177,7 +182,28 @@ pub enum Report {
         /// The version known.
         last: ResourceVersion,
     },
-    /// The server's most recent list is older than what is known: etcd was restored. It was applied.
+    /// The server's version is lower than the one known: its most recent state is compared with everything known.
+    ServerOlder {
+        /// Its version.
+        version: ResourceVersion,
+        /// The version known.
+        last: ResourceVersion,
+    },
+    /// A list would delete most of what is known; a second one is asked for.
+    ConfirmingList {
+        /// Its version.
+        version: ResourceVersion,
+        /// What it lacks.
+        comparison: Comparison,
+    },
+    /// The second list came: what both lack is deleted.
+    ListConfirmed {
+        /// Version of the first.
+        version: ResourceVersion,
+        /// Objects that only the second has.
+        found: usize,
+    },
+    /// The server's most recent list is older than what is known: etcd was restored. It is applied (D-5).
     ServerWentBack {
         /// Its version.
         version: ResourceVersion,
@@ -235,6 +261,12 @@ pub struct Counters {
     pub too_large: u64,
     /// Lists refused as older than what is known (D-5).
     pub older_lists: u64,
+    /// Most recent lists believed though they were older than what is known (D-5).
+    pub backwards: u64,
+    /// Second lists asked for because the first would have deleted most of what is known (D7).
+    pub confirmations: u64,
+    /// Times the server was asked for its version.
+    pub checks: u64,
     /// Watches closed here because nothing came (D-6).
     pub stalls: u64,
     /// Watch documents skipped.

@@ -8,6 +8,9 @@ use crate::object::ResourceVersion;
 /// at once (D-1).
 const SHORT: Duration = Duration::from_secs(1);
 
+/// A healthy server sends a bookmark within about a minute; one that was silent for so long is asked for its version.
+const SILENT: Duration = Duration::from_secs(90);
+
 /// One watch, from the request to its end.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
@@ -23,6 +26,8 @@ pub(super) struct Stream {
     pub(super) accepted: u64,
     /// Versions of events do not count yet: they come in no order.
     pub(super) unordered: bool,
+    /// It has shown an event, or a bookmark that was not refused: the server is as new as what was asked for.
+    pub(super) vouched: bool,
     /// The server's own end of it, and the grace on top (D-6).
     lifetime: Duration,
 }
@@ -30,7 +35,16 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new(requested: ResourceVersion, now: Duration, lifetime: Duration) -> Self {
         let unordered = !is_usable(&requested);
-        Self { requested, sent_at: now, opened_at: None, heard_at: None, accepted: 0, unordered, lifetime }
+        Self {
+            requested,
+            sent_at: now,
+            opened_at: None,
+            heard_at: None,
+            accepted: 0,
+            unordered,
+            vouched: false,
+            lifetime,
+        }
     }
 
     /// Returns when the server should have ended it.
@@ -56,6 +70,11 @@ impl Stream {
     /// Returns whether it was *very short* (R-44).
     pub(super) fn is_short(&self, now: Duration) -> bool {
         self.is_quick(now) && self.accepted == 0
+    }
+
+    /// Returns whether it was open for so long, and said so little, that the server may be older than what was asked for.
+    pub(super) fn is_suspicious(&self, now: Duration) -> bool {
+        !self.vouched && self.opened_at.is_some_and(|at| now.saturating_sub(at) >= SILENT)
     }
 
     /// Notes accepted events.

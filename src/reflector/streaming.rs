@@ -1,6 +1,6 @@
 //! The initial state by a streaming list (R-30 … R-36, D-2).
 
-use std::{cmp::Ordering, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use super::{
     Action, GiveUpCause, Reflector, Report, State, StreamingLists, Then, Turn, Verb, WaitReason, refuses_version,
@@ -133,21 +133,24 @@ impl Reflector {
         rest: std::vec::IntoIter<WatchEvent>,
         turn: &mut Turn,
     ) -> Action {
-        if version.compare(&self.last) == Some(Ordering::Less) {
-            let last = self.last.clone();
-            if !streaming.stream.requested.is_unset() {
-                self.counters.older_lists += 1;
-                self.unavailable = true;
-                turn.report(Report::OlderListRefused { version, last });
-                return self.begin_streaming(turn);
-            }
-            turn.report(Report::ServerWentBack { version: version.clone(), last });
+        if self.refuses_older(&version, &streaming.stream.requested, turn) {
+            return self.begin_streaming(turn);
         }
-        let Streaming { mut stream, scratch, .. } = streaming;
-        self.replace(scratch.into_items(), version, turn);
+        let Streaming { stream, scratch, .. } = streaming;
+        self.complete(scratch.into_items(), version, Some((stream, rest)), turn)
+    }
+
+    /// The stream whose state was handed on goes on as the watch.
+    pub(super) fn go_on(
+        &mut self,
+        mut stream: Stream,
+        rest: std::vec::IntoIter<WatchEvent>,
+        turn: &mut Turn,
+    ) -> Action {
         self.watch_confirmed(turn);
         self.arm_resync(turn);
         stream.unordered = false;
+        stream.vouched = true;
         self.receive(stream, rest, turn)
     }
 

@@ -1,4 +1,4 @@
-//! The rules R-1 … R-64 and D-1 … D-6, one by one. `model_tests.rs` tries them together.
+//! The rules R-1 … R-64, D-1 … D-6 and what keeps a saved cache safe (D7), one by one. `model_tests.rs` tries them together.
 
 use super::*;
 use crate::{
@@ -11,6 +11,8 @@ struct Bench {
     reflector: Reflector,
     now: Duration,
     jitter: f64,
+    /// What the queue says of lists.
+    comparison: Comparison,
 }
 
 fn seconds(seconds: f64) -> Duration {
@@ -76,8 +78,10 @@ fn text(events: &[Event]) -> String {
         Event::Added(object) => format!("+{}", name(object)),
         Event::Updated(object) => format!("~{}", name(object)),
         Event::Deleted(object) => format!("-{}", name(object)),
-        Event::Replace { items, resource_version } => {
-            format!("=[{}]@{resource_version}", items.iter().map(name).collect::<Vec<_>>().join(" "))
+        Event::Replace { items, spared, resource_version } => {
+            let names = |objects: &[SharedObject]| objects.iter().map(name).collect::<Vec<_>>().join(" ");
+            let spared = if spared.is_empty() { String::new() } else { format!(" spares {}", names(spared)) };
+            format!("=[{}]@{resource_version}{spared}", names(items))
         }
         Event::Bookmark(version) => format!("@{version}"),
         Event::Resync { round } => format!("resync{round}"),
@@ -87,7 +91,12 @@ fn text(events: &[Event]) -> String {
 
 impl Bench {
     fn new(config: ReflectorConfig) -> Self {
-        Self { reflector: Reflector::new(config, Start::Fresh), now: Duration::ZERO, jitter: 0.0 }
+        Self {
+            reflector: Reflector::new(config, Start::Fresh),
+            now: Duration::ZERO,
+            jitter: 0.0,
+            comparison: Comparison::default(),
+        }
     }
 
     /// Up to the open watch, by a list of `a1` at version 10.
@@ -100,6 +109,20 @@ impl Bench {
         bench
     }
 
+    /// With a saved cache at `version`.
+    fn saved(config: ReflectorConfig, version: &str) -> Self {
+        Self { reflector: Reflector::new(config, Start::Saved(version.into())), ..Self::new(config) }
+    }
+
+    /// Up to the relist of a cache of a thousand objects at 10, most of which no list has.
+    fn doubting(config: ReflectorConfig) -> Self {
+        let mut bench = Self::watching(config);
+        bench.comparison = Comparison { known: 1_000, missing: 812 };
+        bench.receive(vec![error(&expired())]);
+        assert_eq!(bench.after(0.8).feed(Input::Timer).action, list("10", None));
+        bench
+    }
+
     /// Up to the open streaming list.
     fn streaming(config: ReflectorConfig) -> Self {
         let mut bench = Self::new(config);
@@ -108,7 +131,19 @@ impl Bench {
         bench
     }
 
+    /// Takes one step, and the next one where a list is to be compared.
     fn feed(&mut self, input: Input) -> Step {
+        let first = self.step(input);
+        if !matches!(first.action, Action::Compare(_)) {
+            return first;
+        }
+        assert!(first.events.is_empty() && first.resume_version.is_none() && first.holds_list_permit);
+        let mut second = self.step(Input::Compared(self.comparison));
+        second.reports.splice(0..0, first.reports);
+        second
+    }
+
+    fn step(&mut self, input: Input) -> Step {
         self.reflector.step(input, self.now, self.jitter)
     }
 
@@ -782,7 +817,8 @@ fn d6_once_a_bookmark_was_seen_three_silent_minutes_are_a_stall() {
     assert_eq!(bench.after(100.0).receive(vec![added("b", "12")]).action, Action::Read { until: seconds(315.0) });
     assert_eq!(bench.after(155.0).feed(Input::Timer).action, watch("12"));
     bench.feed(Input::Opened(Ok(())));
-    assert_eq!(bench.after(180.0).feed(Input::Timer).action, watch("12"), "also on a stream that never spoke");
+    bench.after(180.0).feed(Input::Timer);
+    assert_eq!(bench.reflector.counters().stalls, 2, "also on a stream that never spoke");
 }
 
 #[test]
@@ -841,7 +877,23 @@ fn d6_resume_watches_from_the_version_of_the_store_and_lists_if_that_is_refused(
 
 #[test]
 fn r63_r64_stop_ends_every_state_at_once_and_for_good() {
-    let states: [fn() -> Bench; 6] = [
+    let states: [fn() -> Bench; 9] = [
+        || {
+            let mut bench = Bench::saved(paged(), "10");
+            bench.feed(Input::Start);
+            bench
+        },
+        || {
+            let mut bench = Bench::new(paged());
+            bench.feed(Input::Start);
+            bench.step(Input::Page(Ok(ListPage::default())));
+            bench
+        },
+        || {
+            let mut bench = Bench::doubting(paged());
+            bench.page("20", &[]);
+            bench
+        },
         || Bench::new(paged()),
         || {
             let mut bench = Bench::new(paged());
@@ -902,6 +954,7 @@ fn all_inputs() -> Vec<Input> {
     vec![
         Input::Start,
         Input::Page(Ok(ListPage::default())),
+        Input::Compared(Comparison::default()),
         Input::Opened(Ok(())),
         Input::Received(vec![added("x", "99")]),
         Input::Ended(Ok(())),
@@ -913,13 +966,14 @@ fn all_inputs() -> Vec<Input> {
 fn an_input_that_was_not_asked_for_changes_nothing() {
     let fits = |state: &str, input: &Input| match input {
         Input::Start => state == "idle",
-        Input::Page(_) => state == "listing",
+        Input::Page(_) => ["checking", "listing"].contains(&state),
+        Input::Compared(_) => state == "comparing",
         Input::Opened(_) => state == "opening",
         Input::Received(_) | Input::Ended(_) => ["streaming", "watching"].contains(&state),
         Input::Timer => ["waiting", "streaming", "watching"].contains(&state),
         Input::Stop => true,
     };
-    for state in ["idle", "listing", "opening", "streaming", "watching", "waiting"] {
+    for state in ["idle", "checking", "listing", "comparing", "opening", "streaming", "watching", "waiting"] {
         for input in all_inputs().into_iter().filter(|input| !fits(state, input)) {
             let mut bench = match state {
                 "idle" => Bench::new(paged()),
@@ -927,6 +981,17 @@ fn an_input_that_was_not_asked_for_changes_nothing() {
                 "listing" => {
                     let mut bench = Bench::new(paged());
                     bench.feed(Input::Start);
+                    bench
+                }
+                "checking" => {
+                    let mut bench = Bench::saved(paged(), "10");
+                    bench.feed(Input::Start);
+                    bench
+                }
+                "comparing" => {
+                    let mut bench = Bench::new(paged());
+                    bench.feed(Input::Start);
+                    bench.step(Input::Page(Ok(ListPage::default())));
                     bench
                 }
                 _ => Bench::watching(paged()),
@@ -965,4 +1030,160 @@ fn d3_failures_that_go_on_keep_the_delay_long_and_health_resets_it() {
     bench.feed(Input::Opened(Ok(())));
     let step = bench.after(120.0).receive(vec![error(&status(500))]);
     bench.waits(&step, 0.8, WaitReason::Failed);
+}
+
+#[test]
+fn d7_doubtful_is_a_list_that_lacks_more_than_half_of_at_least_a_hundred() {
+    for (known, missing, doubtful) in
+        [(0, 0, false), (99, 99, false), (100, 50, false), (100, 51, true), (101, 51, true), (1_000, 500, false)]
+    {
+        assert_eq!(Comparison { known, missing }.is_doubtful(), doubtful, "{missing} of {known}");
+    }
+}
+
+#[test]
+fn d7_a_list_that_lacks_most_is_confirmed_by_the_most_recent_one_and_deletes_what_both_lack() {
+    let mut bench = Bench::doubting(paged());
+    let step = bench.page("20", &[("a", "1"), ("b", "15")]);
+    assert_eq!((text(&step.events), step.action), (String::new(), list("", Some(500))));
+    assert!(step.holds_list_permit && step.resume_version.is_none());
+    let comparison = bench.comparison;
+    assert_eq!(step.reports, [Report::ConfirmingList { version: "20".into(), comparison }]);
+    assert_eq!(bench.reflector.state(), ReflectorState::Confirming(comparison));
+    let step = bench.step(Input::Page(Ok(ListPage {
+        resource_version: "25".into(),
+        items: [("a", "1"), ("c", "7"), ("d", "20"), ("e", "21")].map(|(name, version)| object(name, version)).into(),
+        ..ListPage::default()
+    })));
+    assert_eq!(text(&step.events), "=[a1 b15 c7 d20]@20 spares e21", "what is later comes from the watch");
+    assert_eq!(step.reports, [Report::ListConfirmed { version: "20".into(), found: 3 }]);
+    assert_eq!((step.action, step.resume_version), (watch("20"), Some("20".into())), "b may be gone since");
+    assert_eq!((bench.reflector.counters().confirmations, bench.reflector.counters().replaces), (1, 2));
+}
+
+#[test]
+fn d7_there_is_one_confirmation_a_list_and_one_that_fails_deletes_nothing() {
+    let mut bench = Bench::doubting(paged());
+    bench.page("20", &[]);
+    let step = bench.fail_list(status(500));
+    assert!(step.events.is_empty(), "R-25");
+    let step = bench.waits(&step, 1.6, WaitReason::Failed);
+    assert_eq!(step.action, list("", Some(500)), "a cycle of its own");
+    assert_eq!(bench.reflector.state(), ReflectorState::Listing);
+    assert_eq!(bench.page("21", &[]).action, list("", Some(500)));
+    let step = bench.page("22", &[]);
+    assert_eq!((text(&step.events).as_str(), step.action), ("=[]@21", watch("21")), "the second is not doubted");
+    assert_eq!(bench.reflector.counters().confirmations, 2);
+}
+
+#[test]
+fn d7_a_confirmation_that_is_older_than_the_list_confirms_nothing() {
+    let mut bench = Bench::doubting(paged());
+    bench.page("20", &[]);
+    let step = bench.page("19", &[("a", "1")]);
+    assert!(step.events.is_empty());
+    assert!(matches!(step.reports[..], [Report::OlderListRefused { .. }]));
+    assert_eq!(bench.waits(&step, 1.6, WaitReason::Failed).action, list("", Some(500)));
+}
+
+#[test]
+fn d7_a_streaming_list_is_confirmed_by_a_list_and_its_stream_is_not_gone_on_with() {
+    for (mode, second) in [(StreamingLists::Auto, list("", Some(500))), (StreamingLists::Always, streaming(""))] {
+        let mut bench = Bench::streaming(ReflectorConfig { streaming_lists: mode, ..ReflectorConfig::default() });
+        bench.comparison = Comparison { known: 200, missing: 200 };
+        let step = bench.receive(vec![marker("20"), added("z", "21")]);
+        assert_eq!((text(&step.events), step.action), (String::new(), second), "{mode:?}");
+        let step = if mode == StreamingLists::Auto {
+            bench.page("22", &[("a", "1"), ("z", "21")])
+        } else {
+            bench.feed(Input::Opened(Ok(())));
+            bench.receive(vec![added("a", "1"), added("z", "21"), marker("22"), added("y", "23")])
+        };
+        assert_eq!((text(&step.events).as_str(), step.action), ("=[a1]@20 spares z21", watch("20")), "{mode:?}");
+    }
+}
+
+#[test]
+fn d7_a_saved_version_is_held_against_the_servers_before_the_watch() {
+    let mut bench = Bench::saved(ReflectorConfig::default(), "77");
+    let step = bench.feed(Input::Start);
+    assert_eq!((step.action, step.holds_list_permit), (list("", Some(1)), true));
+    assert_eq!(bench.reflector.state(), ReflectorState::Checking);
+    let step = bench.fail_list(status(500));
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("", Some(1)), "and not a relist");
+    let step = bench.page("77", &[("a", "1")]);
+    assert_eq!((text(&step.events), step.action), (String::new(), watch("77")));
+    assert_eq!(bench.reflector.counters().checks, 2);
+    for unusable in ["", "0"] {
+        let mut bench = Bench::saved(paged(), unusable);
+        assert_eq!(bench.feed(Input::Start).action, list("0", Some(500)), "nothing to hold");
+    }
+}
+
+#[test]
+fn d5_a_server_older_than_a_saved_cache_is_believed_by_its_most_recent_list_and_nothing_else() {
+    for config in [paged(), ReflectorConfig::default()] {
+        let mut bench = Bench::saved(config, "77");
+        bench.feed(Input::Start);
+        let step = bench.page("60", &[("a", "1")]);
+        assert_eq!(step.reports, [Report::ServerOlder { version: "60".into(), last: "77".into() }]);
+        assert!(step.events.is_empty(), "one object is no list");
+        let step = if config.streaming_lists == StreamingLists::Never {
+            assert_eq!(step.action, list("", Some(500)));
+            bench.page("61", &[("b", "2")])
+        } else {
+            assert_eq!(step.action, streaming(""));
+            bench.feed(Input::Opened(Ok(())));
+            bench.receive(vec![added("b", "2"), marker("61")])
+        };
+        assert_eq!(text(&step.events), "=[b2]@61");
+        assert_eq!(step.reports, [Report::ServerWentBack { version: "61".into(), last: "77".into() }]);
+        assert_eq!((step.resume_version, bench.reflector.counters().backwards), (Some("61".into()), 1));
+    }
+}
+
+#[test]
+fn d5_a_list_older_than_a_saved_cache_deletes_nothing_and_is_asked_again() {
+    let mut bench = Bench::saved(paged(), "77");
+    bench.feed(Input::Start);
+    assert_eq!(bench.page("80", &[]).action, watch("77"));
+    let step = bench.refuse(expired());
+    assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("77", None));
+    let step = bench.page("70", &[]);
+    assert_eq!((text(&step.events), step.action), (String::new(), list("", None)), "a replica that lags behind");
+    let step = bench.page("80", &[("a", "1")]);
+    assert_eq!((text(&step.events).as_str(), step.action), ("=[a1]@80", watch("80")));
+    assert_eq!((bench.reflector.counters().older_lists, bench.reflector.counters().backwards), (1, 0));
+}
+
+#[test]
+fn d7_a_watch_in_which_the_server_said_nothing_is_followed_by_a_look_at_its_version() {
+    let long = 90.0;
+    for (heard, refused, passed, checked) in [
+        (vec![], false, long, true),
+        (vec![], false, long - 1.0, false),
+        (vec![bookmark("10")], false, long, false),
+        (vec![added("b", "11")], false, long, false),
+        (vec![foreign("11")], false, long, false),
+        (vec![bookmark("9")], true, long, true),
+    ] {
+        let mut bench = Bench::watching(paged());
+        bench.receive(heard.clone());
+        let step = bench.after(passed).end();
+        let is_check = step.action == list("", Some(1));
+        assert_eq!(is_check, checked, "{heard:?}: {:?}", step.action);
+        assert_eq!(bench.reflector.counters().bookmarks_refused, u64::from(refused));
+        if checked {
+            assert_eq!(bench.page("10", &[]).action, watch("10"));
+        }
+    }
+}
+
+#[test]
+fn r60_a_look_at_the_servers_version_does_not_hold_resyncs_up() {
+    let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(100.0), ..paged() });
+    bench.after(95.0).end();
+    bench.page("10", &[]);
+    let opened = bench.feed(Input::Opened(Ok(())));
+    assert_eq!(opened.action, Action::Read { until: seconds(100.0) });
 }

@@ -105,12 +105,13 @@ impl Reflector {
                     self.take_version(newest.take(), turn);
                     stream.unordered = false;
                     counted += 1;
-                    self.bookmark(resource_version, turn);
+                    stream.vouched |= self.bookmark(resource_version, turn);
                     continue;
                 }
                 WatchEvent::PassedOver { resource_version, why } => {
                     self.take_version(newest.take(), turn);
                     counted += 1;
+                    stream.vouched = true;
                     self.pass_over(&stream, resource_version, why, turn);
                     continue;
                 }
@@ -128,6 +129,7 @@ impl Reflector {
                 }
             };
             counted += 1;
+            stream.vouched = true;
             self.counters.changes += 1;
             if !stream.unordered {
                 newest = Some(turn.events.len());
@@ -156,17 +158,18 @@ impl Reflector {
         }
     }
 
-    /// Takes a bookmark's version, but never a lower one (R-51, D-5).
-    fn bookmark(&mut self, version: ResourceVersion, turn: &mut Turn) {
+    /// Takes a bookmark's version, but never a lower one (R-51, D-5). Returns whether it did.
+    fn bookmark(&mut self, version: ResourceVersion, turn: &mut Turn) -> bool {
         self.bookmarks_seen = true;
         if !is_usable(&version) || version.compare(&self.last) == Some(Ordering::Less) {
             self.counters.bookmarks_refused += 1;
-            return;
+            return false;
         }
         self.counters.bookmarks += 1;
         self.last = version.clone();
         turn.version_moved = true;
         turn.events.push(Event::Bookmark(version));
+        true
     }
 
     /// Takes the version of an event that is kept from the store, as that of any other.
@@ -292,12 +295,14 @@ impl Reflector {
         self.rewatch(stream, turn)
     }
 
-    /// Opens the next watch: at once after one that lived for a second, otherwise after a wait (R-43, D-1).
+    /// Opens the next watch: at once after one that lived for a second, otherwise after a wait (R-43, D-1). After one in
+    /// which the server said nothing it is asked for its version before.
     ///
     /// Without a version a watch would not show what was deleted in between: there a list comes first.
     fn rewatch(&mut self, stream: &Stream, turn: &mut Turn) -> Action {
         let resumable = is_usable(&self.last);
         match (stream.is_quick(turn.now), resumable) {
+            (false, true) if stream.is_suspicious(turn.now) => self.begin_check(),
             (false, true) => self.open_watch(turn),
             (true, true) => self.wait(WaitReason::Closed, Then::Watch, None, turn),
             (_, false) => self.wait(WaitReason::Closed, Then::Cycle, None, turn),

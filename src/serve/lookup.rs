@@ -41,7 +41,7 @@ impl Served {
         }
     }
 
-    /// Returns whether only metadata is kept because values must not travel (D11).
+    /// Returns whether reads show metadata alone because values must not travel (D11).
     pub(super) fn hides_values(&self) -> bool {
         self.units().iter().any(|unit| unit.options.hides_values)
     }

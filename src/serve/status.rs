@@ -14,6 +14,7 @@ use super::ServeState;
 use crate::{
     handler::status::HandlerState,
     informer::Informer,
+    journal::Journal,
     list_watch::kube::Scope,
     metrics,
     registry::{Registry, UNDISCOVERED, why_unready},
@@ -48,6 +49,12 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
         let why = (handler.state == HandlerState::Starting).then(|| "not started".to_owned());
         checks.push((format!("handler/{}", handler.name), why));
     }
+    let health = state.journal.health();
+    if health.stored {
+        // It is no reason to take requests away: what is cached can be read.
+        let note = health.not_writable.map_or_else(String::new, |why| format!(" ({why})"));
+        checks.push((format!("journal{note}"), None));
+    }
     checks
 }
 
@@ -77,12 +84,36 @@ fn unit_row(registry: &Registry, informer: &Informer) -> Value {
 
 /// `/v1/handlers`.
 pub(super) async fn handlers(State(state): State<ServeState>) -> Json<Value> {
-    Json(json!({ "handlers": (state.handlers)() }))
+    Json(json!({ "handlers": (state.handlers)(), "journal": journal_row(&state.journal) }))
+}
+
+/// What there is to see of the journal; without a directory its id alone.
+fn journal_row(journal: &Journal) -> Value {
+    let health = journal.health();
+    if !health.stored {
+        return json!({ "id": journal.id(), "stored": false });
+    }
+    json!({
+        "id": journal.id(),
+        "stored": true,
+        "writable": health.not_writable.is_none(),
+        "lastError": health.not_writable.map(|why| why.to_string()),
+        "diskBytes": health.disk_bytes,
+        "first": health.first.0,
+        "needed": health.needed.0,
+        "durable": health.durable.0,
+        "last": health.last.0,
+        "syncs": health.syncs,
+        "lastSyncSeconds": health.last_sync.as_secs_f64(),
+        "failures": health.failures,
+    })
 }
 
 /// `/metrics`: OpenMetrics where `Accept` asks for it, else the older Prometheus text.
 pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap) -> impl IntoResponse {
-    let text = metrics::render(&state.registry.views(), &(state.handlers)(), state.registry.reloads().counts());
+    let journal = state.journal.health();
+    let reloads = state.registry.reloads().counts();
+    let text = metrics::render(&state.registry.views(), &(state.handlers)(), &journal, reloads);
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (content_type, text) = if accept.contains("application/openmetrics-text") {
         ("application/openmetrics-text; version=1.0.0; charset=utf-8", text)

@@ -90,11 +90,30 @@ impl StatusObject {
     pub(super) fn forbidden(resource: &ResourceType, name: Option<&str>) -> Self {
         let what = name.map_or_else(String::new, |name| format!(" {name:?}"));
         let message = format!(
-            "{resource}{what} is forbidden: only metadata is kept; ask with Accept: \
+            "{resource}{what} is forbidden: values are redacted and not shown here, metadata is; ask with Accept: \
              application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
         );
         let mut status = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
         status.details = details(resource);
+        status
+    }
+
+    pub(super) fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    /// 403: a browser asks for a page of another site.
+    pub(super) fn foreign_origin(origin: &str) -> Self {
+        let message = format!("forbidden: pages of {origin} may change nothing here");
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
+    /// 404: there is no handler of this name.
+    pub(super) fn no_such_handler(name: &str, known: &[String]) -> Self {
+        let known =
+            if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
+        let mut status = Self::new(StatusCode::NOT_FOUND, "NotFound", format!("handler {name:?} not found: {known}"));
+        status.details = json!({"kind": "handlers", "name": name});
         status
     }
 
@@ -159,6 +178,9 @@ impl StatusObject {
         let mut response = Response::new(Body::from(status.to_string()));
         *response.status_mut() = self.code;
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.code == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if self.code == StatusCode::METHOD_NOT_ALLOWED {
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         }

@@ -67,6 +67,11 @@ pub enum Fault {
     Table,
     /// Answer a list with another kind's list.
     WrongList,
+    /// Answer a list with no objects, at the present version; the initial events of a watch likewise.
+    EmptyList,
+    /// Answer a list with the state of so many versions ago, whatever version it asks for, as a replica that lags behind
+    /// and does not wait; the initial events of a watch likewise. Who asks for the most recent state gets it.
+    Lag(u64),
     /// Break the body off after this many bytes, without the end that HTTP asks for.
     CutAfterBytes(u64),
     /// As [`Fault::CutAfterBytes`], with a reset.
@@ -204,6 +209,10 @@ pub struct StreamPlan {
     pub no_bookmarks: bool,
     /// No marker.
     pub no_marker: bool,
+    /// No initial events.
+    pub empty: bool,
+    /// Versions that the initial events are behind.
+    pub lag: u64,
 }
 
 impl StreamPlan {
@@ -218,6 +227,8 @@ impl StreamPlan {
                 Fault::DelayEvents(delay) => plan.delay = Some(*delay),
                 Fault::NoBookmarks => plan.no_bookmarks = true,
                 Fault::NoMarker => plan.no_marker = true,
+                Fault::EmptyList => plan.empty = true,
+                Fault::Lag(versions) => plan.lag = *versions,
                 _ => {}
             }
         }

@@ -31,6 +31,10 @@ pub struct SharedStore {
     inner: Arc<Inner>,
 }
 
+/// What a cluster held once: see [`SharedStore::backup`].
+#[derive(Clone, Debug)]
+pub struct Backup(Store);
+
 #[derive(Debug)]
 struct Inner {
     store: Mutex<Store>,
@@ -142,6 +146,19 @@ impl SharedStore {
     pub fn compact_to(&self, version: u64) {
         let mut store = self.lock();
         store.compact(version);
+        self.announce(store);
+    }
+
+    /// Keeps what there is, to go back to with [`SharedStore::restore`].
+    pub fn backup(&self) -> Backup {
+        Backup(self.lock().clone())
+    }
+
+    /// Goes back to what was kept, its version included, as etcd that was restored from a snapshot. Open watches stay
+    /// open, silent until the version has passed theirs, as watches from a version that is still to come.
+    pub fn restore(&self, Backup(backup): &Backup) {
+        let mut store = self.lock();
+        store.restore(backup);
         self.announce(store);
     }
 

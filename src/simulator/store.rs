@@ -87,7 +87,7 @@ pub struct Page {
 }
 
 /// Objects, versions and histories of all served types.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Store {
     types: Vec<TypeEntry>,
     version: u64,
@@ -112,7 +112,7 @@ impl Default for HistoryLimits {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct TypeEntry {
     info: Arc<TypeInfo>,
     removed: bool,
@@ -287,6 +287,11 @@ impl Store {
             };
             self.commit(id, kind, raw);
         }
+    }
+
+    /// Goes back to `backup`, its version included, as etcd restored from a snapshot. Uids go on: none comes twice.
+    pub fn restore(&mut self, backup: &Self) {
+        *self = Self { random: self.random.clone(), ..backup.clone() };
     }
 
     /// Passes `versions` versions over, as writes of types that are not served here do.

@@ -56,6 +56,8 @@ pub struct UnitSupervisor {
     timer: Option<SpawnHandle>,
     running: Option<Running>,
     stop_waiters: Vec<oneshot::Sender<()>>,
+    /// Test hook: what waits for actors that are up.
+    sabotage: Option<Sabotage>,
 }
 
 /// How the actors of one generation are reached.
@@ -99,6 +101,7 @@ impl UnitSupervisor {
             timer: None,
             running: None,
             stop_waiters: Vec::new(),
+            sabotage: None,
             informer,
             shared,
             arbiters,
@@ -190,6 +193,17 @@ impl UnitSupervisor {
         self.step(Input::Started(generation), ctx);
         if let Some(running) = &self.running {
             running.press_on();
+        }
+        self.strike();
+    }
+
+    /// Does the harm that was asked for, once the actors of this generation are up: a cache that is brought up to the
+    /// journal counts events before that.
+    fn strike(&mut self) {
+        let generation = self.core.generation();
+        let Some(running) = self.running.as_ref().filter(|running| running.generation == generation) else { return };
+        if let Some(Sabotage(actor, harm)) = self.sabotage.take() {
+            drop(running.hooks[actor].try_send(harm));
         }
     }
 
@@ -307,9 +321,8 @@ impl Handler<MoveReader> for UnitSupervisor {
 impl Handler<Sabotage> for UnitSupervisor {
     type Result = ();
 
-    fn handle(&mut self, Sabotage(actor, harm): Sabotage, _ctx: &mut Self::Context) {
-        if let Some(running) = &self.running {
-            drop(running.hooks[actor].try_send(harm));
-        }
+    fn handle(&mut self, sabotage: Sabotage, _ctx: &mut Self::Context) {
+        self.sabotage = Some(sabotage);
+        self.strike();
     }
 }

@@ -300,7 +300,7 @@ impl ListWatch for FakeApiServer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reflector::{Action, Event, Input, Reflector, ReflectorConfig, Start};
+    use crate::reflector::{Action, Comparison, Event, Input, Reflector, ReflectorConfig, Start};
 
     fn request(initial_events: bool, version: &str) -> WatchRequest {
         WatchRequest { resource_version: version.into(), initial_events, timeout_seconds: 300 }
@@ -402,6 +402,7 @@ mod tests {
                     tokio::time::sleep_until(begin + until).await;
                     Input::Timer
                 }
+                Action::Compare(_) => Input::Compared(Comparison::default()),
                 Action::Keep | Action::Done => panic!("unexpected {:?}", reflector.state()),
             };
         }

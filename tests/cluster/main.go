@@ -4,6 +4,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ var commands = map[string]func(args []string) error{
 	"churn":     runChurn,
 	"compact":   runCompact,
 	"dump":      runDump,
+	"observe":   runObserve,
 	"request":   runRequest,
 }
 
@@ -38,5 +40,9 @@ func main() {
 
 // printJSON writes value as one line on stdout: all that stdout ever carries.
 func printJSON(value any) error {
-	return json.NewEncoder(os.Stdout).Encode(value)
+	return printJSONTo(os.Stdout, value)
+}
+
+func printJSONTo(out io.Writer, value any) error {
+	return json.NewEncoder(out).Encode(value)
 }

@@ -30,6 +30,8 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
             "minimum" => value.as_f64().is_none_or(|number| number >= argument.as_f64().unwrap()),
             "maximum" => value.as_f64().is_none_or(|number| number <= argument.as_f64().unwrap()),
             "minItems" => value.as_array().is_none_or(|list| list.len() as u64 >= argument.as_u64().unwrap()),
+            "minProperties" => value.as_object().is_none_or(|table| table.len() as u64 >= argument.as_u64().unwrap()),
+            "maxProperties" => value.as_object().is_none_or(|table| table.len() as u64 <= argument.as_u64().unwrap()),
             "pattern" => value.as_str().is_none_or(|text| matches(argument.as_str().unwrap(), text)),
             "required" => value.as_object().is_none_or(|table| {
                 argument.as_array().unwrap().iter().all(|key| table.contains_key(key.as_str().unwrap()))
@@ -58,6 +60,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
             | "description"
             | "default"
             | "examples"
+            | "writeOnly"
             | "format" => true,
             unknown => panic!("unknown keyword {unknown}"),
         };

@@ -253,7 +253,8 @@ impl Cluster {
         Err(Unavailable::StartFailed(end_of(&self.log_file())))
     }
 
-    fn command(&self, name: &str, args: &[&str]) -> Command {
+    /// Returns the command that runs one of the binary's tools on this cluster.
+    pub(super) fn command(&self, name: &str, args: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
         command.arg(name).arg("--data-dir").arg(self.data_dir()).args(args);
         command

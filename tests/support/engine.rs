@@ -40,19 +40,25 @@ impl Engine {
         fs::rename(unfinished, dir.join("config.toml")).expect("the directory is writable");
     }
 
+    /// Runs the configuration that is in `dir` already, with more in its environment.
+    pub(crate) fn run_again(dir: &Path, environment: &[(&'static str, PathBuf)]) -> Self {
+        Self::spawn_to(&["run", "-c", &text(dir, "config.toml")], Stdio::null(), environment)
+    }
+
     /// Runs the binary with `args` and waits until it has said where it listens.
     pub(crate) fn spawn(args: &[&str]) -> Self {
-        Self::spawn_to(args, Stdio::null())
+        Self::spawn_to(args, Stdio::null(), &[])
     }
 
     /// As [`Engine::spawn`], with stdout into a file.
     pub(crate) fn spawn_writing(args: &[&str], stdout: &Path) -> Self {
-        Self::spawn_to(args, fs::File::create(stdout).expect("the directory is writable").into())
+        Self::spawn_to(args, fs::File::create(stdout).expect("the directory is writable").into(), &[])
     }
 
-    fn spawn_to(args: &[&str], stdout: Stdio) -> Self {
+    fn spawn_to(args: &[&str], stdout: Stdio, environment: &[(&'static str, PathBuf)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_deltabus"))
             .args(args)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(stdout)
@@ -65,7 +71,8 @@ impl Engine {
         let copy = Arc::clone(&log);
         thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                if let Some((_, rest)) = line.split_once("http://") {
+                let served = line.split_once("http://").or_else(|| line.split_once("serving https://"));
+                if let Some((_, rest)) = served {
                     drop(found.send(rest.split(['"', '/', ' ', ',']).next().unwrap_or_default().to_owned()));
                 }
                 let mut copy = copy.lock().expect("not poisoned");
@@ -82,6 +89,15 @@ impl Engine {
     /// Returns what it wrote to stderr so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().expect("not poisoned").clone()
+    }
+
+    /// Waits until it has written this to stderr.
+    pub(crate) fn wait_for_log(&self, text: &str) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !self.log().contains(text) {
+            assert!(Instant::now() < deadline, "the engine never wrote {text:?}:\n{}", self.log());
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Returns what it writes to stderr, also after its end.

@@ -6,7 +6,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::{config::Config, object::ResourceType, reflector::ReflectorConfig, scope::Namespaces};
+use crate::{config::Config, object::ResourceType, redact::Redaction, reflector::ReflectorConfig, scope::Namespaces};
 
 fn pods() -> ResourceType {
     ResourceType {
@@ -30,6 +30,7 @@ fn spec(entry: &str, namespace: &str, options: &str) -> UnitSpec {
         filter: Some(options.namespaces.clone()).filter(Namespaces::needs_filter),
         options: Arc::new(options),
         reflector: ReflectorConfig::default(),
+        redaction: Arc::default(),
     }
 }
 
@@ -89,6 +90,10 @@ fn what_is_kept_otherwise_continues_and_what_is_fetched_otherwise_is_compared() 
         let said = told(&[running(1, spec("a", "*", ""))], &[spec("a", "*", options)], RELOAD);
         assert_eq!(said, "stop 1 Removed(Reload), start a/* with [1] Reload", "{options}");
     }
+    let redaction = Arc::new(Redaction { metadata_only: true, ..Redaction::default() });
+    let redacted = UnitSpec { redaction, ..spec("a", "*", "") };
+    let said = told(&[running(1, spec("a", "*", ""))], &[redacted], RELOAD);
+    assert_eq!(said, "stop 1 Removed(Reload), start a/* with [1] Reload", "D11: values may be cached that must not be");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use kube::{
 };
 
 use super::connect;
+use crate::secret::SecretString;
 
 /// What the configuration says about cluster access: `[kube] kubeconfig` and `context`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,6 +136,23 @@ impl ClusterAccess {
     pub fn without_credentials(url: &str, cluster_name: &str) -> Result<Self, AccessError> {
         let server = url.parse().map_err(|_| AccessError::ServerUrl { url: url.to_owned() })?;
         Self::prepare(Config::new(server), Some(cluster_name.to_owned()), "")
+    }
+
+    /// Makes access to a server that knows its callers by a token, or lets everybody in. `authorities` are the only ones
+    /// that are trusted, in DER; `None`: those of the system.
+    ///
+    /// # Errors
+    /// When `url` is none.
+    pub fn with_token(
+        url: &str,
+        cluster_name: &str,
+        token: Option<SecretString>,
+        authorities: Option<Vec<Vec<u8>>>,
+    ) -> Result<Self, AccessError> {
+        let mut access = Self::without_credentials(url, cluster_name)?;
+        access.config.auth_info.token = token;
+        access.config.root_cert = authorities;
+        Ok(access)
     }
 
     /// Returns what the kubeconfig calls the context; `None` in a pod, where nothing names the cluster.

@@ -1,9 +1,9 @@
-//! One GET whose answer is taken as it is: for tools that read an engine, or hold it against its API server.
+//! One request whose answer is taken as it is: for tools that ask an engine, or hold it against its API server.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, header};
+use http::{Request, header, request::Builder};
 use http_body_util::BodyExt;
 use kube::client::Body;
 
@@ -21,7 +21,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// Makes single GETs, over connections of the current tokio runtime.
+/// Makes single requests, over connections of the current tokio runtime.
 pub struct RawClient {
     client: kube::Client,
 }
@@ -40,7 +40,19 @@ impl RawClient {
     /// # Errors
     /// When there is no answer. An error that the server answers is an [`Answer`].
     pub async fn get(&self, path: &str, accept: &str, timeout: Duration) -> Result<Answer, Failure> {
-        let request = Request::get(path).header(header::ACCEPT, accept).body(Body::empty());
+        self.send(Request::get(path).header(header::ACCEPT, accept), timeout).await
+    }
+
+    /// POSTs nothing to a path; otherwise as [`RawClient::get`].
+    ///
+    /// # Errors
+    /// As [`RawClient::get`].
+    pub async fn post(&self, path: &str, timeout: Duration) -> Result<Answer, Failure> {
+        self.send(Request::post(path).header(header::ACCEPT, "application/json"), timeout).await
+    }
+
+    async fn send(&self, request: Builder, timeout: Duration) -> Result<Answer, Failure> {
+        let request = request.body(Body::empty());
         let request = request.map_err(|error| Failure::Request(error.to_string()))?;
         let exchange = async {
             let (head, body) = self.client.send(request).await.map_err(|error| failure::sort(&error))?.into_parts();

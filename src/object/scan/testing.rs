@@ -179,7 +179,7 @@ impl Writer {
             match self.below(6) {
                 0 => json[at] = u8::try_from(self.below(256)).unwrap(),
                 1 => json[at] = self.pick(br#"{}[],:"\0 n"#),
-                2 => drop(json.remove(at)),
+                2 if json.len() > 1 => drop(json.remove(at)),
                 3 => json.insert(at, self.pick(br#"{}[],:"\0 n"#)),
                 4 => json.truncate(at.max(1)),
                 _ => json[at] ^= 1 << self.below(8),

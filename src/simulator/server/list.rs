@@ -6,6 +6,7 @@ use serde_json::json;
 use super::{
     super::{
         error::ApiError,
+        faults::{Fault, StreamPlan},
         selector::Selector,
         store::{Continue, ListQuery, Page, Stored, TypeId},
         types::TypeInfo,
@@ -22,10 +23,14 @@ pub(super) async fn list(
     resource: &Resource,
     id: TypeId,
     info: &TypeInfo,
+    faults: &[Fault],
 ) -> Result<Batch, ApiError> {
+    let StreamPlan { empty, lag, .. } = StreamPlan::of(faults);
     let mut query = query(shared, call, resource, info)?;
     let version = call.param("resourceVersion");
-    if !matches!(version, "" | "0") {
+    if lag > 0 && !version.is_empty() {
+        query.exact = Some(shared.store.version().saturating_sub(lag));
+    } else if !matches!(version, "" | "0") {
         let asked = parse_version(version)?;
         wait_for_version(shared, asked).await?;
         let exact = match call.param("resourceVersionMatch") {
@@ -35,7 +40,10 @@ pub(super) async fn list(
         };
         query.exact = exact.then_some(asked);
     }
-    let page = shared.store.lock().list(id, &query)?;
+    let mut page = shared.store.lock().list(id, &query)?;
+    if empty {
+        page = Page { items: Vec::new(), next: None, ..page };
+    }
     Ok(body(info, &page, call.shape()))
 }
 

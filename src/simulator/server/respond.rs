@@ -106,7 +106,7 @@ async fn answer(
         if let Some(name) = &resource.name {
             return get(shared, call, resource, id, &info, name).await;
         }
-        return Ok(response(StatusCode::OK, full(list::list(shared, call, resource, id, &info).await?)));
+        return Ok(response(StatusCode::OK, full(list::list(shared, call, resource, id, &info, faults).await?)));
     }
     if call.query.contains_key("dryRun") {
         return Err(ApiError::bad_request("dryRun is not simulated"));

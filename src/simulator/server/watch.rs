@@ -160,6 +160,7 @@ impl Watch {
         let asked = if matches!(version, "" | "0") { None } else { Some(parse_version(version)?) };
         if streaming == Some(true)
             && let Some(asked) = asked
+            && self.plan.lag == 0
         {
             wait_for_version(&self.shared, asked).await?;
         }
@@ -171,15 +172,18 @@ impl Watch {
             }
             _ => {}
         }
-        self.cursor = store.version();
+        let lag = if asked.is_some() { self.plan.lag } else { 0 };
+        self.cursor = store.version().saturating_sub(lag);
         if streaming != Some(false) {
             let query = ListQuery {
                 namespace: self.namespace.clone(),
                 selector: self.selector.clone(),
+                exact: (lag > 0).then_some(self.cursor),
                 ..ListQuery::default()
             };
             let page = store.list(self.id, &query)?;
-            self.queue = page.items.into_iter().map(|object| (ChangeKind::Added, object)).collect();
+            let items = if self.plan.empty { Vec::new() } else { page.items };
+            self.queue = items.into_iter().map(|object| (ChangeKind::Added, object)).collect();
             self.marker = streaming == Some(true) && self.bookmarks;
         }
         Ok(())
@@ -330,7 +334,10 @@ impl Watch {
                 }
                 if bookmarks {
                     self.next_bookmark = wake + self.shared.options.bookmark_interval;
-                    batch.push(self.bookmark(false, 0));
+                    // to a version that is still to come the real server says nothing
+                    if self.cursor <= self.shared.store.version() {
+                        batch.push(self.bookmark(false, 0));
+                    }
                 }
             }
         }

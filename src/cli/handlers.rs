@@ -1,0 +1,176 @@
+//! `deltabus handlers`: what the handlers of a running engine do; pauses and resumes them.
+
+use std::io::{self, Write as _};
+
+use clap::{Args, Subcommand};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+use super::{
+    engine_client::{EngineArgs, EngineClient},
+    report,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+
+  deltabus handlers                     state, position, lag and errors of each
+  deltabus handlers pause hook          nothing more is sent to it; what comes waits
+  deltabus handlers resume hook
+  deltabus handlers replay hook         sends again what it gave up
+  deltabus handlers -o json | jq        everything, as /v1/handlers has it";
+
+/// Shows what the handlers of a running engine do, and pauses and resumes them.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(crate) struct HandlersArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// How to print.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// What is asked of a handler.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Sends nothing more to a handler; what comes waits. Lasts until it is resumed, or the engine is restarted.
+    Pause(ActionArgs),
+    /// Lets a handler go on that was paused.
+    Resume(ActionArgs),
+    /// Sends a handler again what it gave up.
+    Replay(ActionArgs),
+}
+
+/// Which handler.
+#[derive(Debug, Args)]
+struct ActionArgs {
+    /// Name of the [handlers.*] entry.
+    name: String,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// How handlers are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    /// A line each.
+    #[default]
+    Table,
+    /// What the engine answers.
+    Json,
+}
+
+/// Prints what was asked for, or does it.
+pub(crate) fn handlers(args: &HandlersArgs) -> anyhow::Result<()> {
+    let (verb, target) = match &args.action {
+        None => return show(args),
+        Some(Action::Pause(target)) => ("pause", target),
+        Some(Action::Resume(target)) => ("resume", target),
+        Some(Action::Replay(target)) => ("replay", target),
+    };
+    let path = format!("/v1/handlers/{}/{verb}", utf8_percent_encode(&target.name, NON_ALPHANUMERIC));
+    let answer = ask(&target.engine, async |engine| engine.post(&path).await)?;
+    let answer: Value = serde_json::from_slice(&answer.body)?;
+    report::note(&said(verb, &answer));
+    Ok(())
+}
+
+fn show(args: &HandlersArgs) -> anyhow::Result<()> {
+    let answer: Value = ask(&args.engine, async |engine| engine.get_json("/v1/handlers").await)?;
+    let mut out = io::stdout().lock();
+    match args.output {
+        Output::Json => writeln!(out, "{answer:#}")?,
+        Output::Table => out.write_all(table(&answer).as_bytes())?,
+    }
+    Ok(())
+}
+
+fn ask<T>(engine: &EngineArgs, ask: impl AsyncFnOnce(&EngineClient) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let config = engine.load()?;
+    let target = engine.target(config.as_ref())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { ask(&EngineClient::new(target)?).await })
+}
+
+/// Says how the handler is after what was asked.
+fn said(verb: &str, answer: &Value) -> String {
+    let handler = &answer["handler"];
+    let (name, state) = (text(&handler["name"]), text(&handler["state"]));
+    match (verb, answer["replayed"].as_u64().unwrap_or_default()) {
+        ("replay", 0) => format!("{name}: nothing that it gave up is known any more; {state}"),
+        ("replay", replayed) => format!("{name}: {replayed} events that it gave up are sent again; {state}"),
+        _ => format!("{name}: {state}, {} events wait", handler["queued"]),
+    }
+}
+
+/// A line for each handler, under a line of names.
+fn table(answer: &Value) -> String {
+    let mut rows = vec![COLUMNS.map(|(title, _)| title.to_owned())];
+    rows.extend(answer["handlers"].as_array().into_iter().flatten().map(|row| COLUMNS.map(|(_, cell)| cell(row))));
+    report::table(&rows)
+}
+
+/// A column: its title, and what stands in it.
+type Column = (&'static str, fn(&Value) -> String);
+
+const COLUMNS: [Column; 11] = [
+    ("NAME", |row| text(&row["name"])),
+    ("TYPE", |row| text(&row["type"])),
+    ("STATE", state),
+    ("QUEUED", |row| text(&row["queued"])),
+    ("IN-FLIGHT", |row| text(&row["inFlight"])),
+    ("DELIVERED", |row| text(&row["delivered"])),
+    ("RETRIED", |row| text(&row["retried"])),
+    ("DROPPED", |row| text(&row["dropped"])),
+    ("POSITION", |row| text(&row["position"])),
+    ("LAG", |row| {
+        row["oldestUndeliveredAgeSeconds"].as_f64().map_or_else(|| "-".to_owned(), |age| format!("{age:.1}s"))
+    }),
+    ("LAST ERROR", |row| text(&row["lastError"])),
+];
+
+fn state(row: &Value) -> String {
+    let limited = if row["rateLimited"] == true { " (rate limited)" } else { "" };
+    format!("{}{limited}", text(&row["state"]))
+}
+
+/// A value as a word: nothing is `-`.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.lines().next().unwrap_or_default().to_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_handler_is_a_line_under_the_names_of_the_columns() {
+        let row = json!({"name": "hook", "type": "webhook", "state": "retrying", "rateLimited": true, "queued": 12,
+            "inFlight": 8, "delivered": 3, "retried": 4, "dropped": 0, "position": 77,
+            "oldestUndeliveredAgeSeconds": 1.26, "lastError": "503\nmore"});
+        let text = table(&json!({ "handlers": [row] }));
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split("  ").map(str::trim).collect()).collect();
+        assert_eq!(lines.len(), 2);
+        let words: Vec<_> = lines[1].iter().filter(|cell| !cell.is_empty()).copied().collect();
+        let expected = ["hook", "webhook", "retrying (rate limited)", "12", "8", "3", "4", "0", "77", "1.3s", "503"];
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn what_became_of_a_request_is_said() {
+        let answer =
+            |replayed: u64| json!({"handler": {"name": "hook", "state": "paused", "queued": 3}, "replayed": replayed});
+        assert_eq!(said("pause", &answer(0)), "hook: paused, 3 events wait");
+        assert_eq!(said("replay", &answer(2)), "hook: 2 events that it gave up are sent again; paused");
+        assert!(said("replay", &answer(0)).contains("nothing"));
+    }
+}

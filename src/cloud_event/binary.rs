@@ -1,0 +1,181 @@
+//! The binary content mode: attributes and data apart, for sinks that have headers.
+
+use std::collections::BTreeMap;
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Encoder, Form, cause, plain, slash, write_data, write_digits, write_id, write_subject, write_time};
+use crate::{dispatcher::Event, journal::ChangeKind};
+
+/// What the attribute `datacontenttype` says of every event.
+pub const DATA_CONTENT_TYPE: &str = "application/json";
+
+/// How an event travels, where the sink has headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ContentMode {
+    /// Attributes and data in one JSON object.
+    #[default]
+    Structured,
+    /// Attributes in headers; the body is the data alone.
+    Binary,
+}
+
+/// An event in binary mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binary {
+    /// The attributes by name, as they are: [`header_value`] makes headers of them. Without `datacontenttype`, for which
+    /// transports have a header of their own; it is [`DATA_CONTENT_TYPE`].
+    pub attributes: BTreeMap<&'static str, String>,
+    /// The data.
+    pub data: Vec<u8>,
+}
+
+impl Encoder {
+    /// Returns the event in binary mode: the same attributes and the same data as [`Encoder::encode_form`] writes.
+    pub fn binary(&self, event: &Event, form: Form) -> Binary {
+        let mut data = vec![b'{'];
+        write_data(&mut data, &event.record, form);
+        data.push(b'}');
+        Binary { attributes: self.attributes(event), data }
+    }
+
+    fn attributes(&self, event: &Event) -> BTreeMap<&'static str, String> {
+        let Event { unit, record } = event;
+        let resource = &unit.resource;
+        let (source, journal) = &self.plain;
+        let mut attributes = BTreeMap::from([
+            ("specversion", "1.0".to_owned()),
+            ("id", plain(|out| write_id(out, unit, record, super::copy))),
+            ("source", source.to_string()),
+            ("type", format!("dev.deltabus.resource.{}", ChangeKind::of(&record.change).as_str())),
+            ("subject", plain(|out| write_subject(out, unit, record, super::copy))),
+            ("time", plain(|out| write_time(out, record.time_micros))),
+            ("cause", cause(&record.change).to_owned()),
+            ("journal", journal.to_string()),
+            ("sequence", plain(|out| write_digits(out, record.sequence.0, 20))),
+            ("apiversion", [&resource.group, slash(unit), &resource.version].concat()),
+            ("kind", resource.kind.clone()),
+            ("resource", resource.plural.clone()),
+        ]);
+        if let Some(object) = record.object() {
+            for (name, value) in [
+                ("namespace", object.namespace()),
+                ("name", object.name()),
+                ("uid", object.uid()),
+                ("resourceversion", object.resource_version()),
+            ] {
+                if !value.is_empty() {
+                    attributes.insert(name, value.to_owned());
+                }
+            }
+        }
+        attributes
+    }
+}
+
+/// Writes an attribute as the value of a header: what is not printable ASCII, blanks, `"` and `%` percent-encoded
+/// (`CloudEvents` 1.0.2, HTTP protocol binding, 3.1.3.2; other bindings refer to it).
+pub fn header_value(value: &str) -> String {
+    const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
+    utf8_percent_encode(value, ENCODED).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::tests::*;
+    use super::*;
+    use crate::{
+        indexer::{Cause, Change},
+        journal::testing::{synced, updated},
+    };
+
+    fn all() -> Vec<Event> {
+        let gone = |tombstone| Change::Deleted {
+            object: object("ns", "größe \"1\"", "u", "{}"),
+            tombstone,
+            cause: Cause::Relist,
+        };
+        let same = Change::Unchanged { object: object("ns", "a", "u", "{}"), cause: Cause::Resync { round: 1 } };
+        let changes = [updated("a", "u", 1, 2), gone(true), gone(false), same, synced(3)];
+        changes.into_iter().map(|change| event(unit("apps", "things", "Thing"), change)).collect()
+    }
+
+    fn in_form(event: &Event, form: Form) -> Value {
+        let mut out = Vec::new();
+        encoder().encode_form(&mut out, event, form);
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn a_form_says_how_much_of_an_event_is_sent() {
+        let members = |event: &Event, form| {
+            let value = in_form(event, form);
+            value["data"].as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ")
+        };
+        let [update, tombstone, deletion, same, end] = &all()[..] else { panic!("five events") };
+        for (event, whole, without_old, reference) in [
+            (update, "object old", "object", ""),
+            (tombstone, "object finalstateunknown", "object finalstateunknown", "finalstateunknown"),
+            (deletion, "object", "object", ""),
+            (same, "object old", "object", ""),
+            (end, "objects resourceversion", "objects resourceversion", "objects resourceversion"),
+        ] {
+            let found = [Form::Whole, Form::WithoutOld, Form::Reference].map(|form| members(event, form));
+            assert_eq!(found, [whole, without_old, reference], "{:?}", event.record.change);
+        }
+    }
+
+    #[test]
+    fn a_form_changes_nothing_but_the_data() {
+        for event in all() {
+            let mut whole = in_form(&event, Form::Whole);
+            for form in [Form::WithoutOld, Form::Reference] {
+                let mut less = in_form(&event, form);
+                less["data"] = Value::Null;
+                whole["data"] = Value::Null;
+                assert_eq!(less, whole);
+            }
+        }
+    }
+
+    #[test]
+    fn binary_mode_has_the_attributes_and_the_data_of_structured_mode() {
+        for event in all() {
+            for form in [Form::Whole, Form::WithoutOld, Form::Reference] {
+                let Binary { attributes, data } = encoder().binary(&event, form);
+                let mut joined = json!(attributes);
+                joined["data"] = serde_json::from_slice(&data).unwrap();
+                joined["datacontenttype"] = DATA_CONTENT_TYPE.into();
+                assert_eq!(joined, in_form(&event, form));
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_is_an_array_of_structured_events() {
+        for events in [&all()[..], &all()[..1], &[]] {
+            let mut out = Vec::new();
+            encoder().encode_batch(&mut out, events, Form::WithoutOld);
+            let expected: Vec<Value> = events.iter().map(|event| in_form(event, Form::WithoutOld)).collect();
+            assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), json!(expected));
+        }
+    }
+
+    /// The examples of the specification, and what could end a header.
+    #[test]
+    fn header_values_are_percent_encoded_as_the_http_binding_says() {
+        for (value, expected) in [
+            ("Euro € 😀", "Euro%20%E2%82%AC%20%F0%9F%98%80"),
+            ("100% \"x\"", "100%25%20%22x%22"),
+            ("a\r\nB: c\u{7f}", "a%0D%0AB:%20c%7F"),
+            ("/api/v1/pods~!#$&'()*+,;=@[]", "/api/v1/pods~!#$&'()*+,;=@[]"),
+        ] {
+            assert_eq!(header_value(value), expected);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! `[handlers.<name>]` of type `nats`: subjects and streams that events are sent to.
+
+use std::{path::PathBuf, time::Duration};
+
+use async_nats::ServerAddr;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use super::{schema, text};
+use crate::{
+    cloud_event::ContentMode,
+    handler::nats::{self, NatsOptions, subject::Template},
+    secret::SecretRef,
+};
+
+/// Options of a handler of type `nats`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct NatsSink {
+    /// Addresses of servers of one cluster, `nats://` or `tls://`, without a user or password in them. Required.
+    #[schemars(schema_with = "servers")]
+    pub servers: Vec<String>,
+    /// What the servers call the connection.
+    #[serde(default = "connection_name")]
+    pub name: String,
+    /// Who the handler is; one of the four. Default: nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "auth")]
+    pub auth: Option<NatsAuth>,
+    /// Requires TLS, and says whom to trust. Default: TLS where the server asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "NatsTls")]
+    pub tls: Option<NatsTls>,
+    /// Where a message goes. `{cluster}` `{group}` `{resource}` `{namespace}` `{name}` `{kind}` `{version}` `{event}` are
+    /// filled in, at most one between two dots: "core" for the empty group, "_" for no namespace; letters, digits and
+    /// "-" stay, other bytes are %XX.
+    #[serde(default = "subject")]
+    pub subject: String,
+    /// How an event travels: `binary`, its attributes as `ce-` headers and its data as the payload, or `structured`, one
+    /// JSON object.
+    #[serde(default = "mode")]
+    pub mode: ContentMode,
+    /// The stream. Default: none, messages reach whoever listens then, and nobody else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "NatsJetStream")]
+    pub jetstream: Option<NatsJetStream>,
+}
+
+fn connection_name() -> String {
+    "deltabus".to_owned()
+}
+
+fn subject() -> String {
+    "k8s.{cluster}.{group}.{resource}.{namespace}.{name}".to_owned()
+}
+
+fn mode() -> ContentMode {
+    ContentMode::Binary
+}
+
+fn servers(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": { "type": "string", "examples": ["nats://nats.nats:4222"] },
+        "minItems": 1,
+    })
+}
+
+fn auth(generator: &mut SchemaGenerator) -> Schema {
+    let mut secret = |description: &str| {
+        let mut schema = generator.subschema_for::<SecretRef>();
+        schema.insert("description".to_owned(), description.into());
+        schema
+    };
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "creds_file": {
+                "type": "string",
+                "description": "File of a JWT and a seed, as `nsc generate creds` writes it; read for each connection.",
+            },
+            "basic": {
+                "type": "object",
+                "description": "A user and a password.",
+                "properties": {
+                    "username": { "type": "string", "description": "The user." },
+                    "password": secret("The password."),
+                },
+                "required": ["username", "password"],
+                "writeOnly": true,
+            },
+            "token": secret("A token."),
+            "nkey": secret("The seed of a user's key, which begins with SU."),
+        },
+        "minProperties": 1,
+        "maxProperties": 1,
+        "writeOnly": true,
+    })
+}
+
+/// Who a NATS handler is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NatsAuth {
+    /// A file of a JWT and a seed.
+    CredsFile(PathBuf),
+    /// A user and a password.
+    Basic {
+        /// The user.
+        username: String,
+        /// The password.
+        password: SecretRef,
+    },
+    /// A token.
+    Token(SecretRef),
+    /// The seed of a user's key.
+    Nkey(SecretRef),
+}
+
+/// Whom a NATS connection trusts, and as whom it speaks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct NatsTls {
+    /// PEM file of the only authorities that are trusted; read for each connection. "": those of the system.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub ca_file: Option<PathBuf>,
+    /// PEM file of the client's certificate; read for each connection. "": none.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub cert_file: Option<PathBuf>,
+    /// PEM file of its key; read for each connection. "": none.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub key_file: Option<PathBuf>,
+}
+
+/// A stream that keeps what was sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NatsJetStream {
+    /// Its name. Required.
+    pub stream: String,
+    /// Whether it is made where it is not there, and compared with the options below where it is.
+    #[serde(default = "yes")]
+    pub create: bool,
+    /// The subjects that it takes. Default: those that `subject` makes, of every cluster.
+    #[serde(default)]
+    pub subjects: Vec<String>,
+    /// How long a message is kept. "0s": for ever.
+    #[serde(default = "max_age", with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub max_age: Duration,
+    /// How long the server knows an event again by its id, and drops it.
+    #[serde(default = "duplicate_window", with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub duplicate_window: Duration,
+    /// How many servers keep each message.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 5))]
+    pub replicas: u32,
+    /// Whether a message is stored on condition that nothing follows what is known of its subject: `per-subject` keeps a
+    /// change stored once outside of `duplicate_window` too.
+    #[serde(default)]
+    pub expect_last: ExpectLast,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn max_age() -> Duration {
+    nats::JetStreamOptions::new("").max_age
+}
+
+fn duplicate_window() -> Duration {
+    nats::JetStreamOptions::new("").duplicate_window
+}
+
+/// The condition on which a stream takes a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ExpectLast {
+    /// None.
+    #[default]
+    Off,
+    /// The last sequence of its subject is the expected one.
+    PerSubject,
+}
+
+/// What is wrong with a handler: the key, from the handler's own, and a sentence.
+type Problem = (Vec<&'static str>, String);
+
+impl NatsSink {
+    /// Makes what the handler is made of; `cluster` is the configured name of the cluster, and `total_order` says that
+    /// messages are sent one after the other, whatever their object. Looks at no file and no server.
+    ///
+    /// # Errors
+    /// All that is wrong: keys from the handler's own, each with a sentence.
+    pub(crate) fn options(&self, cluster: &str, total_order: bool) -> Result<NatsOptions, Vec<Problem>> {
+        let mut problems = Vec::new();
+        self.check_servers(&mut problems);
+        let template = Template::parse(&self.subject).map_err(|error| problems.push((vec!["subject"], error)));
+        let auth = self.auth.as_ref().map(NatsAuth::meant).unwrap_or_default();
+        let tls = self.tls.as_ref().map(|tls| tls.meant(&mut problems));
+        if let (Some(jetstream), Ok(template)) = (&self.jetstream, &template) {
+            jetstream.check(template, &mut problems);
+        }
+        match template {
+            Ok(subject) if problems.is_empty() => Ok(NatsOptions {
+                servers: self.servers.clone(),
+                name: self.name.clone(),
+                auth,
+                tls,
+                subject,
+                cluster: cluster.to_owned(),
+                mode: self.mode,
+                jetstream: self.jetstream.as_ref().map(NatsJetStream::meant),
+                total_order,
+            }),
+            _ => Err(problems),
+        }
+    }
+
+    /// Returns what is wrong.
+    pub(crate) fn mistakes(&self) -> Vec<Problem> {
+        self.options("", false).err().unwrap_or_default()
+    }
+
+    fn check_servers(&self, problems: &mut Vec<Problem>) {
+        for server in &self.servers {
+            let problem = match server.parse::<ServerAddr>() {
+                Err(_) => "is no address: expected nats:// or tls://, such as \"nats://nats.nats:4222\"",
+                // Not repeated: there is a password in it.
+                Ok(address) if address.has_user_pass() => {
+                    problems.push((
+                        vec!["servers"],
+                        "has a user or a password in an address: expected them in `auth`, by reference".to_owned(),
+                    ));
+                    continue;
+                }
+                Ok(address) if !matches!(address.scheme(), "nats" | "tls") => "expected nats:// or tls://",
+                Ok(address) if address.host().is_empty() => "has no host",
+                Ok(_) => continue,
+            };
+            problems.push((vec!["servers"], format!("{server:?} {problem}")));
+        }
+    }
+}
+
+impl NatsAuth {
+    fn meant(&self) -> nats::NatsAuth {
+        match self.clone() {
+            Self::CredsFile(path) => nats::NatsAuth::Credentials(path),
+            Self::Basic { username: user, password } => nats::NatsAuth::UserPassword { user, password },
+            Self::Token(token) => nats::NatsAuth::Token(token),
+            Self::Nkey(seed) => nats::NatsAuth::Nkey(seed),
+        }
+    }
+}
+
+impl NatsTls {
+    fn meant(&self, problems: &mut Vec<Problem>) -> nats::NatsTls {
+        let client = match (&self.cert_file, &self.key_file) {
+            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
+            (None, None) => None,
+            _ => {
+                problems.push((vec!["tls"], "expected both of cert_file and key_file, or none".to_owned()));
+                None
+            }
+        };
+        nats::NatsTls { ca_file: self.ca_file.clone(), client }
+    }
+}
+
+impl NatsJetStream {
+    fn check(&self, template: &Template, problems: &mut Vec<Problem>) {
+        if self.stream.is_empty() || !self.stream.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
+            let expected = "expected a name of letters, digits, \"-\" and \"_\"";
+            problems.push((vec!["jetstream", "stream"], format!("{:?}: {expected}", self.stream)));
+        }
+        if self.duplicate_window.is_zero() {
+            problems.push((vec!["jetstream", "duplicate_window"], "expected more than \"0s\"".to_owned()));
+        }
+        if !self.max_age.is_zero() && self.max_age < self.duplicate_window {
+            let expected = "expected at least what `duplicate_window` is, or \"0s\": the server refuses less";
+            problems.push((vec!["jetstream", "max_age"], expected.to_owned()));
+        }
+        if self.expect_last == ExpectLast::PerSubject && !template.is_per_object() {
+            let expected = "per-subject needs a `subject` with {group}, {resource} or {kind}, {namespace} and {name}: \
+                            else several objects share one";
+            problems.push((vec!["jetstream", "expect_last"], expected.to_owned()));
+        }
+    }
+
+    fn meant(&self) -> nats::JetStreamOptions {
+        nats::JetStreamOptions {
+            stream: self.stream.clone(),
+            create: self.create,
+            subjects: self.subjects.clone(),
+            max_age: self.max_age,
+            duplicate_window: self.duplicate_window,
+            replicas: self.replicas as usize,
+            expect_last: match self.expect_last {
+                ExpectLast::Off => nats::ExpectLast::Off,
+                ExpectLast::PerSubject => nats::ExpectLast::PerSubject,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,319 @@
+//! `[handlers.<name>]` of type `webhook`: an HTTP server that events are sent to.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use rustls::pki_types::ServerName;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use super::text;
+use crate::{
+    cloud_event::ContentMode,
+    handler::webhook::{Auth, TlsOption, TlsOptions, WebhookOptions},
+    secret::SecretRef,
+};
+
+/// Options of a handler of type `webhook`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct WebhookSink {
+    /// Where events are sent: `http://` or `https://`, without a user or password in it. Required.
+    #[schemars(schema_with = "url")]
+    pub url: String,
+    /// The method of the requests.
+    #[serde(default)]
+    pub method: WebhookMethod,
+    /// How an event travels: `structured`, one JSON object, or `binary`, its attributes as `ce-` headers and its data as
+    /// the body.
+    #[serde(default)]
+    pub mode: ContentMode,
+    /// Further headers of every request.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// How the receiver knows the sender; one of the three. Default: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "auth")]
+    pub auth: Option<WebhookAuth>,
+    /// Whom the connection trusts, and as whom it speaks.
+    #[serde(default)]
+    pub tls: WebhookTls,
+    /// The header in which the event's id travels, so that a receiver can tell repetitions; of a batch it is a hash of
+    /// their ids. "": none.
+    #[serde(default = "idempotency_key", with = "text::optional")]
+    #[schemars(with = "String")]
+    pub idempotency_header: Option<String>,
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "serde wants the type of the field")]
+fn idempotency_key() -> Option<String> {
+    Some("Idempotency-Key".to_owned())
+}
+
+/// Method of a webhook's requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum WebhookMethod {
+    /// As usual.
+    #[default]
+    Post,
+    /// For receivers that store what they get.
+    Put,
+    /// For receivers that change what they have.
+    Patch,
+}
+
+/// How a webhook's receiver knows the sender.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WebhookAuth {
+    /// A token.
+    Bearer(SecretRef),
+    /// A user and a password.
+    Basic {
+        /// The user.
+        username: String,
+        /// The password.
+        password: SecretRef,
+    },
+    /// A signature of each request.
+    Signature(SecretRef),
+}
+
+/// Whom a webhook's connection trusts, and as whom it speaks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct WebhookTls {
+    /// PEM file of the only authorities that are trusted; read again when it changes. "": those of the system.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub ca_file: Option<PathBuf>,
+    /// PEM file of the client's certificate; read again when it changes. "": none.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub cert_file: Option<PathBuf>,
+    /// PEM file of its key; read again when it changes. "": none.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub key_file: Option<PathBuf>,
+    /// The name that the receiver's certificate must be for. "": the one in `url`.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub server_name: Option<String>,
+}
+
+/// What is wrong with a handler: the key, from the handler's own, and a sentence.
+pub(crate) type Problem = (Vec<String>, String);
+
+fn problem(keys: &[&str], message: impl Into<String>) -> Problem {
+    (keys.iter().map(|key| (*key).to_owned()).collect(), message.into())
+}
+
+impl WebhookSink {
+    /// Makes what the handler is made of. Without looking at files and secrets, which [`WebhookSink::unready`] does.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub(crate) fn options(&self, batched: bool, timeout: Duration) -> Result<WebhookOptions, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let url = self.url().map_err(|error| problems.push(problem(&["url"], error))).unwrap_or_default();
+        let headers = self.headers(&mut problems);
+        let idempotency_header = self.idempotency(&mut problems);
+        problems.extend(self.auth_problem());
+        problems.extend(self.tls_problem(&url));
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let method = match self.method {
+            WebhookMethod::Post => http::Method::POST,
+            WebhookMethod::Put => http::Method::PUT,
+            WebhookMethod::Patch => http::Method::PATCH,
+        };
+        let (auth, tls) = (self.auth.as_ref().map(WebhookAuth::meant), self.tls.meant());
+        Ok(WebhookOptions { url, method, mode: self.mode, batched, headers, idempotency_header, auth, tls, timeout })
+    }
+
+    /// Returns what is wrong with the files and secrets that are named. Reads them: blocks.
+    pub(crate) fn unready(&self) -> Vec<Problem> {
+        let auth = self.auth.as_ref().and_then(|auth| {
+            let keys = match auth {
+                WebhookAuth::Bearer(_) => vec!["auth", "bearer"],
+                WebhookAuth::Basic { .. } => vec!["auth", "basic", "password"],
+                WebhookAuth::Signature(_) => vec!["auth", "signature"],
+            };
+            auth.meant().check().err().map(|error| problem(&keys, error))
+        });
+        let is_https = self.url().is_ok_and(|url| url.scheme_str() == Some("https"));
+        let tls = self.tls.meant().check().err().filter(|_| is_https).map(|(option, error)| {
+            let key = match option {
+                TlsOption::CaFile => "ca_file",
+                TlsOption::CertFile => "cert_file",
+                TlsOption::KeyFile => "key_file",
+            };
+            problem(&["tls", key], error)
+        });
+        auth.into_iter().chain(tls).collect()
+    }
+
+    /// Returns what is allowed and odd.
+    pub(crate) fn oddities(&self) -> Vec<Problem> {
+        let sends_secret = matches!(self.auth, Some(WebhookAuth::Bearer(_) | WebhookAuth::Basic { .. }));
+        let is_open = |url: &Uri| url.scheme_str() == Some("http") && !is_loopback(url.host().unwrap_or_default());
+        if sends_secret && self.url().is_ok_and(|url| is_open(&url)) {
+            let message = "`url` is http://: the secret travels without encryption; expected https://";
+            return vec![problem(&["auth"], message)];
+        }
+        Vec::new()
+    }
+
+    fn url(&self) -> Result<Uri, String> {
+        const EXPECTED: &str = "expected a URL such as \"https://hooks.example.com/events\"";
+        // What stands before an `@` may be a password: it is not repeated.
+        let authority = self.url.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next();
+        if authority.is_some_and(|authority| authority.contains('@')) {
+            return Err("has a user or password in it: expected them in `auth`".to_owned());
+        }
+        if self.url.contains('#') {
+            return Err("has a fragment, `#…`, which is never sent: expected it without".to_owned());
+        }
+        match self.url.parse::<Uri>() {
+            Ok(url)
+                if matches!(url.scheme_str(), Some("http" | "https"))
+                    && url.host().is_some_and(|host| !host.is_empty()) =>
+            {
+                Ok(url)
+            }
+            _ => Err(format!("{EXPECTED}, found {:?}", self.url)),
+        }
+    }
+
+    fn headers(&self, problems: &mut Vec<Problem>) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.headers {
+            let mut wrong = |message: String| problems.push(problem(&["headers", name], message));
+            let header = match own_header(name) {
+                Ok(header) => header,
+                Err(error) => {
+                    wrong(error);
+                    continue;
+                }
+            };
+            let Ok(value) = HeaderValue::from_str(value) else {
+                wrong("has characters that no header can carry: expected printable ASCII".to_owned());
+                continue;
+            };
+            if headers.insert(header, value).is_some() {
+                wrong("is there already in other letter case: expected it once".to_owned());
+            }
+        }
+        headers
+    }
+
+    fn idempotency(&self, problems: &mut Vec<Problem>) -> Option<HeaderName> {
+        let name = self.idempotency_header.as_ref()?;
+        let taken = self.headers.keys().any(|other| other.eq_ignore_ascii_case(name));
+        let header = match own_header(name) {
+            Ok(_) if taken => Err("is in `headers` too: expected it in one of the two".to_owned()),
+            other => other,
+        };
+        header.map_err(|error| problems.push(problem(&["idempotency_header"], error))).ok()
+    }
+
+    fn auth_problem(&self) -> Option<Problem> {
+        let Some(WebhookAuth::Basic { username, .. }) = &self.auth else { return None };
+        let unfit = username.contains(|c: char| c == ':' || c.is_control());
+        unfit.then(|| {
+            problem(&["auth", "basic", "username"], "expected a name without colons and control characters (RFC 7617)")
+        })
+    }
+
+    fn tls_problem(&self, url: &Uri) -> Option<Problem> {
+        if url.scheme_str() == Some("http") && self.tls != WebhookTls::default() {
+            return Some(problem(&["tls"], "`url` is http://, without TLS: expected https://, or no `tls`"));
+        }
+        let name = self.tls.server_name.as_ref()?;
+        let unfit = ServerName::try_from(name.as_str()).is_err();
+        unfit.then(|| problem(&["tls", "server_name"], format!("expected a host name or IP address, found {name:?}")))
+    }
+}
+
+impl WebhookAuth {
+    fn meant(&self) -> Auth {
+        match self.clone() {
+            Self::Bearer(secret) => Auth::Bearer(secret),
+            Self::Basic { username, password } => Auth::Basic { username, password },
+            Self::Signature(secret) => Auth::Signature(secret),
+        }
+    }
+}
+
+impl WebhookTls {
+    fn meant(&self) -> TlsOptions {
+        let Self { ca_file, cert_file, key_file, server_name } = self.clone();
+        let server_name = server_name.and_then(|name| ServerName::try_from(name).ok());
+        TlsOptions { ca_file, cert_file, key_file, server_name }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Reads the name of a header that is the user's to set.
+fn own_header(name: &str) -> Result<HeaderName, String> {
+    const OURS: [HeaderName; 9] = [
+        header::CONNECTION,
+        header::CONTENT_ENCODING,
+        header::CONTENT_LENGTH,
+        header::CONTENT_TYPE,
+        header::EXPECT,
+        header::HOST,
+        header::TE,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ];
+    const SECRET: [HeaderName; 3] = [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
+    let header = HeaderName::try_from(name)
+        .map_err(|_| format!("{name:?} is no name of a header: expected letters, digits and `-`"))?;
+    if SECRET.contains(&header) {
+        return Err("carries a secret, which is named and never written: expected it in `auth`".to_owned());
+    }
+    if OURS.contains(&header) || header.as_str().starts_with("ce-") || header.as_str().starts_with("webhook-") {
+        return Err("is set by the handler itself: expected another header".to_owned());
+    }
+    Ok(header)
+}
+
+fn url(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "pattern": "^https?://", "examples": ["https://hooks.example.com/events"] })
+}
+
+fn auth(generator: &mut SchemaGenerator) -> Schema {
+    let mut secret = |description: &str| {
+        let mut schema = generator.subschema_for::<SecretRef>();
+        schema.insert("description".to_owned(), description.into());
+        schema
+    };
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "bearer": secret("A token: `Authorization: Bearer …`."),
+            "basic": {
+                "type": "object",
+                "description": "A user and a password: `Authorization: Basic …`.",
+                "properties": {
+                    "username": { "type": "string", "description": "The user." },
+                    "password": secret("The password."),
+                },
+                "required": ["username", "password"],
+                "writeOnly": true,
+            },
+            "signature": secret("The secret of a signature by Standard Webhooks: base64 of 24 to 64 bytes behind \
+                                 `whsec_`; several with blanks between, while one replaces the other."),
+        },
+        "minProperties": 1,
+        "maxProperties": 1,
+        "writeOnly": true,
+    })
+}

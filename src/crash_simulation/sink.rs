@@ -1,0 +1,139 @@
+//! What a consumer makes of the events that it accepted, and what it may rely on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    RecordName, name_of,
+    site::{Site, version_of},
+};
+use crate::{cloud_event, dispatcher::Event, indexer::Change, journal::ChangeKind, object::SharedObject};
+
+/// Names an object: its unit, and its name.
+pub(super) type Place = (u32, String);
+
+/// What an event says, whatever it is called: who, at which version, and whether that is its end.
+type Meaning = (String, Option<u64>, ChangeKind);
+
+/// What a consumer knows of an object, and by which record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) uid: String,
+    pub(super) version: u64,
+    pub(super) by: RecordName,
+}
+
+/// What is known beside the event that is being accepted.
+pub(super) struct Surroundings<'a> {
+    pub(super) sites: &'a [Site],
+    pub(super) journal_id: u64,
+    /// What was acknowledged, and saved before a crash or a stop.
+    pub(super) settled: &'a [RecordName],
+    /// Records that a crash has taken back.
+    pub(super) lost: &'a BTreeSet<RecordName>,
+    /// Objects of first lists: unit and uid.
+    pub(super) listed: &'a BTreeSet<(u32, String)>,
+}
+
+/// The sink of one handler.
+#[derive(Debug, Default)]
+pub(super) struct Sink {
+    /// It takes no objects of first lists.
+    pub(super) skips: bool,
+    /// Ids that were accepted, with their unit.
+    seen: BTreeMap<(u32, String), Meaning>,
+    ids: BTreeMap<(u32, Meaning), String>,
+    /// What is at a place of a journal.
+    places: BTreeMap<(u64, u64), (u32, String)>,
+    /// Where the last new event of an object was.
+    last: BTreeMap<Place, (u64, u64)>,
+    /// After dropping what repeats an id.
+    pub(super) objects: BTreeMap<Place, Known>,
+    /// Without dropping anything.
+    pub(super) plain: BTreeMap<Place, Known>,
+    pub(super) accepted: BTreeSet<RecordName>,
+    /// Deliveries, repeated ones included.
+    pub(super) deliveries: u64,
+}
+
+impl Sink {
+    /// Accepts an event; returns whether it was there before.
+    pub(super) fn accept(&mut self, event: &Event, around: &Surroundings<'_>) -> bool {
+        let (unit, name, sequence) = (event.record.unit.0, name_of(&event.record), event.record.sequence.0);
+        let id = (unit, cloud_event::id(event));
+        self.deliveries += 1;
+        assert!(!around.settled.contains(&name), "I4: {id:?} was acknowledged and saved, and comes again");
+        let is_again = !self.accepted.insert(name);
+        let at_place = self.places.entry((around.journal_id, sequence)).or_insert_with(|| id.clone());
+        assert_eq!(*at_place, id, "I3: two events at one place {sequence} of journal {}", around.journal_id);
+        let Some(object) = event.record.object() else { return is_again };
+        let is_repeated = self.note_id(&id, event, object);
+        check_truth(event, object, &around.sites[unit as usize]);
+        let place = (unit, object.name().to_owned());
+        apply(&mut self.plain, &place, event, object);
+        if is_repeated {
+            return true;
+        }
+        let last = self.last.insert(place.clone(), (around.journal_id, sequence));
+        let is_later = last.is_none_or(|last| last < (around.journal_id, sequence));
+        assert!(is_later, "I3: {id:?} at {sequence} came after what is at {last:?}");
+        self.check_kind(&place, event, object, around);
+        apply(&mut self.objects, &place, event, object);
+        false
+    }
+
+    /// Returns whether the id was there before: it must have meant the same (D8).
+    fn note_id(&mut self, id: &(u32, String), event: &Event, object: &SharedObject) -> bool {
+        let kind = match ChangeKind::of(&event.record.change) {
+            ChangeKind::Added | ChangeKind::Updated => ChangeKind::Updated,
+            kind => kind,
+        };
+        let version = (kind != ChangeKind::Deleted).then(|| version_of(object));
+        let meaning = (object.uid().to_owned(), version, kind);
+        let called = self.ids.entry((id.0, meaning.clone())).or_insert_with(|| id.1.clone());
+        assert_eq!(*called, id.1, "D8: the same change has another id");
+        let before = self.seen.insert(id.clone(), meaning.clone());
+        assert!(before.is_none() || before == Some(meaning), "D8: {id:?} meant {before:?}");
+        before.is_some()
+    }
+
+    /// Checks what may follow what (I2). What a lost record has shown may be followed by anything.
+    fn check_kind(&self, place: &Place, event: &Event, object: &SharedObject, around: &Surroundings<'_>) {
+        let known = self.objects.get(place);
+        if known.is_some_and(|known| around.lost.contains(&known.by)) {
+            return;
+        }
+        let listed = self.skips && around.listed.contains(&(place.0, object.uid().to_owned()));
+        match (&event.record.change, known) {
+            (Change::Added { .. }, known) => assert_eq!(known, None, "I2: {place:?} is added twice"),
+            (Change::Updated { .. }, Some(known)) => {
+                assert_eq!(known.uid, object.uid(), "I2: another object is updated");
+                assert!(known.version < version_of(object), "I2: {place:?} goes back in time from {known:?}");
+            }
+            (Change::Deleted { .. }, Some(known)) => {
+                assert_eq!(known.uid, object.uid(), "I2: another object is deleted");
+            }
+            (change, None) => assert!(listed, "I2: {place:?} was not added: {change:?}"),
+            (change, _) => panic!("nobody asked for {change:?}"),
+        }
+    }
+}
+
+/// Checks that it was so: a presence at some time, an absence for ever (I1).
+fn check_truth(event: &Event, object: &SharedObject, site: &Site) {
+    let life = &site.lives[object.uid()];
+    assert_eq!(life.name, object.name());
+    if matches!(event.record.change, Change::Deleted { .. }) {
+        assert!(life.is_over, "I1: {} lives, and is said to be deleted", object.uid());
+    } else {
+        assert!(life.versions.contains(&version_of(object)), "I1: {object:?} never was");
+    }
+}
+
+fn apply(objects: &mut BTreeMap<Place, Known>, place: &Place, event: &Event, object: &SharedObject) {
+    if matches!(event.record.change, Change::Deleted { .. }) {
+        objects.remove(place);
+    } else {
+        let by = name_of(&event.record);
+        objects.insert(place.clone(), Known { uid: object.uid().to_owned(), version: version_of(object), by });
+    }
+}

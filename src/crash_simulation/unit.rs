@@ -1,0 +1,184 @@
+//! One unit of the process: the reflector, the queue and the cache, as an informer wires them.
+
+use std::time::Duration;
+
+use super::{Hits, site::Site};
+use crate::{
+    delta_fifo::{DeltaFifo, Order},
+    indexer::{
+        Absence, FirstList, Indexer, IndexerOptions, Transaction,
+        store::{EvmapStore, IndexStore as _, Meta, Reached, ReadStore as _},
+    },
+    journal::{Ticket, UnitId},
+    list_watch::{Failure, ListRequest},
+    object::{KeyRef, ResourceVersion, SharedObject},
+    reflector::{Action, Input, Reflector, ReflectorConfig, Start},
+    simulator::random::Random,
+    testing::Cursor,
+};
+
+/// How far the batch that is under way has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Planned,
+    /// It has its places, and this time; the store does not have it yet.
+    Appended(Ticket, i64),
+    Written(Ticket),
+    Published(Ticket),
+}
+
+pub(super) struct Unit {
+    pub(super) id: UnitId,
+    pub(super) epoch: u64,
+    /// What it hears is printed.
+    pub(super) traces: bool,
+    config: ReflectorConfig,
+    reflector: Reflector,
+    pending: Action,
+    stream: Option<Cursor>,
+    pub(super) fifo: DeltaFifo,
+    pub(super) indexer: Indexer<EvmapStore>,
+    absence: Absence,
+    pub(super) in_flight: Option<(Transaction, Stage)>,
+}
+
+impl Unit {
+    /// Makes a unit of what an earlier run has saved.
+    pub(super) fn restored(id: UnitId, config: ReflectorConfig, objects: &[SharedObject], reached: &Reached) -> Self {
+        let absence = if reached.synced { Absence::begun() } else { Absence::default() };
+        let mut store = EvmapStore::new(7, []);
+        for object in objects {
+            store.put(object.clone());
+        }
+        store.reach(Reached { generation: 1, ..reached.clone() });
+        store.publish(1);
+        let indexer = Indexer::new(store, IndexerOptions::default());
+        let indexer = indexer.with_first_list(FirstList::default()).with_absence(absence.clone());
+        let mut unit = Self {
+            id,
+            epoch: 0,
+            traces: false,
+            config,
+            reflector: Reflector::new(config, Start::Fresh),
+            pending: Action::Keep,
+            stream: None,
+            fifo: DeltaFifo::new(Order::Stream, std::iter::empty(), false),
+            indexer,
+            absence,
+            in_flight: None,
+        };
+        unit.launch();
+        unit
+    }
+
+    /// Starts the stages over what the cache has published, as at each start of a unit.
+    pub(super) fn launch(&mut self) {
+        self.epoch += 1;
+        let Meta { synced, resume_version, .. } = self.indexer.store().meta().clone();
+        let start = match synced {
+            true if self.absence.lasts() => Start::Saved(resume_version),
+            true => Start::Resume(resume_version),
+            false => Start::Fresh,
+        };
+        self.fifo = DeltaFifo::new(Order::Stream, self.indexer.objects().into_iter(), synced);
+        self.reflector = Reflector::new(self.config, start);
+        (self.stream, self.pending) = (None, Action::Keep);
+    }
+
+    fn feed(&mut self, input: Input, now: Duration) {
+        if self.traces {
+            println!("     unit {} hears {input:?}", self.id.0);
+        }
+        let step = self.reflector.step(input, now, 0.5);
+        step.events.into_iter().for_each(|event| self.fifo.push(event));
+        match step.action {
+            Action::Keep => {}
+            Action::Compare(listed) => {
+                let comparison = self.fifo.compare(&listed.0);
+                self.feed(Input::Compared(comparison), now);
+            }
+            action => {
+                if !matches!(action, Action::Read { .. }) {
+                    self.stream = None;
+                }
+                self.pending = action;
+            }
+        }
+    }
+
+    /// Does what the reflector asks for; where `calm`, the server answers as it should.
+    pub(super) fn advance(&mut self, site: &Site, lag: u64, now: &mut Duration, random: &mut Random, calm: bool) {
+        let fails = !calm && random.chance(0.08);
+        match self.pending.clone() {
+            Action::Keep => self.feed(Input::Start, *now),
+            Action::List(_) if fails => self.feed(Input::Page(Err(disconnected())), *now),
+            Action::List(request) if !calm && is_whole(&request) && random.chance(0.3) => {
+                // a replica that lags behind what was asked for
+                let any = ListRequest { resource_version: ResourceVersion::any(), ..request };
+                self.feed(Input::Page(site.collection.list(&any, 6, true)), *now);
+            }
+            Action::List(request) => {
+                let answer = site.collection.list(&request, if calm { 0 } else { lag }, true);
+                self.feed(Input::Page(answer), *now);
+            }
+            Action::OpenWatch(_) if fails => self.feed(Input::Opened(Err(disconnected())), *now),
+            Action::OpenWatch(request) => {
+                let opened = site.collection.watch(&request, true, if calm { 0 } else { lag });
+                let opened = opened.map(|cursor| self.stream = Some(cursor));
+                self.feed(Input::Opened(opened), *now);
+            }
+            Action::Read { .. } if fails => self.feed(Input::Ended(Ok(())), *now),
+            Action::Read { until } if until <= *now => self.feed(Input::Timer, *now),
+            Action::Read { .. } => {
+                let cursor = self.stream.as_mut().expect("a read needs an open stream");
+                let mut batch = site.collection.poll(cursor, 1 + random.below(4));
+                if batch.is_empty() && (calm || random.chance(0.5)) {
+                    batch.extend(site.collection.bookmark(cursor));
+                }
+                self.feed(Input::Received(batch), *now);
+            }
+            Action::Wait { until, .. } => {
+                *now = until.max(*now);
+                self.feed(Input::Timer, *now);
+            }
+            Action::Compare(_) | Action::Done => unreachable!("neither is left pending"),
+        }
+    }
+
+    /// Notes how the unit came back from a stop.
+    pub(super) fn note_return(&self, hits: &mut Hits) {
+        if self.absence.lasts() && self.reflector.counters().expired > 0 {
+            hits.add("return: history was compacted");
+        }
+        if self.absence.lasts() && self.reflector.counters().changes > 0 {
+            hits.add("return: the watch went on");
+        }
+        if self.reflector.counters().older_lists > 0 {
+            hits.add("an older list was refused");
+        }
+    }
+
+    /// Returns whether it has told everything that the server has.
+    pub(super) fn is_level(&self, site: &Site) -> bool {
+        let at_end = self.stream.as_ref().is_some_and(|at| {
+            at.initial.is_empty()
+                && at.version == site.collection.version()
+                && matches!(self.pending, Action::Read { .. })
+        });
+        at_end && self.fifo.is_empty() && self.in_flight.is_none()
+    }
+
+    /// Returns what readers of the cache see of an object.
+    pub(super) fn lookup(&self, key: KeyRef<'_>) -> Option<SharedObject> {
+        self.indexer.store().reader().read(|snapshot| snapshot.get(key).cloned())
+    }
+}
+
+/// Returns whether it asks for all that is at least as new as a version.
+fn is_whole(request: &ListRequest) -> bool {
+    !request.resource_version.is_unset() && request.continue_token.is_none()
+}
+
+fn disconnected() -> Failure {
+    Failure::Disconnected("cut".into())
+}

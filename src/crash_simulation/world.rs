@@ -1,0 +1,251 @@
+//! The server, the process, the disk and the sinks, and what may happen between any two effects.
+
+mod delivering;
+mod ending;
+mod resting;
+mod running;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{
+    HANDLERS, Hits, RecordName, UNITS,
+    disk::{Disk, Write, head},
+    lane::{Health, Lane, Phase, Progress},
+    name_of,
+    sink::{Known, Sink, Surroundings},
+    site::{Site, version_of},
+    unit::{Stage, Unit},
+};
+use crate::{
+    dispatcher::{
+        Dispatcher, Route, RouteOptions, UnitInfo, UnitOptions,
+        schedule::{Order, Room, ScheduleOptions},
+    },
+    indexer::{Cause, Change, store::Reached},
+    journal::{
+        Bounds, ChangeSet, ReaderId, ReaderOptions, Record, Sequence, Start, UnitId, WhenFull,
+        memory::{Durability, MemoryJournal},
+        store::{StoredReader, StoredUnit},
+    },
+    object::ResourceType,
+    reflector::{ReflectorConfig, StreamingLists},
+    simulator::random::Random,
+};
+
+/// What ends with the process.
+struct Process {
+    journal_id: u64,
+    journal: MemoryJournal,
+    dispatcher: Dispatcher,
+    units: Vec<Unit>,
+    lanes: Vec<Lane>,
+    /// A sync under way: how many writes it has, and up to where everything is durable after it.
+    syncing: Option<(usize, Option<Sequence>)>,
+    /// What is being saved of readers, and how many acknowledgements of each that says.
+    saving: Option<(Vec<StoredReader>, [usize; HANDLERS])>,
+}
+
+pub(super) struct World<'a> {
+    durability: Durability,
+    config: ReflectorConfig,
+    /// How far behind a list may be that takes any state.
+    lag: u64,
+    schedules: [ScheduleOptions; HANDLERS],
+    random: Random,
+    now: Duration,
+    sites: Vec<Site>,
+    disk: Disk,
+    process: Option<Process>,
+    sinks: [Sink; HANDLERS],
+    /// What each handler acknowledged, in order; after a crash what of it was saved.
+    acknowledged: [Vec<RecordName>; HANDLERS],
+    /// What was written, and not lost.
+    journaled: BTreeMap<RecordName, Record>,
+    lost: BTreeSet<RecordName>,
+    listed: BTreeSet<(u32, String)>,
+    births: i64,
+    steps: u64,
+    hits: &'a mut Hits,
+    traces: bool,
+}
+
+/// The last one takes what the others do not, the second skips what is there at first.
+fn route(handler: usize) -> RouteOptions {
+    let on = RouteOptions::default().on;
+    let on = if handler == 2 { on.with(ChangeSet::SYNCED) } else { on };
+    RouteOptions { on, initial: handler != 1, ..RouteOptions::default() }
+}
+
+fn bounds(handler: usize) -> Bounds {
+    let (max_events, max_bytes) = [(3, 1200), (5, 1 << 20), (1000, 1 << 20)][handler];
+    Bounds { max_events, max_bytes, when_full: WhenFull::Coalesce }
+}
+
+const HEALTH: [Health; HANDLERS] = [
+    Health { fails: 0.05, loses_answers: 0.05 },
+    Health { fails: 0.35, loses_answers: 0.15 },
+    Health { fails: 0.0, loses_answers: 0.02 },
+];
+const WELL: Health = Health { fails: 0.0, loses_answers: 0.0 };
+
+fn info(unit: u32) -> UnitInfo {
+    let (kind, plural) = [("ConfigMap", "configmaps"), ("Secret", "secrets")][unit as usize];
+    let resource = ResourceType {
+        group: String::new(),
+        version: "v1".into(),
+        kind: kind.into(),
+        plural: plural.into(),
+        namespaced: true,
+    };
+    UnitInfo { entry: plural.into(), resource, namespace: None }
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(seed: u64, durability: Durability, hits: &'a mut Hits, traces: bool) -> Self {
+        let mut random = Random::new(seed);
+        let streaming_lists = [StreamingLists::Auto, StreamingLists::Never][random.below(2)];
+        let page_size = [None, Some(2)][random.below(2)];
+        let config = ReflectorConfig { streaming_lists, page_size, ..ReflectorConfig::default() };
+        let schedules = std::array::from_fn(|handler| ScheduleOptions {
+            order: if handler == 2 { Order::Total } else { Order::PerObject },
+            concurrency: 1 + random.below(3),
+            batch_events: 1 + random.below(4),
+            batch_bytes: 1 << 20,
+            linger: Duration::ZERO,
+            window_events: 12,
+            window_bytes: 1 << 20,
+        });
+        let mut sinks: [Sink; HANDLERS] = Default::default();
+        sinks[1].skips = true;
+        Self {
+            durability,
+            config,
+            lag: random.below(4) as u64,
+            schedules,
+            random,
+            now: Duration::from_secs(1),
+            sites: (0..UNITS).map(|_| Site::new()).collect(),
+            disk: Disk::default(),
+            process: None,
+            sinks,
+            acknowledged: Default::default(),
+            journaled: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            listed: BTreeSet::new(),
+            births: 0,
+            steps: 0,
+            hits,
+            traces,
+        }
+    }
+
+    fn trace(&self, what: impl FnOnce() -> String) {
+        if self.traces {
+            println!("{:4} {}", self.steps, what());
+        }
+    }
+
+    /// Lets one thing happen.
+    pub(super) fn step(&mut self) {
+        self.steps += 1;
+        self.now += Duration::from_millis(20);
+        let site = self.random.below(self.sites.len());
+        if self.process.is_none() {
+            return match self.random.below(10) {
+                0..5 => self.write(site),
+                5 => self.compact(site),
+                _ => self.boot(),
+            };
+        }
+        let handler = [0, 1, 1, 2, 2][self.random.below(5)];
+        match self.random.below(1000) {
+            0..90 => self.write(site),
+            90..98 => self.compact(site),
+            98..200 => self.advance(site, false),
+            200..430 => self.pump(site),
+            430..436 => self.restart_unit(site),
+            436..480 => self.begin_sync(),
+            480..530 => self.end_sync(),
+            530..555 => self.begin_save(),
+            555..580 => self.end_save(),
+            580..660 => self.read(handler),
+            660..730 => self.send(handler),
+            730..960 => self.deliver(handler, HEALTH[handler]),
+            960..968 => self.retain(),
+            968..972 => self.now += Duration::from_secs(1 + self.random.below(200) as u64),
+            972..976 => self.crash(false),
+            976..984 => self.crash(true),
+            984..988 => self.stop(),
+            _ => self.hurry(handler),
+        }
+        if let Some(process) = &self.process {
+            process.journal.check();
+        }
+    }
+
+    fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("the process runs")
+    }
+
+    fn write(&mut self, site: usize) {
+        let what = self.sites[site].write(&mut self.random);
+        self.trace(|| format!("server {site}: {what}"));
+    }
+
+    fn compact(&mut self, site: usize) {
+        self.sites[site].compact();
+        self.trace(|| format!("server {site}: compacted"));
+    }
+
+    /// Starts the process over what is in the store.
+    fn boot(&mut self) {
+        let journal_id = self.disk.open(self.durability);
+        let recovered = self.disk.now.recovered();
+        let mut journal = MemoryJournal::restored(self.durability, &recovered);
+        let mut dispatcher = Dispatcher::default();
+        let lanes: Vec<_> =
+            (0..HANDLERS).map(|handler| dispatcher.add_lane(Route::new(&route(handler)).unwrap())).collect();
+        let mut units = Vec::new();
+        for number in 0..UNITS {
+            let id = UnitId(number);
+            let (terms, _) = dispatcher.add_unit(id, info(number), UnitOptions::default());
+            journal.add_unit(id, terms);
+            let stored = self.disk.now.units.get(&id).cloned().unwrap_or_else(|| {
+                let (description, reached) = (serde_json::Value::Null, Reached::default());
+                let unit = StoredUnit { id, description, terms, reached, retired: None };
+                self.disk.write(Write::Unit(unit.clone()));
+                unit
+            });
+            let mut unit = Unit::restored(id, self.config, &self.disk.now.objects(id), &stored.reached);
+            unit.traces = self.traces;
+            units.push(unit);
+        }
+        let settled = self.disk.now.settled;
+        let mut opened = Vec::new();
+        for (handler, lane) in lanes.into_iter().enumerate() {
+            let name = Some(format!("handler {handler}"));
+            let options = ReaderOptions { bounds: bounds(handler), interest: dispatcher.interest(lane), name };
+            let reader = self.open_reader(&mut journal, options);
+            opened.push(Lane::new(reader, self.schedules[handler]));
+            let states = journal.save();
+            self.disk.write(Write::Readers(states.clone(), settled));
+            journal.saved(&states, true);
+        }
+        let (syncing, saving) = (None, None);
+        self.process = Some(Process { journal_id, journal, dispatcher, units, lanes: opened, syncing, saving });
+        self.trace(|| format!("start: journal {journal_id}, up to {}", recovered.last.0));
+    }
+
+    fn open_reader(&self, journal: &mut MemoryJournal, options: ReaderOptions) -> ReaderId {
+        let until = journal.released();
+        let Some(mut judge) = journal.judge(Start::Next, &options).unwrap() else {
+            return journal.open_reader(Start::Next, options).unwrap();
+        };
+        let behind = judge.position().0 + 1;
+        self.disk.now.records.range(behind..).for_each(|(_, record)| judge.visit(&head(record)));
+        journal.open_judged(judge.up_to(until), &options).unwrap()
+    }
+}

@@ -1,0 +1,130 @@
+//! Crashes and stops.
+
+use super::*;
+
+impl World<'_> {
+    /// The process is gone, with a part of what is not synced if the machine was too.
+    pub(super) fn crash(&mut self, loses_tail: bool) {
+        self.note_crash();
+        let unsynced = self.disk.log.len();
+        let kept = if loses_tail { self.random.below(unsynced + 1) } else { unsynced };
+        self.trace(|| format!("crash: {} of {unsynced} unsynced writes are lost", unsynced - kept));
+        self.process = None;
+        self.disk.crash(kept);
+        let content = &self.disk.now;
+        for (handler, acknowledged) in self.acknowledged.iter_mut().enumerate() {
+            acknowledged.truncate(content.settled[handler]);
+        }
+        let is_lost = |name: &RecordName, _: &mut Record| name.1 >= content.first && !content.has(*name);
+        let lost: Vec<_> = self.journaled.extract_if(.., is_lost).collect();
+        self.hits.add_many("records are lost with the tail", lost.len());
+        let gone: Vec<_> = lost.iter().filter(|(_, record)| matches!(record.change, Change::Deleted { .. })).collect();
+        for (name, record) in &lost {
+            let uid = record.object().map(|object| object.uid());
+            let ends = |(_, end): &&(RecordName, Record)| end.object().map(|object| object.uid()) == uid;
+            if matches!(record.change, Change::Added { .. }) && gone.iter().copied().any(|end| ends(&end)) {
+                self.hits.add("a whole life is lost with the tail");
+            }
+            if self.sinks.iter().any(|sink| sink.accepted.contains(name)) {
+                assert_ne!(self.durability, Durability::Group, "D7: {name:?} was shown, and is lost");
+                self.hits.add("interval: a record was shown, and is lost");
+            }
+        }
+        self.lost.extend(lost.into_iter().map(|(name, _)| name));
+        if self.random.chance(0.4) {
+            let site = self.random.below(self.sites.len());
+            self.write(site);
+            self.compact(site);
+        }
+    }
+
+    /// Counts between which effects it happens.
+    fn note_crash(&mut self) {
+        let Self { process, disk, hits, acknowledged, .. } = self;
+        let Some(Process { journal, units, lanes, syncing, saving, .. }) = process else { return };
+        for unit in units {
+            match &unit.in_flight {
+                None => {}
+                Some((_, Stage::Planned)) => hits.add("crash: planned, not appended"),
+                Some((_, Stage::Appended(..))) => hits.add("crash: appended, not written"),
+                Some((_, Stage::Written(ticket))) if journal.durable() >= ticket.last => {
+                    hits.add("crash: durable, not published");
+                }
+                Some((_, Stage::Written(_))) => hits.add("crash: written, not published"),
+                Some((_, Stage::Published(_))) => hits.add("crash: published, not released"),
+            }
+            let outstanding = units_outstanding(unit.in_flight.as_ref().map(|(_, stage)| *stage));
+            if !outstanding && journal.durable() < journal.last() {
+                hits.add("crash: released, not durable");
+            }
+        }
+        for (handler, lane) in lanes.iter().enumerate() {
+            let stats = journal.stats(lane.reader);
+            hits.add_many("crash: visible, not read", usize::from(stats.queued > 0));
+            let in_calls: usize = lane.calls.len();
+            hits.add_many("crash: read, not sent", usize::from(in_calls == 0 && stats.in_flight > 0));
+            for call in &lane.calls {
+                hits.add(match call.phase {
+                    Phase::Between => "crash: between attempts",
+                    Phase::Sent(..) => "crash: sent, not accepted",
+                    Phase::Accepted(_) => "crash: accepted, not answered",
+                    Phase::Answered => "crash: answered, not acknowledged",
+                });
+            }
+            let saved = disk.now.settled[handler];
+            hits.add_many("crash: acknowledged, not saved", usize::from(saved < acknowledged[handler].len()));
+            hits.add_many("crash: saved, not durable", usize::from(disk.synced.settled[handler] < saved));
+        }
+        hits.add_many("crash: within a sync", usize::from(syncing.is_some()));
+        hits.add_many("crash: within a save", usize::from(saving.is_some()));
+        hits.add_many("crash: within a start", usize::from(disk.synced.units.is_empty()));
+    }
+
+    /// The process ends in order, some of what was released not delivered. The end may be cut off.
+    pub(super) fn stop(&mut self) {
+        let is_cut = self.random.chance(0.3).then(|| self.random.below(4));
+        for number in 0..self.sites.len() {
+            self.settle(number);
+        }
+        for _ in 0..self.random.below(40) {
+            let handler = self.random.below(HANDLERS);
+            self.read(handler);
+            self.send(handler);
+            self.deliver(handler, HEALTH[handler]);
+        }
+        self.end_save();
+        let ends: [fn(&mut Self); 4] = [
+            |world| {
+                world.process().syncing = None;
+                world.begin_sync();
+                world.end_sync();
+            },
+            |world| {
+                world.begin_save();
+                world.end_save();
+            },
+            |world| world.disk.sync(world.disk.log.len()),
+            |world| {
+                world.disk.write(Write::Clean);
+                world.disk.sync(world.disk.log.len());
+            },
+        ];
+        for (at, end) in ends.into_iter().enumerate() {
+            if is_cut == Some(at) {
+                self.hits.add("crash: within a clean stop");
+                return self.crash(true);
+            }
+            end(self);
+        }
+        let Process { journal, lanes, .. } = self.process();
+        let left = lanes.iter().any(|lane| journal.stats(lane.reader).position < journal.released());
+        self.hits.add(if left { "a clean stop leaves something" } else { "a clean stop leaves nothing" });
+        self.trace(|| "clean stop".to_owned());
+        self.process = None;
+        assert_eq!(self.disk.now.settled, self.settled());
+    }
+}
+
+fn units_outstanding(stage: Option<Stage>) -> bool {
+    matches!(stage, Some(Stage::Appended(..) | Stage::Written(_) | Stage::Published(_)))
+}

@@ -1,0 +1,270 @@
+//! The schedule against single rules, and against what any history must keep to.
+
+use std::collections::{BTreeMap, HashSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn options() -> ScheduleOptions {
+    ScheduleOptions {
+        order: Order::PerObject,
+        concurrency: 3,
+        batch_events: 2,
+        batch_bytes: 100,
+        linger: Duration::ZERO,
+        window_events: 8,
+        window_bytes: 1_000,
+    }
+}
+
+fn item(sequence: u64, object: u64) -> Item<u64> {
+    Item { sequence: Sequence(sequence), resource: 1, object: Some(object), gone: false, bytes: 1, content: sequence }
+}
+
+fn schedule(options: ScheduleOptions, items: impl IntoIterator<Item = Item<u64>>) -> Schedule<u64> {
+    let mut schedule = Schedule::new(options);
+    for item in items {
+        schedule.push(item, Duration::ZERO);
+    }
+    schedule
+}
+
+/// Takes every batch that goes out now.
+fn batches(schedule: &mut Schedule<u64>) -> Vec<Vec<u64>> {
+    std::iter::from_fn(|| schedule.next(Duration::ZERO, false)).map(|(_, batch)| batch).collect()
+}
+
+#[test]
+fn an_object_in_delivery_waits_and_others_overtake_it() {
+    let items = [(1, 7), (2, 7), (3, 7), (4, 8), (5, 9)].map(|(sequence, object)| item(sequence, object));
+    let mut schedule = schedule(options(), items);
+    let (first, batch) = schedule.next(Duration::ZERO, false).unwrap();
+    assert_eq!(batch, [1, 2]);
+    assert_eq!(batches(&mut schedule), [[4, 5]]);
+    assert_eq!(schedule.finished(first), [Sequence(1), Sequence(2)]);
+    assert_eq!(batches(&mut schedule), [[3]]);
+}
+
+#[test]
+fn total_order_has_one_batch_in_delivery_whatever_the_concurrency() {
+    for (order, concurrency) in [(Order::Total, 8), (Order::PerObject, 1), (Order::None, 1)] {
+        let items = (1..5).map(|sequence| item(sequence, sequence));
+        let mut schedule = schedule(ScheduleOptions { order, concurrency, ..options() }, items);
+        let (first, batch) = schedule.next(Duration::ZERO, false).unwrap();
+        assert_eq!((batch, batches(&mut schedule)), (vec![1, 2], Vec::new()));
+        assert_eq!(schedule.room(), None, "what is not read can be merged");
+        schedule.finished(first);
+        assert_eq!(batches(&mut schedule), [[3, 4]]);
+    }
+}
+
+#[test]
+fn without_order_an_object_may_be_in_several_batches() {
+    let items = (1..6).map(|sequence| item(sequence, 7));
+    let mut schedule = schedule(ScheduleOptions { order: Order::None, ..options() }, items);
+    assert_eq!(batches(&mut schedule), [vec![1, 2], vec![3, 4], vec![5]]);
+}
+
+#[test]
+fn d7_the_next_object_of_a_name_is_not_in_the_batch_of_the_deletion() {
+    for order in [Order::PerObject, Order::Total] {
+        let items = [Item { gone: true, ..item(1, 7) }, item(2, 7), item(3, 7)];
+        let mut schedule = schedule(ScheduleOptions { order, batch_events: 9, ..options() }, items);
+        let (first, batch) = schedule.next(Duration::ZERO, false).unwrap();
+        assert_eq!((batch, batches(&mut schedule)), (vec![1], Vec::new()));
+        schedule.finished(first);
+        assert_eq!(batches(&mut schedule), [[2, 3]]);
+    }
+}
+
+#[test]
+fn the_end_of_an_initial_state_waits_for_all_of_its_type_and_nobody_waits_for_it() {
+    let synced = Item { object: None, ..item(3, 0) };
+    let other = Item { resource: 2, ..item(4, 9) };
+    let items = [item(1, 7), item(2, 8), synced, other, item(5, 6)];
+    let mut schedule = schedule(ScheduleOptions { batch_events: 1, ..options() }, items);
+    let mut under_way: Vec<_> = std::iter::from_fn(|| schedule.next(Duration::ZERO, false)).collect();
+    assert_eq!(under_way.iter().map(|(_, batch)| batch[0]).collect::<Vec<_>>(), [1, 2, 4]);
+    schedule.finished(under_way.remove(0).0);
+    assert_eq!(batches(&mut schedule), [[5]], "2 is not done");
+    schedule.finished(under_way.remove(0).0);
+    assert_eq!(batches(&mut schedule), [[3]]);
+}
+
+#[test]
+fn a_batch_waits_to_become_full_no_longer_than_it_may() {
+    let at = Duration::from_millis;
+    let mut schedule = Schedule::new(ScheduleOptions { linger: at(50), ..options() });
+    schedule.push(item(1, 1), at(10));
+    assert_eq!((schedule.due(), schedule.next(at(59), false)), (Some(at(60)), None));
+    assert_eq!(schedule.next(at(59), true).map(|(_, batch)| batch), Some(vec![1]), "a stop does not wait");
+    schedule.push(item(2, 2), at(70));
+    schedule.push(item(3, 3), at(80));
+    assert_eq!(schedule.next(at(80), false).map(|(_, batch)| batch), Some(vec![2, 3]), "full");
+    schedule.push(item(4, 4), at(90));
+    assert_eq!(schedule.next(at(140), false).map(|(_, batch)| batch), Some(vec![4]));
+}
+
+#[test]
+fn bytes_end_a_batch_but_one_event_alone_is_never_too_large() {
+    let sized = |sequence, bytes| Item { bytes, ..item(sequence, sequence) };
+    let many = ScheduleOptions { batch_events: 9, concurrency: 9, ..options() };
+    let mut schedule = schedule(many, [sized(1, 60), sized(2, 40), sized(3, 1), sized(4, 500), sized(5, 1)]);
+    assert_eq!(batches(&mut schedule), [vec![1, 2], vec![3], vec![4], vec![5]]);
+}
+
+#[test]
+fn a_window_that_is_full_of_one_object_is_read_no_further() {
+    let mut schedule = schedule(options(), (1..8).map(|sequence| item(sequence, 7)));
+    let (first, _) = schedule.next(Duration::ZERO, false).unwrap();
+    assert_eq!(schedule.room(), Some(Room { events: 1, bytes: 100 }));
+    schedule.push(item(8, 7), Duration::ZERO);
+    assert_eq!(schedule.room(), None);
+    schedule.finished(first);
+    assert_eq!(schedule.room(), None, "the next batch lacks nothing");
+}
+
+/// What the model does next.
+#[derive(Clone, Debug)]
+enum Act {
+    /// Reads what there is room for, of these objects; `None` is the end of an initial state.
+    Read(Vec<(Option<u64>, bool, usize)>),
+    Next {
+        flush: bool,
+    },
+    Finish(usize),
+    Wait(u64),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let object = (proptest::option::weighted(0.9, 0..5_u64), proptest::bool::weighted(0.2), 0..60_usize);
+    prop_oneof![
+        4 => proptest::collection::vec(object, 1..6).prop_map(Act::Read),
+        4 => any::<bool>().prop_map(|flush| Act::Next { flush }),
+        4 => (0..8_usize).prop_map(Act::Finish),
+        1 => (0..30_u64).prop_map(Act::Wait),
+    ]
+}
+
+/// Everything that a history must keep to.
+struct Model {
+    options: ScheduleOptions,
+    schedule: Schedule<u64>,
+    now: Duration,
+    read: BTreeMap<u64, (Item<u64>, Duration)>,
+    in_delivery: Vec<(BatchId, Vec<u64>)>,
+    sent: HashSet<u64>,
+    finished: HashSet<u64>,
+}
+
+impl Model {
+    fn read(&mut self, objects: &[(Option<u64>, bool, usize)]) {
+        let Some(room) = self.schedule.room() else { return };
+        assert!(self.in_delivery.len() < self.options.concurrency);
+        let (mut bytes, first) = (0, self.read.len() as u64 + 1);
+        for (sequence, (object, gone, size)) in (first..).zip(objects.iter().take(room.events)) {
+            bytes += size;
+            if bytes > room.bytes && bytes > *size {
+                break;
+            }
+            let resource = object.map_or(sequence % 2, |object| object % 2);
+            let gone = *gone && object.is_some();
+            let item = Item { object: *object, resource, gone, bytes: *size, ..item(sequence, 0) };
+            self.read.insert(sequence, (item.clone(), self.now));
+            self.schedule.push(item, self.now);
+        }
+        let held = self.read.len() - self.finished.len();
+        assert!(held <= self.options.window_events, "the window is bounded");
+    }
+
+    /// Returns whether one of two events, the earlier first, must be finished before the other is sent, or go before it
+    /// in its batch.
+    fn is_bound(&self, earlier: u64, later: u64) -> bool {
+        let (earlier, later) = (&self.read[&earlier].0, &self.read[&later].0);
+        match self.options.order {
+            Order::Total => true,
+            Order::None => self.options.concurrency == 1,
+            Order::PerObject if self.options.concurrency == 1 => true,
+            Order::PerObject if later.object.is_none() => earlier.resource == later.resource,
+            Order::PerObject => earlier.object == later.object,
+        }
+    }
+
+    fn next(&mut self, flush: bool) {
+        let due = self.schedule.due();
+        let Some((id, batch)) = self.schedule.next(self.now, flush) else {
+            assert!(due.is_none_or(|due| due > self.now && !flush), "what is due goes out");
+            return;
+        };
+        assert!(!batch.is_empty() && batch.len() <= self.options.batch_events && batch.is_sorted());
+        let bytes: usize = batch.iter().map(|sequence| self.read[sequence].0.bytes).sum();
+        assert!(bytes <= self.options.batch_bytes || batch.len() == 1);
+        let oldest = batch.iter().map(|sequence| self.read[sequence].1).min().unwrap();
+        let waited = oldest + self.options.linger <= self.now;
+        let free: Vec<_> = self.read.keys().filter(|sequence| !self.sent.contains(sequence)).collect();
+        let free_bytes: usize = free.iter().map(|sequence| self.read[sequence].0.bytes).sum();
+        let full = free.len() >= self.options.batch_events || free_bytes >= self.options.batch_bytes;
+        assert!(flush || waited || full, "a batch lingers");
+        for sequence in &batch {
+            assert!(self.sent.insert(*sequence), "each is sent once");
+            for earlier in self.read.keys().take_while(|earlier| *earlier < sequence) {
+                if self.is_bound(*earlier, *sequence) {
+                    let is_with = batch.contains(earlier);
+                    assert!(is_with || self.finished.contains(earlier), "{earlier} before {sequence}");
+                    let (before, after) = (&self.read[earlier].0, &self.read[sequence].0);
+                    let same = before.object.is_some() && before.object == after.object;
+                    assert!(!(is_with && same && before.gone), "D7");
+                }
+            }
+        }
+        self.in_delivery.push((id, batch));
+        assert!(self.in_delivery.len() <= self.options.concurrency);
+    }
+
+    fn finish(&mut self, which: usize) {
+        if self.in_delivery.is_empty() {
+            return;
+        }
+        let (id, batch) = self.in_delivery.remove(which % self.in_delivery.len());
+        let acknowledged: Vec<_> = self.schedule.finished(id).iter().map(|sequence| sequence.0).collect();
+        self.finished.extend(&acknowledged);
+        assert_eq!(acknowledged, batch);
+        assert!(self.schedule.finished(id).is_empty(), "a batch ends once");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn any_history_sends_each_event_once_in_the_order_of_its_object(
+        order in prop_oneof![Just(Order::PerObject), Just(Order::Total), Just(Order::None)],
+        concurrency in 1..4_usize,
+        batch_events in 1..5_usize,
+        linger in 0..3_u64,
+        acts in proptest::collection::vec(act(), 0..120),
+    ) {
+        let linger = Duration::from_secs(linger * 10);
+        let options = ScheduleOptions { order, concurrency, batch_events, linger, ..options() };
+        let schedule = Schedule::new(options);
+        let (read, in_delivery, now) = (BTreeMap::new(), Vec::new(), Duration::ZERO);
+        let (sent, finished) = (HashSet::new(), HashSet::new());
+        let mut model = Model { options, schedule, now, read, in_delivery, sent, finished };
+        for act in acts {
+            match act {
+                Act::Read(objects) => model.read(&objects),
+                Act::Next { flush } => model.next(flush),
+                Act::Finish(which) => model.finish(which),
+                Act::Wait(seconds) => model.now += Duration::from_secs(seconds),
+            }
+        }
+        // Whatever waits goes out in the end.
+        while !model.schedule.is_empty() {
+            let before = (model.sent.len(), model.in_delivery.len());
+            model.next(true);
+            model.finish(0);
+            prop_assert!(before != (model.sent.len(), model.in_delivery.len()), "it goes on");
+        }
+        prop_assert_eq!(model.finished.len(), model.read.len());
+    }
+}

@@ -1,0 +1,66 @@
+//! How deliveries are made of events: which go out together, how many at a time, how often.
+
+use std::time::Duration;
+
+use super::OwnSink;
+use crate::{
+    config::{self, Batch, DeliveryOrder, HandlerOptions},
+    dispatcher::schedule::{Order, ScheduleOptions},
+    handler::pace::Rate,
+    journal::Bounds,
+};
+
+/// Events that a lane holds at least, beyond the batches in delivery: while some objects wait to be repeated, others go
+/// on. What is held cannot be merged any more.
+const WINDOW_EVENTS: usize = 1_000;
+/// Bytes of bodies that a lane holds at most; twice the largest batch where that is more.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// How deliveries are made of events.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::engine) struct Pace {
+    pub(in crate::engine) batch: Batch,
+    pub(in crate::engine) order: DeliveryOrder,
+    /// Deliveries at a time.
+    pub(in crate::engine) concurrency: usize,
+    pub(in crate::engine) rate: Option<Rate>,
+    /// What an attempt of a sink that waits for answers may take.
+    pub(in crate::engine) timeout: Duration,
+}
+
+impl Pace {
+    /// Of a handler of the configuration.
+    pub(in crate::engine) fn of(handler: &config::Handler) -> Self {
+        let HandlerOptions { order, timeout, .. } = handler.options;
+        let concurrency = handler.concurrency() as usize;
+        Self { batch: handler.batch(), order, concurrency, rate: handler.rate_limit, timeout }
+    }
+
+    /// Of a handler of the library's user.
+    pub(in crate::engine) fn own(sink: &OwnSink, options: &HandlerOptions) -> Self {
+        let HandlerOptions { order, timeout, concurrency, .. } = *options;
+        let is_concurrent = matches!(sink, OwnSink::Async(_)) && order != DeliveryOrder::Total;
+        let concurrency = if is_concurrent { concurrency as usize } else { 1 };
+        Self { batch: Batch::WHAT_WAITS, order, concurrency, rate: None, timeout }
+    }
+
+    /// Returns how its lane makes batches, within its buffer.
+    pub(in crate::engine) fn schedule(&self, bounds: &Bounds) -> ScheduleOptions {
+        let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+        let (batch_events, batch_bytes) = (size(self.batch.max_events), size(self.batch.max_bytes));
+        let in_delivery = batch_events.saturating_mul(self.concurrency);
+        ScheduleOptions {
+            order: match self.order {
+                DeliveryOrder::PerObject => Order::PerObject,
+                DeliveryOrder::Total => Order::Total,
+                DeliveryOrder::None => Order::None,
+            },
+            concurrency: self.concurrency,
+            batch_events,
+            batch_bytes,
+            linger: self.batch.timeout,
+            window_events: in_delivery.saturating_add(WINDOW_EVENTS).min(bounds.max_events),
+            window_bytes: batch_bytes.saturating_mul(2).max(WINDOW_BYTES),
+        }
+    }
+}

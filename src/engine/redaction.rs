@@ -1,0 +1,178 @@
+//! The key of all digests of an engine: configured, kept in the state directory, or made for one run.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::{
+    config::Redact,
+    list_watch::transform::{Transform, TransformError},
+    redact::{Fingerprint, Key, Redactor, Rule},
+    secret::{ExposeSecret as _, SecretRef},
+};
+
+/// What the key is called that is kept in the state directory.
+const FILE: &str = "hmac.key";
+/// Bytes of a key that is made here; it is written as twice so many hex digits.
+const KEY_LEN: usize = 32;
+
+/// See the module. Clones are one key.
+#[derive(Clone, Debug)]
+pub(super) struct DigestKey {
+    key: Key,
+    /// For a key that ends with this run: whether that has been said.
+    lasts_one_run: Option<Arc<AtomicBool>>,
+}
+
+impl DigestKey {
+    /// Reads the key that is configured or kept in `state_dir`, where one is made the first time. Without both it is
+    /// `running`, or one made for this run. Reads and writes files: blocks.
+    ///
+    /// # Errors
+    /// A sentence for people, that says what is wrong with the configured key or with the file.
+    pub(super) fn load(redact: &Redact, state_dir: Option<&Path>, running: Option<&Self>) -> Result<Self, String> {
+        if let Some(secret) = &redact.hmac_key {
+            return read(secret).map(Self::lasting).map_err(|error| format!("[redact] hmac_key: {error}"));
+        }
+        // Nobody needs a key that only Secrets without digests would have.
+        if let Some(dir) = state_dir.filter(|_| redact.makes_digests()) {
+            let path = dir.join(FILE);
+            let said = |error| format!("[redact] without hmac_key its key is kept in {}: {error}", path.display());
+            return kept(dir).map_err(|error| said(error.to_string()))?.map_or_else(
+                || read(&SecretRef::File(path.clone())).map(Self::lasting).map_err(said),
+                |made| Ok(Self::lasting(made)),
+            );
+        }
+        match running.filter(|running| running.lasts_one_run.is_some()) {
+            Some(running) => Ok(running.clone()),
+            None => Ok(Self { key: make().1, lasts_one_run: Some(Arc::default()) }),
+        }
+    }
+
+    fn lasting(key: Key) -> Self {
+        Self { key, lasts_one_run: None }
+    }
+
+    /// Returns what tells it from other keys.
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        self.key.fingerprint()
+    }
+
+    /// Returns what takes values out of objects as they come in, and what does so of objects that were cached before,
+    /// in which digests may stand already.
+    pub(super) fn transforms(&self, rules: &[Rule]) -> [Transform; 2] {
+        let redactor = Redactor::new(self.key.clone(), rules);
+        [redactor.clone(), redactor.sparing_digests()]
+            .map(|redactor| Transform::new(move |object| redactor.apply(object).map_err(TransformError::new)))
+    }
+
+    /// Says once that digests of this run tell nothing of those of another.
+    pub(super) fn say_how_long_it_lasts(&self) {
+        if let Some(said) = &self.lasts_one_run
+            && !said.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "values are redacted with a key made for this run: after a restart the same value has another digest; \
+                 [redact] hmac_key names a key that stays"
+            );
+        }
+    }
+}
+
+fn read(secret: &SecretRef) -> Result<Key, String> {
+    let text = secret.read().map_err(|error| error.to_string())?;
+    Key::new(text.expose_secret().as_bytes()).map_err(|error| error.to_string())
+}
+
+/// Makes a key: as text, and ready.
+fn make() -> (String, Key) {
+    let bytes: [u8; KEY_LEN] = rand::random();
+    let text = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    let key = Key::new(text.as_bytes()).expect("it is long enough");
+    (text, key)
+}
+
+/// Makes a key in the directory unless there is one: whole and on the disk, or not at all. `None` where it was there.
+fn kept(dir: &Path) -> io::Result<Option<Key>> {
+    let path = dir.join(FILE);
+    if path.exists() {
+        return Ok(None);
+    }
+    fs::create_dir_all(dir)?;
+    let (text, key) = make();
+    let unfinished = dir.join(format!("{FILE}.{}", std::process::id()));
+    drop(fs::remove_file(&unfinished)); // of a process of this number that ended before it was done
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    writeln!(file, "{text}")?;
+    file.sync_all()?;
+    // A link, no renaming: of two processes one has made the key.
+    let linked = fs::hard_link(&unfinished, &path);
+    fs::remove_file(&unfinished)?;
+    File::open(dir)?.sync_all()?;
+    match linked {
+        Ok(()) => Ok(Some(key)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn load(redact: &Redact, dir: Option<&Path>) -> Fingerprint {
+        DigestKey::load(redact, dir, None).unwrap().fingerprint()
+    }
+
+    #[test]
+    fn d11_the_key_is_made_once_in_the_state_directory_for_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let first = load(&Redact::default(), Some(&state));
+        let path = state.join(FILE);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "nothing else is left behind");
+        assert_eq!(load(&Redact::default(), Some(&state)), first);
+        // Given to another replica it is the same key.
+        let configured = Redact { hmac_key: Some(SecretRef::File(path.clone())), ..Redact::default() };
+        assert_eq!(load(&configured, None), first);
+        fs::write(&path, "short").unwrap();
+        let error = DigestKey::load(&Redact::default(), Some(&state), None).unwrap_err();
+        let expected = format!(
+            "[redact] without hmac_key its key is kept in {}: expected a key of at least 16 bytes, found 5",
+            path.display()
+        );
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn d11_a_key_of_one_run_outlives_reloads() {
+        let first = DigestKey::load(&Redact::default(), None, None).unwrap();
+        let again = DigestKey::load(&Redact::default(), None, Some(&first)).unwrap();
+        assert_eq!(first.fingerprint(), again.fingerprint());
+        assert_ne!(load(&Redact::default(), None), first.fingerprint(), "another run has another");
+        assert!(first.lasts_one_run.is_some());
+    }
+
+    #[test]
+    fn d11_a_configured_key_that_cannot_be_had_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        let redact = Redact { hmac_key: Some(SecretRef::File(file.clone())), ..Redact::default() };
+        let error = |redact: &Redact| DigestKey::load(redact, None, None).unwrap_err();
+        assert!(error(&redact).starts_with("[redact] hmac_key: cannot read "), "{}", error(&redact));
+        fs::write(&file, "0123456789\n").unwrap();
+        assert_eq!(error(&redact), "[redact] hmac_key: expected a key of at least 16 bytes, found 10");
+        fs::write(&file, "0123456789abcdef\n").unwrap();
+        assert_eq!(load(&redact, None), Key::new(b"0123456789abcdef").unwrap().fingerprint());
+    }
+}

@@ -1,0 +1,211 @@
+//! What an earlier run left in the state directory: its units, with their caches, begin where they ended (D7).
+//!
+//! A unit that is still wanted as it was goes on under its number: its cache can be read at once, its watch is resumed at the
+//! saved version, and handlers go on where they stood. One that is wanted in another way, or no more, is replaced or retired
+//! as a reload would, once the server has said what it serves.
+//!
+//! A crash in the middle of such a change leaves both units. The successor counts if all it begins with is kept
+//! ([`Description::complete`]), else the ones that it was to replace.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use tracing::{error, info, warn};
+
+use super::{conductor::Conductor, options, plan::UnitSpec, reconcile::First, state::Unit};
+use crate::{
+    config::{Config, Resource},
+    dispatcher::{UnitInfo, UnitOptions},
+    indexer::{Cause, FirstList},
+    informer::{Informer, Seed},
+    journal::{
+        Journal, UnitId,
+        store::{Recovered, StoreError, StoredUnit},
+    },
+    object::ResourceType,
+    redact::Redaction,
+    scope::Namespaces,
+};
+
+/// What is kept with a unit, for a later run to make it of.
+#[derive(Debug, Serialize, Deserialize)]
+struct Description {
+    entry: String,
+    resource: ResourceType,
+    namespace: Option<String>,
+    namespace_fields: String,
+    filter: Option<Vec<String>>,
+    options: Resource,
+    redaction: Redaction,
+    /// Nothing of its first list existed at the very first start.
+    late: bool,
+    /// Its first list is the first of all, not compared with anything.
+    initial: bool,
+    /// Units whose objects it began with.
+    heir_of: Vec<u32>,
+    /// All that it began with is kept.
+    complete: bool,
+}
+
+impl Description {
+    fn of(spec: &UnitSpec, first: First, heir_of: &[UnitId], complete: bool) -> Self {
+        Self {
+            entry: spec.entry.clone(),
+            resource: spec.resource.clone(),
+            namespace: spec.namespace.clone(),
+            namespace_fields: spec.namespace_fields.clone(),
+            filter: spec.filter.as_ref().map(|filter| filter.patterns().to_vec()),
+            options: (*spec.options).clone(),
+            redaction: (*spec.redaction).clone(),
+            late: matches!(first, First::Initial { late: true }),
+            initial: matches!(first, First::Initial { .. }),
+            heir_of: heir_of.iter().map(|unit| unit.0).collect(),
+            complete,
+        }
+    }
+
+    /// Makes the spec of it; how it lists is what the configuration says now, which is no reason to replace it.
+    fn spec(&self, config: &Config) -> Result<UnitSpec, String> {
+        let filter = self.filter.as_ref().map(|patterns| Namespaces::parse(patterns)).transpose();
+        let entry = config.resources.get(&self.entry).unwrap_or(&self.options);
+        Ok(UnitSpec {
+            entry: self.entry.clone(),
+            resource: self.resource.clone(),
+            namespace: self.namespace.clone(),
+            namespace_fields: self.namespace_fields.clone(),
+            filter: filter.map_err(|error| error.to_string())?,
+            options: Arc::new(self.options.clone()),
+            redaction: Arc::new(self.redaction.clone()),
+            reflector: options::reflector(config, entry),
+        })
+    }
+
+    fn first(&self, synced: bool) -> First {
+        match synced {
+            true => First::Done,
+            false if self.initial => First::Initial { late: self.late },
+            false => First::Compared(Cause::Downtime),
+        }
+    }
+}
+
+/// Keeps with a unit what a later run makes it of. `complete`: what it begins with is kept too.
+pub(super) fn describe(
+    journal: &Journal,
+    unit: UnitId,
+    (spec, first): (&UnitSpec, First),
+    heir_of: &[UnitId],
+    complete: bool,
+) {
+    if journal.is_stored() {
+        let description = Description::of(spec, first, heir_of, complete);
+        let description = serde_json::to_value(description).expect("a description is text, numbers and lists");
+        journal.describe_unit(unit, description);
+    }
+}
+
+impl Conductor {
+    /// Takes up what an earlier run left. Before anything runs. Reads all objects: blocks.
+    pub(super) fn restore(&self, recovered: &Recovered) -> Result<(), StoreError> {
+        let journal = &self.shared.journal;
+        let known: BTreeSet<String> = recovered.readers.iter().map(|reader| reader.name.clone()).collect();
+        let config = Arc::clone(&self.lock().known.config);
+        let mut described = Vec::new();
+        for stored in &recovered.units {
+            match serde_json::from_value::<Description>(stored.description.clone()) {
+                Ok(description) => described.push((stored, description)),
+                Err(error) => {
+                    error!(unit = stored.id.0, %error, "the state has a unit that cannot be read: its objects are listed anew");
+                    journal.retire_unit(stored.id);
+                }
+            }
+        }
+        let replaced: BTreeSet<u32> = described
+            .iter()
+            .filter(|(stored, description)| stored.retired.is_none() && description.complete)
+            .flat_map(|(_, description)| description.heir_of.iter().copied())
+            .collect();
+        let mut objects = 0;
+        for (stored, description) in &described {
+            let counts = description.complete && !replaced.contains(&stored.id.0);
+            match self.restore_unit(stored, description, counts, &config, &known) {
+                Ok(restored) => objects += restored?,
+                Err(error) => {
+                    error!(unit = stored.id.0, %error, "the state has a unit that cannot be made: its objects are listed anew");
+                    self.lanes.remove_unit(stored.id);
+                }
+            }
+        }
+        for name in journal.dormant_readers() {
+            warn!(handler = name, "the handler is not configured any more: what it had not delivered is dropped");
+            journal.forget_reader(&name);
+        }
+        let mut state = self.lock();
+        state.next_unit = journal.next_unit().0;
+        self.show(&state);
+        drop(state);
+        if !described.is_empty() {
+            let (units, clean) = (described.len(), recovered.clean);
+            info!(units, objects, clean, journal = journal.id(), "took up the state of the last run");
+        }
+        Ok(())
+    }
+
+    /// Returns how many objects it has; an error that is a text where it cannot be made.
+    fn restore_unit(
+        &self,
+        stored: &StoredUnit,
+        description: &Description,
+        counts: bool,
+        config: &Config,
+        known: &BTreeSet<String>,
+    ) -> Result<Result<usize, StoreError>, String> {
+        let (id, journal) = (stored.id, &self.shared.journal);
+        let spec = description.spec(config)?;
+        let extras = self.extras(&spec.entry, &self.lock().indexes);
+        let options = options::informer(&spec, extras)?;
+        let UnitSpec { entry, resource, namespace, .. } = spec.clone();
+        let resync_period = spec.options.options.resync;
+        let cached = options.indexer.keep.is_whole();
+        let unit_options = UnitOptions { late: stored.terms.late, resync_period, cached };
+        let info = UnitInfo { entry, resource, namespace };
+        let moves = self.lanes.restore_unit(id, info, unit_options, (stored.terms, stored.retired), known);
+        if stored.retired.is_some() {
+            return Ok(Ok(0));
+        }
+        if !counts {
+            self.lanes.remove_unit(id);
+            return Ok(Ok(0));
+        }
+        let mut objects = Vec::new();
+        if let Err(error) = journal.objects(id, &mut |object| objects.push(object)) {
+            return Ok(Err(error));
+        }
+        let count = objects.len();
+        let first = description.first(stored.reached.synced);
+        let seed = match first {
+            First::Done => Seed::Saved {
+                objects,
+                store_version: stored.reached.store_version.clone(),
+                resume_version: stored.reached.resume_version.clone(),
+            },
+            First::Initial { .. } => Seed::Relist { objects, first_list: FirstList::default() },
+            First::Compared(cause) => {
+                Seed::Relist { objects, first_list: FirstList { cause, bodies: cached, complete: false } }
+            }
+        };
+        let name = spec.type_name();
+        let mut state = self.lock();
+        let kept = state.types.entry(name.clone()).or_default();
+        kept.settled = true;
+        kept.late = stored.terms.late;
+        let siblings = Arc::clone(&kept.siblings);
+        let (entry, resource) = (spec.entry.clone(), Arc::new(spec.resource.clone()));
+        let informer = Arc::new(Informer::new(id, &entry, resource, options, siblings, Some(seed)));
+        kept.units.push(Unit { spec, informer, supervisor: None, first, stopping: false, saved: true });
+        kept.moves.extend(moves.into_iter().map(|asked| (id, asked)));
+        let units: Vec<UnitSpec> = kept.units.iter().map(|unit| unit.spec.clone()).collect();
+        state.known.watched(&name, units.iter());
+        Ok(Ok(count))
+    }
+}

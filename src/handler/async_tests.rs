@@ -1,0 +1,297 @@
+//! Handlers that wait without blocking: several deliveries of a lane side by side.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use actix::Actor as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
+use tokio::sync::Semaphore;
+
+use super::{
+    actor::Sink,
+    asynchronous::{AsyncOptions, AsyncWorker, OpenAsync},
+    pace::Rate,
+    run_time_tests::{run, until},
+    status::{Control, HandlerState},
+    tests::{Engine, Seen, schedule},
+    *,
+};
+use crate::{
+    dispatcher::{actor::DispatcherActor, schedule::ScheduleOptions},
+    indexer::Change,
+    journal::testing::*,
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// What a test says of a delivery, by the name of its first object.
+type Answer = dyn Fn(&str, Form) -> Result<(), HandlerError> + Send + Sync;
+
+/// Notes what it gets; lets a delivery wait for a permit of its object's name.
+#[derive(Clone)]
+struct Remote {
+    begun: Seen,
+    done: Seen,
+    gates: Arc<Mutex<BTreeMap<String, Arc<Semaphore>>>>,
+    at_work: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    answer: Arc<Answer>,
+}
+
+impl Remote {
+    fn new(answer: impl Fn(&str, Form) -> Result<(), HandlerError> + Send + Sync + 'static) -> Self {
+        Self {
+            begun: Seen::default(),
+            done: Seen::default(),
+            gates: Arc::default(),
+            at_work: Arc::default(),
+            most: Arc::default(),
+            answer: Arc::new(answer),
+        }
+    }
+
+    fn hold(&self, name: &str) -> Arc<Semaphore> {
+        let gate = Arc::new(Semaphore::new(0));
+        self.gates.lock().unwrap().insert(name.into(), Arc::clone(&gate));
+        gate
+    }
+
+    fn sink(&self, concurrency: usize, timeout: Duration) -> Sink {
+        let remote = self.clone();
+        let open: OpenAsync = Box::new(move || Ok(Arc::new(remote.clone())));
+        let options = AsyncOptions { concurrency, timeout, hung_after: Duration::from_millis(200) };
+        Sink::Async(AsyncWorker::spawn("remote", options, open).unwrap())
+    }
+
+    fn seen(&self) -> Vec<String> {
+        self.done.lock().unwrap().clone()
+    }
+}
+
+impl AsyncHandler for Remote {
+    fn deliver<'a>(&'a self, batch: &'a Notification, form: Form) -> BoxFuture<'a, Result<(), HandlerError>> {
+        async move {
+            let events: Vec<_> = batch.events().iter().map(|event| brief(&event.record)).collect();
+            let name = batch.events()[0].record.object().map_or("", |object| object.name());
+            self.begun.lock().unwrap().extend(events.clone());
+            let at_work = self.at_work.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(at_work, Ordering::SeqCst);
+            let gate = self.gates.lock().unwrap().get(name).cloned();
+            if let Some(gate) = gate {
+                gate.acquire().await.unwrap().forget();
+            }
+            self.at_work.fetch_sub(1, Ordering::SeqCst);
+            (self.answer)(name, form)?;
+            self.done.lock().unwrap().extend(events);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), HandlerError>> {
+        self.done.lock().unwrap().push("closed".into());
+        std::future::ready(Ok(())).boxed()
+    }
+}
+
+fn lane(engine: &Engine, sink: Sink) -> Arc<status::HandlerStatus> {
+    let (mut options, status) = Engine::options("remote", sink, None);
+    options.schedule = ScheduleOptions { batch_events: 1, ..options.schedule };
+    let reader = engine.lanes.add_lane(options).unwrap();
+    status.attach(engine.journal.clone(), reader, engine.lanes.types("remote"));
+    status
+}
+
+fn pods(names: &[&str]) -> Vec<Change> {
+    names.iter().map(|name| added(name, name, 1)).collect()
+}
+
+fn view(status: &status::HandlerStatus) -> status::HandlerView {
+    status.view(jiff::Timestamp::now())
+}
+
+#[test]
+fn one_object_that_waits_holds_up_its_own_events_alone() {
+    run(async {
+        let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
+        let gate = remote.hold("a");
+        let status = lane(&engine, remote.sink(3, SOON));
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(&["a", "b", "c", "d"]));
+        engine.commit(&[updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
+        until(|| remote.seen().len() == 4).await;
+        assert_eq!(view(&status).position, 0, "everything up to here is done with");
+        assert_eq!((view(&status).in_flight, view(&status).queued), (1, 2));
+        gate.add_permits(2);
+        until(|| remote.seen().len() == 6).await;
+        let of = |name: &str| remote.seen().into_iter().filter(|line| line.contains(name)).collect::<Vec<_>>();
+        assert_eq!(of(" a/"), ["added a/1", "updated a/2<1"]);
+        assert_eq!(of(" b/"), ["added b/1", "updated b/2<1"]);
+        assert_eq!(engine.stop(SOON).await, []);
+        assert_eq!((view(&status).position, view(&status).in_flight), (6, 0));
+        assert_eq!(remote.seen().last().unwrap(), "closed");
+    });
+}
+
+#[test]
+fn so_many_deliveries_are_side_by_side_and_no_more() {
+    run(async {
+        let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
+        let names = ["a", "b", "c", "d", "e", "f"];
+        let gates = names.map(|name| remote.hold(name));
+        lane(&engine, remote.sink(3, SOON));
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(&names));
+        until(|| remote.begun.lock().unwrap().len() == 3).await;
+        for gate in &gates {
+            gate.add_permits(1);
+        }
+        assert_eq!(engine.stop(SOON).await, []);
+        assert_eq!((remote.seen().len(), remote.most.load(Ordering::SeqCst)), (7, 3));
+    });
+}
+
+#[test]
+fn an_attempt_that_takes_too_long_has_failed_and_comes_again() {
+    run(async {
+        let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
+        let gate = remote.hold("a");
+        let status = lane(&engine, remote.sink(2, Duration::from_millis(50)));
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(&["a"]));
+        until(|| view(&status).retried > 0).await;
+        assert_eq!(view(&status).last_error.unwrap(), "no answer within 50ms");
+        gate.add_permits(9);
+        assert_eq!(engine.stop(SOON).await, []);
+        assert_eq!((remote.seen(), view(&status).restarts), (vec!["added a/1".into(), "closed".into()], 0));
+    });
+}
+
+#[test]
+fn what_is_too_large_is_delivered_in_a_smaller_form_and_counted() {
+    run(async {
+        let remote = Remote::new(|name, form| match (name, form) {
+            ("old", Form::Whole) | ("ref", Form::Whole | Form::WithoutOld) | ("none", _) => {
+                Err(HandlerError::TooLarge("413".into()))
+            }
+            _ => Ok(()),
+        });
+        let engine = Engine::new();
+        let status = lane(&engine, remote.sink(2, SOON));
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(&["old", "ref", "none", "fits"]));
+        assert_eq!(engine.stop(SOON).await, []);
+        let view = view(&status);
+        assert_eq!((view.delivered, view.without_old, view.references), (3, 1, 1));
+        assert_eq!((view.too_large, view.dropped, view.queued), (1, 1, 0));
+    });
+}
+
+#[test]
+fn s9_a_panic_in_one_delivery_ends_no_other() {
+    run(async {
+        let remote = Remote::new(|name, _| {
+            assert_ne!(name, "poison");
+            Ok(())
+        });
+        let engine = Engine::new();
+        let gate = remote.hold("slow");
+        let status = lane(&engine, remote.sink(4, SOON));
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(&["slow", "poison", "b"]));
+        until(|| view(&status).dropped == 1).await;
+        gate.add_permits(1);
+        assert_eq!(engine.stop(SOON).await, []);
+        assert_eq!((view(&status).panics, view(&status).delivered), (3, 2));
+        assert_eq!(remote.begun.lock().unwrap().iter().filter(|line| line.contains("slow")).count(), 1);
+    });
+}
+
+#[test]
+fn i7_a_thread_that_blocks_is_left_behind_and_its_deliveries_come_again() {
+    run(async {
+        let blocked = AtomicUsize::new(0);
+        let remote = Remote::new(move |_, _| {
+            if blocked.fetch_add(1, Ordering::SeqCst) == 0 {
+                std::thread::park_timeout(Duration::from_secs(3));
+            }
+            Ok(())
+        });
+        let engine = Engine::new();
+        let status = lane(&engine, remote.sink(4, Duration::from_millis(100)));
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(&["a", "b"]));
+        until(|| view(&status).delivered == 2).await;
+        assert_eq!(view(&status).restarts, 1, "one thread for all that waited for it");
+        assert_eq!(engine.stop(SOON).await, []);
+    });
+}
+
+#[test]
+fn i4_the_deadline_of_a_stop_ends_a_delivery_that_waits_and_names_it() {
+    run(async {
+        let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
+        let _gate = remote.hold("a");
+        lane(&engine, remote.sink(2, SOON));
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(&["a", "b"]));
+        until(|| remote.seen().len() == 1).await;
+        let left = engine.stop(Duration::from_millis(100)).await;
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].named.iter().map(|event| event.sequence.0).collect::<Vec<_>>(), [1]);
+        assert_eq!(remote.seen(), ["added b/1", "closed"], "it is closed all the same");
+    });
+}
+
+#[test]
+fn a_busy_sink_and_a_rate_hold_up_all_deliveries_and_say_so() {
+    run(async {
+        let calls = AtomicUsize::new(0);
+        let remote = Remote::new(move |_, _| {
+            if calls.fetch_add(1, Ordering::SeqCst) > 0 {
+                return Ok(());
+            }
+            Err(HandlerError::Busy { reason: "429".into(), retry_after: Duration::from_mins(10) })
+        });
+        let engine = Engine::new();
+        let status = lane(&engine, remote.sink(2, SOON));
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(&["a"]));
+        until(|| view(&status).retried == 1).await;
+        engine.commit(&pods(&["b"]));
+        until(|| view(&status).rate_limited).await;
+        assert_eq!(view(&status).state, HandlerState::Retrying);
+        status.control(Control::Pause);
+        until(|| !view(&status).rate_limited).await;
+        assert_eq!(remote.begun.lock().unwrap().len(), 1);
+        assert_eq!(engine.stop(Duration::from_millis(100)).await[0].events, 2);
+    });
+}
+
+#[test]
+fn a_rate_is_kept_by_all_deliveries_together() {
+    run(async {
+        let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
+        let sink = remote.sink(4, SOON);
+        let status = Arc::new(status::HandlerStatus::new("remote", "test"));
+        let rate = Some(Rate { deliveries: 2, period: Duration::from_hours(1) });
+        let (retry, dead_letter) = (RetryPolicy::default(), None);
+        let actor = actor::LaneActorOptions { sink, retry, rate, dead_letter, status: Arc::clone(&status) };
+        let (mut options, _) =
+            Engine::options("remote", Sink::InPlace(Arc::new(Mutex::new(blackhole::Blackhole::default()))), None);
+        options.schedule = ScheduleOptions { batch_events: 1, concurrency: 4, ..schedule() };
+        options.start = Box::new(move || actor.start());
+        let reader = engine.lanes.add_lane(options).unwrap();
+        status.attach(engine.journal.clone(), reader, engine.lanes.types("remote"));
+        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.commit(&pods(&["a", "b", "c"]));
+        until(|| remote.seen().len() == 2 && view(&status).rate_limited).await;
+        assert_eq!(engine.stop(Duration::from_millis(100)).await[0].events, 1);
+    });
+}

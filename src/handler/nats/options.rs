@@ -1,0 +1,103 @@
+//! What a handler is told.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::subject::Template;
+use crate::{cloud_event::ContentMode, secret::SecretRef};
+
+/// `[handlers.*]` of type `nats`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NatsOptions {
+    /// Addresses, `nats://host:4222` or `tls://host:4222`; more are learned from the cluster.
+    pub servers: Vec<String>,
+    /// What the server calls the connection.
+    pub name: String,
+    /// Who we are.
+    pub auth: NatsAuth,
+    /// TLS is required; without it, it is used where the server asks for it.
+    pub tls: Option<NatsTls>,
+    /// Where a message goes.
+    pub subject: Template,
+    /// The name of the cluster, for `{cluster}`.
+    pub cluster: String,
+    /// How an event travels.
+    pub mode: ContentMode,
+    /// The stream; without one, messages are sent and forgotten.
+    pub jetstream: Option<JetStreamOptions>,
+    /// Messages are sent one after the other, whatever their object: `order = "total"`.
+    pub total_order: bool,
+}
+
+/// Who we are. Secrets are read for each connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NatsAuth {
+    /// Nobody.
+    #[default]
+    None,
+    /// A file of a JWT and a seed, as `nsc` makes it.
+    Credentials(PathBuf),
+    /// A user and a password.
+    UserPassword {
+        /// The user.
+        user: String,
+        /// The password.
+        password: SecretRef,
+    },
+    /// A token.
+    Token(SecretRef),
+    /// The seed of a user's key.
+    Nkey(SecretRef),
+}
+
+/// How the server is trusted, and trusts us. PEM files, read for each connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NatsTls {
+    /// Certificates to trust, in place of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Our certificate and its key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// The stream of a handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JetStreamOptions {
+    /// Its name.
+    pub stream: String,
+    /// It is made where it is not there, and compared where it is.
+    pub create: bool,
+    /// What it takes; empty: the subjects of the template.
+    pub subjects: Vec<String>,
+    /// Messages are kept so long; zero is for ever.
+    pub max_age: Duration,
+    /// The server knows a message again for so long.
+    pub duplicate_window: Duration,
+    /// Servers that keep each message.
+    pub replicas: usize,
+    /// Whether messages are stored on condition.
+    pub expect_last: ExpectLast,
+}
+
+impl JetStreamOptions {
+    /// Returns the options of a stream with all defaults.
+    pub fn new(stream: impl Into<String>) -> Self {
+        Self {
+            stream: stream.into(),
+            create: true,
+            subjects: Vec::new(),
+            max_age: Duration::from_hours(7 * 24),
+            duplicate_window: Duration::from_mins(10),
+            replicas: 1,
+            expect_last: ExpectLast::Off,
+        }
+    }
+}
+
+/// The condition on which a message is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpectLast {
+    /// None: a change is stored once within the duplicate window.
+    #[default]
+    Off,
+    /// The last sequence of its subject is the expected one: a change is stored once.
+    PerSubject,
+}

@@ -1,0 +1,47 @@
+//! Wildcards of subjects, as the server means them.
+
+/// Returns whether a subject or wildcard is within another wildcard.
+pub(super) fn covers(wildcard: &str, subject: &str) -> bool {
+    let (mut wildcard, mut subject) = (wildcard.split('.'), subject.split('.'));
+    loop {
+        match (wildcard.next(), subject.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(token)) if token != ">" => {}
+            (Some(a), Some(b)) if a == b => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Returns whether some subject is within both.
+pub(super) fn overlap(one: &str, other: &str) -> bool {
+    let (mut one, mut other) = (one.split('.'), other.split('.'));
+    loop {
+        match (one.next(), other.next()) {
+            (Some(">"), Some(_)) | (Some(_), Some(">")) | (None, None) => return true,
+            (Some(a), Some(b)) if a == b || a == "*" || b == "*" => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_cover_and_overlap_as_the_server_means_them() {
+        for (wildcard, subject, is_covered, overlaps) in [
+            ("k8s.>", "k8s.*.*", true, true),
+            ("k8s.*.*", "k8s.>", false, true),
+            ("k8s.*", "k8s.*.*", false, false),
+            ("k8s.*.apps", "k8s.*.*", false, true),
+            ("k8s.>", "k8s", false, false),
+            ("other.>", "k8s.*", false, false),
+            (">", "k8s.*", true, true),
+        ] {
+            assert_eq!(covers(wildcard, subject), is_covered, "{wildcard} {subject}");
+            assert_eq!(overlap(wildcard, subject), overlaps, "{wildcard} {subject}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Sends events to an HTTP server: one a request, or batches of them, as `CloudEvents` 1.0 over HTTP.
+//!
+//! `webhook/response.rs` decides what an answer means, `webhook/signing.rs` says who sends, `webhook/tls.rs` whom is
+//! trusted; what these are made of is read again when its file changes (`webhook/fresh.rs`).
+
+mod fresh;
+mod response;
+mod signing;
+mod tls;
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Uri,
+    header::{CONTENT_TYPE, USER_AGENT},
+};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use jiff::Timestamp;
+use rustls::pki_types::ServerName;
+use tokio::time::timeout;
+
+use self::{
+    fresh::Fresh,
+    response::Answer,
+    signing::{Credentials, message_id},
+};
+pub use self::{
+    signing::Auth,
+    tls::{TlsOption, TlsOptions},
+};
+use super::{AsyncHandler, Form, HandlerError};
+use crate::{
+    client_error::describe,
+    cloud_event::{self, Binary, ContentMode, DATA_CONTENT_TYPE, Encoder, header_value},
+    dispatcher::{Event, Notification},
+};
+
+/// Bytes of an answer that are read, and so the longest answer after which a connection is used again.
+const ANSWER_BYTES: usize = 4 << 10;
+/// Bytes of an answer that an error tells.
+const TOLD_BYTES: usize = 512;
+/// How long the rest of an answer is waited for, once its status is there.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// A connection idle for so long is closed: sooner than servers usually do it, as a request must not meet that.
+const IDLE: Duration = Duration::from_secs(30);
+/// How often an HTTP/2 connection with requests on it is asked whether it lives, and how long it may take to answer.
+const PING: Duration = Duration::from_secs(10);
+
+/// What a webhook is made of.
+#[derive(Clone, Debug)]
+pub struct WebhookOptions {
+    /// Where events are sent; `http` or `https`, without user and password.
+    pub url: Uri,
+    /// `POST`, `PUT` or `PATCH`.
+    pub method: Method,
+    /// How one event travels.
+    pub mode: ContentMode,
+    /// Several events are one request, a JSON array; else each is a request of its own.
+    pub batched: bool,
+    /// Further headers of every request.
+    pub headers: HeaderMap,
+    /// The header in which the event's id travels; of a batch, a hash of their ids.
+    pub idempotency_header: Option<HeaderName>,
+    /// How the receiver knows the sender.
+    pub auth: Option<Auth>,
+    /// Whom an `https` connection trusts.
+    pub tls: TlsOptions,
+    /// How long a request may take, from connecting to the status of the answer.
+    pub timeout: Duration,
+}
+
+type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// The handler of type `webhook`. HTTP/1.1, or HTTP/2 where the server offers it in TLS; connections are used again. It
+/// knows no proxy and follows no redirect.
+pub struct Webhook {
+    options: WebhookOptions,
+    encoder: Encoder,
+    /// Method, scheme and host: no more of a URL is told, the rest may be secret.
+    place: String,
+    client: Fresh<Client>,
+    credentials: Option<Fresh<Credentials>>,
+}
+
+/// What is to be sent.
+struct Message {
+    content_type: &'static str,
+    headers: HeaderMap,
+    body: Vec<u8>,
+    /// The same for every attempt at the same events.
+    key: String,
+    /// What `webhook-id` says.
+    id: String,
+}
+
+impl Webhook {
+    /// Makes a handler. Reads the files and secrets that the options name: blocks.
+    ///
+    /// # Errors
+    /// When one of them is missing or wrong, or the options contradict each other: a sentence for the user.
+    pub fn new(options: WebhookOptions, encoder: Encoder) -> Result<Self, String> {
+        if options.batched && options.mode == ContentMode::Binary {
+            return Err(
+                "batches are JSON arrays, which mode = \"binary\" has none of: expected mode = \"structured\", \
+                        or no `batch`"
+                    .to_owned(),
+            );
+        }
+        let credentials = options.auth.clone().map(Auth::keep_fresh).transpose()?;
+        let tls = options.tls.clone();
+        let client = if options.url.scheme_str() == Some("https") {
+            Fresh::new(tls.files(), move || client(&tls).map_err(|(_, error)| error))?
+        } else {
+            let plain = connect(tls::nobody(), None);
+            Fresh::new(Vec::new(), move || Ok(plain.clone()))?
+        };
+        let (scheme, host) = (options.url.scheme_str().unwrap_or_default(), options.url.authority());
+        let place = format!("{} {scheme}://{}", options.method, host.map_or("", |host| host.as_str()));
+        Ok(Self { options, encoder, place, client, credentials })
+    }
+
+    async fn send(&self, message: Message) -> Result<(), HandlerError> {
+        let credentials = self.credentials.as_ref().map(Fresh::get).unwrap_or_default();
+        let at = |said: String| format!("{}: {}", self.place, credentials.hide(&said));
+        let failed = |said: String| HandlerError::Failed(at(said));
+        let request = self.request(message, &credentials);
+        let answer = match timeout(self.options.timeout, self.client.get().request(request)).await {
+            Ok(answer) => answer.map_err(|error| failed(describe(&error)))?,
+            Err(_) => return Err(failed(format!("no answer within {:?}", self.options.timeout))),
+        };
+        let (parts, body) = answer.into_parts();
+        let text = response::printable(&beginning(body).await, TOLD_BYTES);
+        let answer = Answer { status: parts.status, headers: &parts.headers, text: &text };
+        response::verdict(&answer, SystemTime::from(Timestamp::now())).map_err(|error| match error {
+            HandlerError::Failed(said) => HandlerError::Failed(at(said)),
+            HandlerError::Busy { reason, retry_after } => HandlerError::Busy { reason: at(reason), retry_after },
+            HandlerError::TooLarge(said) => HandlerError::TooLarge(at(said)),
+            HandlerError::Rejected(said) => HandlerError::Rejected(at(said)),
+            HandlerError::Closed(said) => HandlerError::Closed(at(said)),
+        })
+    }
+
+    fn request(&self, message: Message, credentials: &Credentials) -> Request<Full<Bytes>> {
+        let Message { content_type, headers, body, key, id } = message;
+        let mut request = Request::new(Full::default());
+        *request.method_mut() = self.options.method.clone();
+        *request.uri_mut() = self.options.url.clone();
+        let sent = request.headers_mut();
+        sent.insert(USER_AGENT, HeaderValue::from_static(concat!("deltabus/", env!("CARGO_PKG_VERSION"))));
+        sent.extend(self.options.headers.clone());
+        sent.extend(headers);
+        sent.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        if let Some(name) = &self.options.idempotency_header {
+            sent.insert(name, attribute(&key));
+        }
+        credentials.sign(sent, &id, Timestamp::now().as_second(), &body);
+        *request.body_mut() = body.into();
+        request
+    }
+
+    fn single(&self, event: &Event, form: Form) -> Message {
+        let key = cloud_event::id(event);
+        let id = message_id([&*key]);
+        if self.options.mode == ContentMode::Binary {
+            let Binary { attributes, data: body } = self.encoder.binary(event, form);
+            let header = |(name, value): (&&str, &String)| {
+                let name = HeaderName::try_from(format!("ce-{name}")).expect("names of attributes fit headers");
+                (name, attribute(value))
+            };
+            let headers = attributes.iter().map(header).collect();
+            return Message { content_type: DATA_CONTENT_TYPE, headers, body, key, id };
+        }
+        let mut body = Vec::new();
+        self.encoder.encode_form(&mut body, event, form);
+        Message { content_type: "application/cloudevents+json", headers: HeaderMap::new(), body, key, id }
+    }
+
+    fn batched(&self, events: &[Event], form: Form) -> Message {
+        let ids: Vec<String> = events.iter().map(cloud_event::id).collect();
+        let id = message_id(ids.iter().map(String::as_str));
+        let mut body = Vec::new();
+        self.encoder.encode_batch(&mut body, events, form);
+        let content_type = "application/cloudevents-batch+json";
+        Message { content_type, headers: HeaderMap::new(), body, key: id.clone(), id }
+    }
+}
+
+impl AsyncHandler for Webhook {
+    /// Without batches, each event is a request; the first that fails ends it, and all of them count as not delivered.
+    fn deliver<'a>(&'a self, batch: &'a Notification, form: Form) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(async move {
+            match batch.events() {
+                [] => Ok(()),
+                events if self.options.batched => self.send(self.batched(events, form)).await,
+                events => {
+                    for event in events {
+                        self.send(self.single(event, form)).await?;
+                    }
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+/// Reads the beginning of a body, to its end if it is short: then the connection can be used again. A body that fails or
+/// lingers is cut, as the status holds all the same.
+async fn beginning(mut body: Incoming) -> Vec<u8> {
+    let mut text = Vec::new();
+    let read = async {
+        while let Some(Ok(frame)) = body.frame().await
+            && text.len() < ANSWER_BYTES
+        {
+            text.extend_from_slice(frame.data_ref().map_or(&[], |data| &data[..data.len().min(ANSWER_BYTES)]));
+        }
+    };
+    drop(timeout(ANSWER_TIME, read).await);
+    text
+}
+
+/// Makes a header of an attribute.
+fn attribute(value: &str) -> HeaderValue {
+    HeaderValue::try_from(header_value(value)).expect("what is percent-encoded fits a header")
+}
+
+fn client(options: &TlsOptions) -> Result<Client, (TlsOption, String)> {
+    Ok(connect(options.config()?, options.server_name.clone()))
+}
+
+fn connect(tls: rustls::ClientConfig, server_name: Option<ServerName<'static>>) -> Client {
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_keepalive(Some(IDLE));
+    let mut https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = server_name {
+        https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .http2_keep_alive_interval(PING)
+        .http2_keep_alive_timeout(PING)
+        .build(https.enable_all_versions().wrap_connector(http))
+}

@@ -1,0 +1,176 @@
+//! What a receiver's answer means for the batch.
+
+use std::time::{Duration, SystemTime};
+
+use http::{
+    HeaderMap, StatusCode, Uri,
+    header::{LOCATION, RETRY_AFTER},
+};
+
+use crate::handler::HandlerError;
+
+/// What was read of an answer.
+#[derive(Clone, Debug)]
+pub(super) struct Answer<'a> {
+    pub(super) status: StatusCode,
+    pub(super) headers: &'a HeaderMap,
+    /// The beginning of the body, without control characters and secrets.
+    pub(super) text: &'a str,
+}
+
+/// Decides what an answer means; `now` is the time by which a date in it is judged.
+pub(super) fn verdict(answer: &Answer<'_>, now: SystemTime) -> Result<(), HandlerError> {
+    let Answer { status, headers, text } = answer;
+    if status.is_success() {
+        return Ok(());
+    }
+    let said = if text.is_empty() { format!("answered {status}") } else { format!("answered {status}: {text}") };
+    if status.is_redirection() {
+        let place = headers.get(LOCATION).and_then(|place| place.to_str().ok()).map(without_query).unwrap_or_default();
+        return Err(HandlerError::Failed(format!(
+            "answered {status}{place}: redirects are not followed, set `url` to the address that takes events"
+        )));
+    }
+    Err(match *status {
+        StatusCode::PAYLOAD_TOO_LARGE => HandlerError::TooLarge(said),
+        status if may_pass(status) => match retry_after(headers, now) {
+            Some(retry_after) => HandlerError::Busy { reason: said, retry_after },
+            None => HandlerError::Failed(said),
+        },
+        _ => HandlerError::Rejected(said),
+    })
+}
+
+/// Returns whether the same request may be answered otherwise later. A token may be on its way, or a right: whom the
+/// receiver does not let in yet has lost no event.
+fn may_pass(status: StatusCode) -> bool {
+    let about_who_we_are =
+        matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::PROXY_AUTHENTICATION_REQUIRED);
+    let about_now =
+        matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS);
+    about_who_we_are || about_now || !status.is_client_error()
+}
+
+/// Reads `Retry-After`, seconds or a date (RFC 9110, 10.2.3). One that cannot be read, or is over, is none.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(now).ok()?,
+    };
+    (!wait.is_zero()).then_some(wait)
+}
+
+/// Says where a redirect leads; a query may hold what is nobody's business.
+fn without_query(place: &str) -> String {
+    match place.parse::<Uri>() {
+        Ok(uri) => match (uri.scheme_str(), uri.authority()) {
+            (Some(scheme), Some(authority)) if !authority.as_str().contains('@') => {
+                format!(", a redirect to {scheme}://{authority}{}", uri.path())
+            }
+            (None, None) => format!(", a redirect to {}", uri.path()),
+            _ => String::new(),
+        },
+        Err(_) => String::new(),
+    }
+}
+
+/// Makes one line of the beginning of a body: no control characters, and no more than `max` bytes.
+pub(super) fn printable(body: &[u8], max: usize) -> String {
+    let text = String::from_utf8_lossy(body);
+    let line = text.replace(|c: char| c.is_control() || is_invisible(c), " ");
+    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.len() <= max { line } else { format!("{}…", &line[..line.floor_char_boundary(max)]) }
+}
+
+/// Characters that change how a terminal shows those around them.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(status: u16, headers: &[(&'static str, &str)], text: &str) -> Result<(), HandlerError> {
+        let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+        let now = httpdate::parse_http_date("Sat, 21 Nov 2026 06:40:03 GMT").unwrap();
+        verdict(&Answer { status: StatusCode::from_u16(status).unwrap(), headers: &headers, text }, now)
+    }
+
+    #[test]
+    fn each_class_of_status_has_its_meaning() {
+        let name = |outcome: Result<(), HandlerError>| match outcome {
+            Ok(()) => "ok",
+            Err(HandlerError::Failed(_)) => "failed",
+            Err(HandlerError::Busy { .. }) => "busy",
+            Err(HandlerError::TooLarge(_)) => "too large",
+            Err(HandlerError::Rejected(_)) => "rejected",
+            Err(HandlerError::Closed(_)) => "closed",
+        };
+        for (meaning, statuses) in [
+            ("ok", &[200, 201, 202, 204, 299][..]),
+            ("failed", &[300, 301, 302, 304, 307, 308, 401, 403, 407, 408, 425, 429, 500, 502, 503, 504, 599]),
+            ("too large", &[413]),
+            ("rejected", &[400, 402, 404, 409, 410, 415, 422, 431, 499]),
+        ] {
+            for status in statuses {
+                assert_eq!(name(judge(*status, &[], "")), meaning, "{status}");
+            }
+        }
+        for status in [408, 425, 429, 500, 503] {
+            assert_eq!(name(judge(status, &[("retry-after", "3")], "")), "busy", "{status}");
+        }
+        for status in [302, 400, 413] {
+            assert_ne!(name(judge(status, &[("retry-after", "3")], "")), "busy", "{status}");
+        }
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_and_nothing_else() {
+        let wait = |text| match judge(503, &[("retry-after", text)], "wait") {
+            Err(HandlerError::Busy { reason, retry_after }) => {
+                assert_eq!(reason, "answered 503 Service Unavailable: wait");
+                Some(retry_after.as_secs())
+            }
+            Err(HandlerError::Failed(_)) => None,
+            other => panic!("{other:?}"),
+        };
+        for (text, seconds) in [
+            ("120", Some(120)),
+            (" 7 ", Some(7)),
+            ("Sat, 21 Nov 2026 06:41:03 GMT", Some(60)),
+            ("Saturday, 21-Nov-26 06:40:13 GMT", Some(10)),
+            ("Sat Nov 21 06:40:04 2026", Some(1)),
+            ("Sat, 21 Nov 2026 06:40:02 GMT", None),
+            ("0", None),
+            ("-1", None),
+            ("1.5", None),
+            ("soon", None),
+        ] {
+            assert_eq!(wait(text), seconds, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_is_told_without_its_query_and_userinfo() {
+        for (place, told) in [
+            ("https://x.io/a?token=1", ", a redirect to https://x.io/a"),
+            ("/login?next=1", ", a redirect to /login"),
+            ("https://me:pw@x.io/", ""),
+            ("", ""),
+        ] {
+            let error = judge(302, &[("location", place)], "moved").unwrap_err().to_string();
+            let rest = "redirects are not followed, set `url` to the address that takes events";
+            assert_eq!(error, format!("answered 302 Found{told}: {rest}"));
+        }
+    }
+
+    #[test]
+    fn what_a_receiver_says_is_one_short_printable_line() {
+        assert_eq!(printable(b"\x1b[31mno\r\n\tsuch \x00thing\xff", 100), "[31mno such thing\u{fffd}");
+        assert_eq!(printable("a\u{202e}b\u{2028}c".as_bytes(), 100), "a b c");
+        assert_eq!(printable("ääää".as_bytes(), 5), "ää…");
+        assert_eq!(printable(b" \n", 5), "");
+    }
+}

@@ -1,0 +1,123 @@
+//! Whom a connection trusts and as whom it speaks, made of PEM files.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+};
+use rustls_platform_verifier::BuilderVerifierExt;
+
+/// Options of TLS; without files it trusts what the system trusts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// Only authorities of this PEM file are trusted.
+    pub ca_file: Option<PathBuf>,
+    /// The client's certificate, with what leads from it to an authority; PEM.
+    pub cert_file: Option<PathBuf>,
+    /// The key of that certificate; PEM.
+    pub key_file: Option<PathBuf>,
+    /// The name that the receiver's certificate is for, where it is not the URL's.
+    pub server_name: Option<ServerName<'static>>,
+}
+
+/// An option that a mistake is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsOption {
+    /// [`TlsOptions::ca_file`].
+    CaFile,
+    /// [`TlsOptions::cert_file`].
+    CertFile,
+    /// [`TlsOptions::key_file`].
+    KeyFile,
+}
+
+impl TlsOptions {
+    /// Returns the files.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        [&self.ca_file, &self.cert_file, &self.key_file].into_iter().flatten().cloned().collect()
+    }
+
+    /// Reads the files and checks that they are of use. Reads files: blocks.
+    ///
+    /// # Errors
+    /// Which option is wrong, and why.
+    pub fn check(&self) -> Result<(), (TlsOption, String)> {
+        self.config().map(drop)
+    }
+
+    pub(super) fn config(&self) -> Result<ClientConfig, (TlsOption, String)> {
+        let builder = builder();
+        let of_authority = |error| (TlsOption::CaFile, error);
+        let builder = match &self.ca_file {
+            Some(file) => builder.with_root_certificates(authorities(file).map_err(of_authority)?),
+            None => builder.with_platform_verifier().map_err(|error| of_authority(untrusting(&error)))?,
+        };
+        let (cert_file, key_file) = match (&self.cert_file, &self.key_file) {
+            (None, None) => return Ok(builder.with_no_client_auth()),
+            (Some(cert_file), Some(key_file)) => (cert_file, key_file),
+            (Some(_), None) => return Err((TlsOption::CertFile, "expected `key_file` beside `cert_file`".to_owned())),
+            (None, Some(_)) => return Err((TlsOption::KeyFile, "expected `cert_file` beside `key_file`".to_owned())),
+        };
+        let chain = certificates(cert_file).map_err(|error| (TlsOption::CertFile, error))?;
+        let key = key(key_file).map_err(|error| (TlsOption::KeyFile, error))?;
+        let unfit = |error: rustls::Error| {
+            let (key, cert) = (key_file.display(), cert_file.display());
+            (TlsOption::KeyFile, format!("{key} is no key for the certificate in {cert}: {error}"))
+        };
+        builder.with_client_auth_cert(chain, key).map_err(unfit)
+    }
+}
+
+/// Returns what a connection without TLS is made of.
+pub(super) fn nobody() -> ClientConfig {
+    builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
+}
+
+fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
+    ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the default versions' cipher suites")
+}
+
+/// Returns the one implementation of cryptography in this program, the same that the API server is spoken to with.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn untrusting(error: &rustls::Error) -> String {
+    format!("cannot use the certificate authorities of this system: {error}; name some with `ca_file`")
+}
+
+fn authorities(file: &Path) -> Result<RootCertStore, String> {
+    let mut trusted = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        let unfit = |error| format!("{} has a certificate that cannot be trusted: {error}", file.display());
+        trusted.add(certificate).map_err(unfit)?;
+    }
+    Ok(trusted)
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let pem = read(file)?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match read {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err(format!("{} holds no certificate: expected PEM, \"-----BEGIN CERTIFICATE-----\"", file.display())),
+    }
+}
+
+fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_slice(&read(file)?).map_err(|_| {
+        format!("{} holds no key without a password: expected PEM, \"-----BEGIN PRIVATE KEY-----\"", file.display())
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
+}

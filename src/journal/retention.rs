@@ -1,0 +1,90 @@
+//! How long records are kept that nobody waits for.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::Sequence;
+
+/// So many moments are remembered of the time that records are kept.
+const MOMENTS: u32 = 64;
+/// What goes at a time where there are too many bytes: one of so many parts of what is not needed.
+const PARTS: u64 = 8;
+
+/// Which record was the last one when; and from it, which records are old.
+#[derive(Debug)]
+pub(super) struct Retention {
+    keep: Duration,
+    /// Microseconds since the Unix epoch, and the last record then; oldest first.
+    moments: VecDeque<(i64, Sequence)>,
+}
+
+impl Retention {
+    pub(super) fn new(keep: Duration) -> Self {
+        Self { keep, moments: VecDeque::new() }
+    }
+
+    /// Notes that `last` is the last record at that time. Clocks that go back make records live longer.
+    pub(super) fn note(&mut self, now_micros: i64, last: Sequence) {
+        let step = i64::try_from((self.keep / MOMENTS).as_micros()).unwrap_or(i64::MAX);
+        if self.moments.back().is_none_or(|(at, _)| now_micros.saturating_sub(*at) >= step) {
+            self.moments.push_back((now_micros, last));
+        }
+    }
+
+    /// Returns the first record that is not old, as far as that is known.
+    pub(super) fn keep_from(&mut self, now_micros: i64) -> Sequence {
+        let keep = i64::try_from(self.keep.as_micros()).unwrap_or(i64::MAX);
+        let is_old = |(at, _): &(i64, Sequence)| now_micros.saturating_sub(*at) > keep;
+        let mut from = Sequence(0);
+        // The newest of the old ones stays: it still says which records are old.
+        while self.moments.get(1).is_some_and(is_old) {
+            self.moments.pop_front();
+        }
+        if let Some((_, last)) = self.moments.front().filter(|moment| is_old(moment)) {
+            from = Sequence(last.0 + 1);
+        }
+        from
+    }
+}
+
+/// Returns from where on records stay where the state has too many bytes, of which those from `first` to `needed` are not
+/// needed.
+pub(super) fn make_room(first: Sequence, needed: Sequence) -> Sequence {
+    let spare = needed.0.saturating_sub(first.0);
+    Sequence(first.0 + spare.div_ceil(PARTS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    #[test]
+    fn records_are_old_when_something_later_was_the_last_one_so_long_ago() {
+        let mut retention = Retention::new(Duration::from_secs(64));
+        retention.note(0, Sequence(10));
+        retention.note(SECOND / 2, Sequence(11));
+        retention.note(SECOND, Sequence(20));
+        assert_eq!(retention.keep_from(64 * SECOND), Sequence(0));
+        assert_eq!(retention.keep_from(64 * SECOND + 1), Sequence(11));
+        assert_eq!(retention.keep_from(65 * SECOND + 1), Sequence(21));
+        assert_eq!(retention.keep_from(1000 * SECOND), Sequence(21), "what came later is not known to be old");
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_removes_nothing_early() {
+        let mut retention = Retention::new(Duration::from_secs(64));
+        retention.note(100 * SECOND, Sequence(10));
+        assert_eq!(retention.keep_from(0), Sequence(0));
+        retention.note(50 * SECOND, Sequence(20));
+        assert_eq!(retention.keep_from(120 * SECOND), Sequence(0));
+    }
+
+    #[test]
+    fn room_is_made_in_parts_and_never_beyond_what_is_needed() {
+        assert_eq!(make_room(Sequence(1), Sequence(81)), Sequence(11));
+        assert_eq!(make_room(Sequence(80), Sequence(81)), Sequence(81));
+        assert_eq!(make_room(Sequence(81), Sequence(81)), Sequence(81));
+        assert_eq!(make_room(Sequence(90), Sequence(81)), Sequence(90));
+    }
+}

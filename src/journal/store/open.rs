@@ -1,0 +1,229 @@
+//! Opening, opening again, closing.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+};
+
+use fjall::PersistMode;
+
+use super::{
+    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, StoreOptions, Unit, append::Sampler, read,
+    retain::FIRST_KEY, state, sync,
+};
+use crate::{
+    journal::{Sequence, UnitId},
+    mutex::lock,
+    object::codec::Dictionary,
+};
+
+const CLUSTER_KEY: &[u8] = b"cluster";
+const JOURNAL_ID_KEY: &[u8] = b"journal_id";
+/// How the last run began and ended: one byte of the flags below.
+const RUN_KEY: &[u8] = b"run";
+const CLEAN: u8 = 1;
+const GROUP_FSYNC: u8 = 1 << 1;
+
+/// What makes each format the next one; the newest is one more than there are steps.
+const MIGRATIONS: [Migration; 0] = [];
+
+type Migration = fn(&Files) -> Result<(), Fault>;
+
+/// The file that says which format the directory has: legible before anything else of it is touched.
+const FORMAT_FILE: &str = "format";
+
+fn newest_format() -> u32 {
+    u32::try_from(MIGRATIONS.len()).expect("a handful") + 1
+}
+
+pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovered), StoreError> {
+    let action = "open the store";
+    fs::create_dir_all(dir).map_err(|error| StoreError::of_io(dir, action, error))?;
+    let taken = Lock::take(dir)?;
+    let format = format_of(dir)?;
+    let files = Files::open(&dir.join(DB)).map_err(|fault| fault.tell(dir, action))?;
+    let opened = begin(dir, &files, format, options).map_err(|fault| fault.tell(dir, action));
+    let (recovered, units, forgotten) = opened?;
+    let inner = Inner {
+        dir: dir.to_owned(),
+        lock: Mutex::new(Some(taken)),
+        files: RwLock::new(State::Open(files)),
+        units: RwLock::new(units),
+        forgotten: Mutex::new(forgotten),
+        first: AtomicU64::new(recovered.first.0),
+        dropped: AtomicU64::new(0),
+        last: AtomicU64::new(recovered.last.0),
+        synced: AtomicU64::new(recovered.last.0),
+        sync_failed: AtomicBool::new(false),
+        journal: Mutex::new(None),
+        retaining: Mutex::new(()),
+    };
+    Ok((Store { inner: Arc::new(inner) }, recovered))
+}
+
+/// Reads the format of a directory; a fresh one is given the newest.
+fn format_of(dir: &Path) -> Result<u32, StoreError> {
+    let path = dir.join(FORMAT_FILE);
+    let failed = |error| StoreError::of_io(dir, "note the format", error);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !dir.join(DB).exists() => {
+            write_format(dir).map_err(failed)?;
+            return Ok(newest_format());
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(failed(error)),
+    };
+    let known = newest_format();
+    match text.trim().parse() {
+        Ok(found) if found > known => Err(StoreError::NewerFormat { dir: dir.to_owned(), found, known }),
+        Ok(found) if found > 0 => Ok(found),
+        _ => {
+            let what = "it should hold the number of the format".to_owned();
+            Err(StoreError::Corrupt { dir: dir.to_owned(), file: path, what })
+        }
+    }
+}
+
+fn write_format(dir: &Path) -> io::Result<()> {
+    let new = dir.join("format.new");
+    let mut file = File::create(&new)?;
+    writeln!(file, "{}", newest_format())?;
+    file.sync_all()?;
+    fs::rename(new, dir.join(FORMAT_FILE))?;
+    File::open(dir)?.sync_all()
+}
+
+type Begun = (Recovered, HashMap<UnitId, Arc<Unit>>, HashSet<UnitId>);
+
+/// Reads what the store holds, and notes that a run has begun.
+fn begin(dir: &Path, files: &Files, format: u32, options: StoreOptions) -> Result<Begun, Fault> {
+    let done = usize::try_from(format - 1).expect("a handful");
+    for migrate in MIGRATIONS.iter().skip(done) {
+        migrate(files)?;
+    }
+    if done < MIGRATIONS.len() {
+        files.flush()?;
+        write_format(dir)?;
+    }
+    let (units, forgotten) = state::units(files)?;
+    let (first, last) = bounds(files)?;
+    let run = files.meta.get(RUN_KEY)?.and_then(|run| run.first().copied());
+    let clean = run.is_none_or(|run| run & CLEAN != 0);
+    let keeps_its_tail = run.is_none_or(|run| run & (CLEAN | GROUP_FSYNC) != 0);
+    let known_id = files.meta.get(JOURNAL_ID_KEY)?.filter(|_| keeps_its_tail);
+    let journal_id = known_id.and_then(|id| String::from_utf8(id.to_vec()).ok());
+    let journal_id = journal_id.unwrap_or_else(|| format!("{:012x}", rand::random::<u64>() >> 16));
+    let mut batch = files.db.batch();
+    batch.insert(&files.meta, JOURNAL_ID_KEY, journal_id.as_bytes());
+    batch.insert(&files.meta, RUN_KEY, [if options.group_fsync { GROUP_FSYNC } else { 0 }]);
+    files.commit(batch)?;
+    files.db.persist(PersistMode::SyncAll)?;
+    let readers = state::readers(files)?;
+    let recovered = Recovered { journal_id, last: Sequence(last), first: Sequence(first), units, readers, clean };
+    Ok((recovered, dictionaries(files)?, forgotten.into_iter().collect()))
+}
+
+/// Returns the first place kept and the last one given.
+fn bounds(files: &Files) -> Result<(u64, u64), Fault> {
+    let first = files.meta.get(FIRST_KEY)?.and_then(|first| read::sequence_of(&first)).unwrap_or(1);
+    let last = match files.records.last_key_value() {
+        Some(entry) => {
+            let key = entry.key()?;
+            read::sequence_of(&key).ok_or_else(|| read::unreadable(files, &key))?
+        }
+        None => 0,
+    };
+    Ok((first, last.max(first - 1)))
+}
+
+fn dictionaries(files: &Files) -> Result<HashMap<UnitId, Arc<Unit>>, Fault> {
+    let mut units: HashMap<UnitId, Arc<Unit>> = HashMap::new();
+    for entry in files.dictionaries.iter() {
+        let (key, bytes) = entry.into_inner()?;
+        let bad = || Fault::damaged(files.dictionaries.path().to_owned(), format!("{key:02x?} is unreadable"));
+        let unit = key.first_chunk::<4>().map(|unit| UnitId(u32::from_be_bytes(*unit))).ok_or_else(bad)?;
+        let dictionary = Dictionary::new(&bytes).ok_or_else(bad)?;
+        let unit = units.entry(unit).or_insert_with(|| {
+            let sampler = Mutex::new(Sampler::done());
+            Arc::new(Unit { sampler, ..Unit::default() })
+        });
+        unit.dictionaries.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(dictionary));
+    }
+    Ok(units)
+}
+
+pub(super) fn bind(dir: &Path, files: &Files, cluster_uid: &str) -> Result<(), Fault> {
+    if let Some(bound_to) = files.meta.get(CLUSTER_KEY)? {
+        if *bound_to == *cluster_uid.as_bytes() {
+            return Ok(());
+        }
+        let bound_to = String::from_utf8_lossy(&bound_to).into_owned();
+        let found = cluster_uid.to_owned();
+        return Err(Fault::Told(StoreError::OtherCluster { dir: dir.to_owned(), bound_to, found }));
+    }
+    let mut batch = files.db.batch();
+    batch.insert(&files.meta, CLUSTER_KEY, cluster_uid.as_bytes());
+    files.commit(batch)?;
+    Ok(files.db.persist(PersistMode::SyncAll)?)
+}
+
+pub(super) fn reopen(inner: &Inner) -> Result<(), StoreError> {
+    let mut state = inner.files.write().unwrap_or_else(PoisonError::into_inner);
+    if matches!(*state, State::Closed) {
+        return Err(StoreError::Closed { dir: inner.dir.clone() });
+    }
+    // fjall lets go of its own lock first
+    *state = State::Failed;
+    *lock(&inner.journal) = None;
+    let files = open_again(inner).map_err(|fault| fault.tell(&inner.dir, "open the store again"))?;
+    *state = State::Open(files);
+    Ok(())
+}
+
+fn open_again(inner: &Inner) -> Result<Files, Fault> {
+    let files = Files::open(&inner.dir.join(DB))?;
+    let (_, last) = bounds(&files)?;
+    let appended = inner.last.load(SeqCst);
+    if last < appended {
+        let what = format!("records up to {appended} were written, only those up to {last} are there");
+        return Err(Fault::damaged(inner.dir.join(DB), what));
+    }
+    // after a failed sync the system may take pages for written that are not: they are written anew, elsewhere
+    if inner.sync_failed.load(SeqCst) {
+        files.flush()?;
+    }
+    files.db.persist(PersistMode::SyncAll)?;
+    inner.sync_failed.store(false, SeqCst);
+    inner.last.fetch_max(last, SeqCst);
+    Ok(files)
+}
+
+pub(super) fn close(inner: &Inner) -> Result<(), StoreError> {
+    let mut state = inner.files.write().unwrap_or_else(PoisonError::into_inner);
+    let closed = match &*state {
+        State::Open(files) => end(inner, files).map_err(|fault| fault.tell(&inner.dir, "close the store")),
+        State::Failed => Err(StoreError::Failed { dir: inner.dir.clone() }),
+        State::Closed => Ok(()),
+    };
+    *state = State::Closed;
+    *lock(&inner.journal) = None;
+    *lock(&inner.lock) = None;
+    closed
+}
+
+/// Syncs everything before it notes that the end is clean.
+fn end(inner: &Inner, files: &Files) -> Result<(), Fault> {
+    sync::sync(inner)?;
+    let run = files.meta.get(RUN_KEY)?.and_then(|run| run.first().copied()).unwrap_or_default();
+    let mut batch = files.db.batch();
+    batch.insert(&files.meta, RUN_KEY, [run | CLEAN]);
+    files.commit(batch)?;
+    Ok(files.db.persist(PersistMode::SyncAll)?)
+}

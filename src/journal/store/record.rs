@@ -1,0 +1,274 @@
+//! What is stored of a record beside its body.
+
+use std::sync::Arc;
+
+use super::{
+    Head, NOBODY,
+    wire::{Uid, Wire, put_number, put_text, put_uid},
+};
+use crate::{
+    indexer::{Cause, Change},
+    journal::{ChangeKind, Record, Sequence, UnitId},
+    object::{KeyRef, ResourceVersion, SharedObject},
+};
+
+/// Version of the form of heads. A new form gets a new number; old ones stay readable.
+const FORM: u8 = 1;
+
+/// Where the body of a record lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    /// There is none.
+    None,
+    /// Beside the record, under its own sequence.
+    Own,
+    /// It is the state that this sequence brought.
+    At(u64),
+}
+
+/// Where the state before an update lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Old {
+    /// It is not known, or the record is no update.
+    None,
+    /// It is the state that the record superseded.
+    Superseded,
+    /// Beside the record: the store had another state of the object, or none.
+    Own,
+}
+
+/// A head as it is stored, with what it says of bodies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoredHead<'a> {
+    pub(super) sequence: u64,
+    pub(super) unit: UnitId,
+    pub(super) time_micros: i64,
+    pub(super) kind: ChangeKind,
+    pub(super) cause: Option<Cause>,
+    pub(super) tombstone: bool,
+    pub(super) only: Option<&'a str>,
+    pub(super) key: KeyRef<'a>,
+    pub(super) uid: Uid<'a>,
+    pub(super) resource_version: &'a str,
+    /// Bytes of JSON; the count of objects for [`ChangeKind::Synced`].
+    pub(super) size: u64,
+    pub(super) body: Body,
+    pub(super) old: Old,
+    /// The state that this record replaced or ended: nothing older than the record needs its body longer than the
+    /// record.
+    pub(super) supersedes: Option<u64>,
+}
+
+const ONLY: u8 = 1;
+const TOMBSTONE: u8 = 1 << 1;
+const SUPERSEDES: u8 = 1 << 2;
+const BODY_OWN: u8 = 1 << 3;
+const BODY_AT: u8 = 1 << 4;
+const OLD_SUPERSEDED: u8 = 1 << 5;
+const OLD_OWN: u8 = 1 << 6;
+
+const KINDS: [ChangeKind; 6] = [
+    ChangeKind::Added,
+    ChangeKind::Updated,
+    ChangeKind::Deleted,
+    ChangeKind::Removed,
+    ChangeKind::Unchanged,
+    ChangeKind::Synced,
+];
+
+impl<'a> StoredHead<'a> {
+    /// Describes a change, with no bodies yet.
+    pub(super) fn of(change: &'a Change, unit: UnitId, sequence: u64, time_micros: i64, only: Option<&'a str>) -> Self {
+        let cause = match change {
+            Change::Added { cause, .. }
+            | Change::Updated { cause, .. }
+            | Change::Deleted { cause, .. }
+            | Change::Removed { cause, .. }
+            | Change::Unchanged { cause, .. } => Some(*cause),
+            Change::Synced { .. } => None,
+        };
+        let (key, uid, resource_version, size) = match change {
+            Change::Synced { objects, resource_version } => {
+                (KeyRef { namespace: "", name: "" }, "", resource_version.as_str(), *objects)
+            }
+            change => {
+                let object = change.object().expect("only a synced has none");
+                (object.key(), object.uid(), object.resource_version(), object.json().len() as u64)
+            }
+        };
+        Self {
+            sequence,
+            unit,
+            time_micros,
+            kind: ChangeKind::of(change),
+            cause,
+            tombstone: matches!(change, Change::Deleted { tombstone: true, .. }),
+            only,
+            key,
+            uid: Uid::Text(uid),
+            resource_version,
+            size,
+            body: Body::None,
+            old: Old::None,
+            supersedes: None,
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut flags = 0;
+        let mut flag = |set: bool, bit: u8| flags |= if set { bit } else { 0 };
+        flag(self.only.is_some(), ONLY);
+        flag(self.tombstone, TOMBSTONE);
+        flag(self.supersedes.is_some(), SUPERSEDES);
+        flag(self.body == Body::Own, BODY_OWN);
+        flag(matches!(self.body, Body::At(_)), BODY_AT);
+        flag(self.old == Old::Superseded, OLD_SUPERSEDED);
+        flag(self.old == Old::Own, OLD_OWN);
+        let (cause, round) = encode_cause(self.cause);
+        let kind = KINDS.iter().position(|kind| *kind == self.kind).expect("all kinds are listed");
+        let mut out = Vec::with_capacity(128);
+        out.extend_from_slice(&[FORM, kind.to_le_bytes()[0], cause, flags]);
+        put_number(&mut out, self.unit.0.into());
+        put_number(&mut out, self.time_micros.cast_unsigned());
+        if let Some(round) = round {
+            put_number(&mut out, round.into());
+        }
+        if let Some(only) = self.only {
+            put_text(&mut out, only);
+        }
+        put_text(&mut out, self.key.namespace);
+        put_text(&mut out, self.key.name);
+        put_uid(&mut out, self.uid.as_str());
+        put_text(&mut out, self.resource_version);
+        put_number(&mut out, self.size);
+        if let Some(superseded) = self.supersedes {
+            put_number(&mut out, self.sequence - superseded);
+        }
+        if let Body::At(sequence) = self.body {
+            put_number(&mut out, self.sequence - sequence);
+        }
+        out
+    }
+
+    pub(super) fn decode(sequence: u64, value: &'a [u8]) -> Option<Self> {
+        let mut wire = Wire(value);
+        if wire.byte()? != FORM {
+            return None;
+        }
+        let kind = *KINDS.get(usize::from(wire.byte()?))?;
+        let cause = wire.byte()?;
+        let flags = wire.byte()?;
+        let unit = UnitId(u32::try_from(wire.number()?).ok()?);
+        let time_micros = wire.number()?.cast_signed();
+        let cause = if cause == 0 { None } else { Some(decode_cause(cause, &mut wire)?) };
+        let only = if flags & ONLY == 0 { None } else { Some(wire.text()?) };
+        let key = KeyRef { namespace: wire.text()?, name: wire.text()? };
+        let uid = wire.uid()?;
+        let resource_version = wire.text()?;
+        let size = wire.number()?;
+        let supersedes = if flags & SUPERSEDES == 0 { None } else { Some(sequence.checked_sub(wire.number()?)?) };
+        let body = match flags & (BODY_OWN | BODY_AT) {
+            0 => Body::None,
+            BODY_OWN => Body::Own,
+            _ => Body::At(sequence.checked_sub(wire.number()?)?),
+        };
+        let old = match flags & (OLD_SUPERSEDED | OLD_OWN) {
+            0 => Old::None,
+            OLD_OWN => Old::Own,
+            _ => Old::Superseded,
+        };
+        let tombstone = flags & TOMBSTONE != 0;
+        Some(Self {
+            sequence,
+            unit,
+            time_micros,
+            kind,
+            cause,
+            tombstone,
+            only,
+            key,
+            uid,
+            resource_version,
+            size,
+            body,
+            old,
+            supersedes,
+        })
+    }
+
+    /// Returns whether it is for one reader alone, and leaves the state of its object as it is. What is for nobody is what
+    /// a unit begins with: see [`NOBODY`].
+    pub(super) fn is_addressed(&self) -> bool {
+        self.only.is_some_and(|name| name != NOBODY)
+    }
+
+    /// Returns whether it made its own body the state of its object.
+    pub(super) fn is_state(&self) -> bool {
+        let lives = !matches!(self.kind, ChangeKind::Deleted | ChangeKind::Removed | ChangeKind::Synced);
+        lives && !self.is_addressed() && self.body == Body::Own
+    }
+
+    /// Returns what it tells of itself.
+    pub(super) fn shown(&'a self) -> Head<'a> {
+        Head {
+            sequence: Sequence(self.sequence),
+            unit: self.unit,
+            time_micros: self.time_micros,
+            kind: self.kind,
+            cause: self.cause,
+            only: self.only,
+            key: self.key,
+            uid: self.uid.as_str(),
+            resource_version: self.resource_version,
+            json_bytes: if self.kind == ChangeKind::Synced { 0 } else { self.size },
+        }
+    }
+
+    /// Makes the record of its bodies; `None` where it should have one.
+    pub(super) fn record(&self, object: Option<SharedObject>, old: Option<SharedObject>) -> Option<Record> {
+        let cause = self.cause.unwrap_or(Cause::Watch);
+        let old_lost = self.old != Old::None && old.is_none();
+        let change = match self.kind {
+            ChangeKind::Added => Change::Added { object: object?, cause },
+            ChangeKind::Updated => {
+                let object = object?;
+                Change::Updated { old: old.unwrap_or_else(|| Arc::clone(&object)), object, cause }
+            }
+            ChangeKind::Deleted => Change::Deleted { object: object?, tombstone: self.tombstone, cause },
+            ChangeKind::Removed => Change::Removed { object: object?, cause },
+            ChangeKind::Unchanged => Change::Unchanged { object: object?, cause },
+            ChangeKind::Synced => {
+                Change::Synced { objects: self.size, resource_version: ResourceVersion::from(self.resource_version) }
+            }
+        };
+        let (sequence, unit, time_micros) = (Sequence(self.sequence), self.unit, self.time_micros);
+        Some(Record { sequence, unit, time_micros, change, old_lost })
+    }
+}
+
+fn encode_cause(cause: Option<Cause>) -> (u8, Option<u32>) {
+    match cause {
+        None => (0, None),
+        Some(Cause::Initial) => (1, None),
+        Some(Cause::Watch) => (2, None),
+        Some(Cause::Relist) => (3, None),
+        Some(Cause::Resync { round }) => (4, Some(round)),
+        Some(Cause::Downtime) => (5, None),
+        Some(Cause::Reload) => (6, None),
+        Some(Cause::Replay) => (7, None),
+    }
+}
+
+/// Reads a cause that is not 0, which says that there is none.
+fn decode_cause(cause: u8, wire: &mut Wire<'_>) -> Option<Cause> {
+    Some(match cause {
+        1 => Cause::Initial,
+        2 => Cause::Watch,
+        3 => Cause::Relist,
+        4 => Cause::Resync { round: u32::try_from(wire.number()?).ok()? },
+        5 => Cause::Downtime,
+        6 => Cause::Reload,
+        7 => Cause::Replay,
+        _ => return None,
+    })
+}

@@ -1,0 +1,175 @@
+//! What there is one of for each unit and each reader.
+
+use std::collections::BTreeSet;
+
+use roaring::RoaringTreemap;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Fault, Files, Inner, StoredReader, StoredUnit,
+    wire::{Wire, put_number, put_text},
+};
+use crate::{
+    indexer::store::Reached,
+    journal::{Sequence, TypeNumber, UnitId, UnitTerms},
+    mutex::lock,
+    object::ResourceVersion,
+};
+
+/// Version of the form of the values below.
+const FORM: u8 = 1;
+
+/// Parts of what is kept of a unit: the last byte of the key.
+const DESCRIPTION: u8 = b'd';
+const FORGOTTEN: u8 = b'f';
+const REACHED: u8 = b'r';
+
+#[derive(Serialize, Deserialize)]
+struct Described {
+    description: serde_json::Value,
+    resource: u32,
+    late: bool,
+    cached: bool,
+    retired: Option<u64>,
+}
+
+fn unit_key(unit: UnitId, part: u8) -> [u8; 5] {
+    let [a, b, c, d] = unit.0.to_be_bytes();
+    [a, b, c, d, part]
+}
+
+/// The key of what a unit has reached.
+pub(super) fn reached_key(unit: UnitId) -> [u8; 5] {
+    unit_key(unit, REACHED)
+}
+
+pub(super) fn encode_reached(reached: &Reached) -> Vec<u8> {
+    let mut out = vec![FORM, u8::from(reached.synced)];
+    put_number(&mut out, reached.generation);
+    put_text(&mut out, reached.store_version.as_str());
+    put_text(&mut out, reached.resume_version.as_str());
+    out
+}
+
+fn decode_reached(value: &[u8]) -> Option<Reached> {
+    let mut wire = Wire(value);
+    (wire.byte()? == FORM).then_some(())?;
+    let synced = wire.byte()? != 0;
+    let generation = wire.number()?;
+    let store_version = ResourceVersion::from(wire.text()?);
+    Some(Reached { generation, store_version, resume_version: wire.text()?.into(), synced })
+}
+
+pub(super) fn put_unit(inner: &Inner, files: &Files, unit: &StoredUnit) -> Result<(), Fault> {
+    let described = Described {
+        description: unit.description.clone(),
+        resource: unit.terms.resource.0,
+        late: unit.terms.late,
+        cached: unit.terms.cached,
+        retired: unit.retired.map(|sequence| sequence.0),
+    };
+    let described = serde_json::to_vec(&described).expect("numbers and JSON");
+    let mut batch = files.db.batch();
+    batch.insert(&files.units, unit_key(unit.id, DESCRIPTION), described);
+    batch.insert(&files.units, unit_key(unit.id, REACHED), encode_reached(&unit.reached));
+    batch.remove(&files.units, unit_key(unit.id, FORGOTTEN));
+    files.commit(batch)?;
+    lock(&inner.forgotten).remove(&unit.id);
+    Ok(())
+}
+
+/// Marks a unit as forgotten, in the batch that removes the last of it.
+pub(super) fn remove_unit(files: &Files, batch: &mut fjall::OwnedWriteBatch, unit: UnitId) {
+    batch.remove(&files.units, unit_key(unit, DESCRIPTION));
+    batch.remove(&files.units, unit_key(unit, REACHED));
+    batch.insert(&files.units, unit_key(unit, FORGOTTEN), [FORM]);
+}
+
+/// Reads the units, and the ids of those that were forgotten.
+pub(super) fn units(files: &Files) -> Result<(Vec<StoredUnit>, Vec<UnitId>), Fault> {
+    let mut units: Vec<StoredUnit> = Vec::new();
+    let mut forgotten = Vec::new();
+    for entry in files.units.iter() {
+        let (key, value) = entry.into_inner()?;
+        let bad = || Fault::damaged(files.units.path().to_owned(), format!("the unit {key:02x?} is unreadable"));
+        let (id, part) = key.split_first_chunk::<4>().ok_or_else(bad)?;
+        let id = UnitId(u32::from_be_bytes(*id));
+        match part {
+            // the parts come in this order
+            [DESCRIPTION] => {
+                let described: Described = serde_json::from_slice(&value).map_err(|_| bad())?;
+                let resource = TypeNumber(described.resource);
+                let terms = UnitTerms { resource, late: described.late, cached: described.cached };
+                let (description, retired) = (described.description, described.retired.map(Sequence));
+                units.push(StoredUnit { id, description, terms, reached: Reached::default(), retired });
+            }
+            [FORGOTTEN] => forgotten.push(id),
+            [REACHED] => {
+                let reached = decode_reached(&value).ok_or_else(bad)?;
+                if let Some(unit) = units.last_mut().filter(|unit| unit.id == id) {
+                    unit.reached = reached;
+                }
+            }
+            _ => return Err(bad()),
+        }
+    }
+    Ok((units, forgotten))
+}
+
+pub(super) fn put_readers(files: &Files, readers: &[StoredReader]) -> Result<(), Fault> {
+    let mut batch = files.db.batch();
+    for reader in readers {
+        batch.insert(&files.readers, reader.name.as_bytes(), encode_reader(reader));
+    }
+    files.commit(batch)
+}
+
+pub(super) fn remove_reader(files: &Files, name: &str) -> Result<(), Fault> {
+    let mut batch = files.db.batch();
+    batch.remove(&files.readers, name.as_bytes());
+    files.commit(batch)
+}
+
+pub(super) fn readers(files: &Files) -> Result<Vec<StoredReader>, Fault> {
+    let mut readers = Vec::new();
+    for entry in files.readers.iter() {
+        let (key, value) = entry.into_inner()?;
+        let reader = std::str::from_utf8(&key).ok().and_then(|name| decode_reader(name, &value));
+        let name = String::from_utf8_lossy(&key);
+        let what = || format!("the position of the reader {name:?} is unreadable");
+        readers.push(reader.ok_or_else(|| Fault::damaged(files.readers.path().to_owned(), what()))?);
+    }
+    Ok(readers)
+}
+
+fn encode_reader(reader: &StoredReader) -> Vec<u8> {
+    let mut out = vec![FORM, u8::from(reader.pending.is_some())];
+    put_number(&mut out, reader.position.0);
+    put_number(&mut out, reader.joined.len() as u64);
+    for unit in &reader.joined {
+        put_number(&mut out, unit.0.into());
+    }
+    for places in reader.pending.iter().chain([&reader.given_up]) {
+        put_number(&mut out, places.serialized_size() as u64);
+        places.serialize_into(&mut out).expect("a Vec takes everything");
+    }
+    out
+}
+
+fn decode_reader(name: &str, value: &[u8]) -> Option<StoredReader> {
+    let mut wire = Wire(value);
+    (wire.byte()? == FORM).then_some(())?;
+    let has_pending = wire.byte()? != 0;
+    let position = Sequence(wire.number()?);
+    let mut joined = BTreeSet::new();
+    for _ in 0..wire.number()? {
+        joined.insert(UnitId(u32::try_from(wire.number()?).ok()?));
+    }
+    let pending = if has_pending { Some(places(&mut wire)?) } else { None };
+    Some(StoredReader { name: name.to_owned(), position, pending, joined, given_up: places(&mut wire)? })
+}
+
+fn places(wire: &mut Wire<'_>) -> Option<RoaringTreemap> {
+    let len = usize::try_from(wire.number()?).ok()?;
+    RoaringTreemap::deserialize_from(wire.bytes(len)?).ok()
+}

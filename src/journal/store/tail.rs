@@ -1,0 +1,191 @@
+//! What a run that was cut off leaves at the end of fjall's journal file.
+//!
+//! fjall cuts off a last batch without an end by itself. It refuses to open where such a batch has an end and not the
+//! content, which a power failure can leave: the pages of a file reach the disk in any order. So the tail is cut here
+//! first, at the first batch that does not check, unless later batches say that it had been synced: then it is no
+//! torn tail, the disk has lost what it had promised to keep.
+//!
+//! The form is that of fjall 3 (`FJL\x03`): a start (1, count u32, sequence number u64), items (2, type u8,
+//! compression u8, keyspace u64, length of key u16, of value u32, of stored value u32, key, stored value) or clears (4,
+//! keyspace u64), an end (3, xxh3 of all items u64, magic); numbers little-endian; zeros behind the last one.
+
+use std::{
+    fs::{self, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The key of the item in each append that says what was synced before: see [`Mark`].
+pub(super) const MARK_KEY: &[u8] = b"append\0mark";
+
+const MAGIC: &[u8] = b"FJL\x03";
+
+/// What an append says of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// Everything up to here was synced before.
+    pub(super) synced: u64,
+    /// Its own first place.
+    pub(super) first: u64,
+    /// Its own last place.
+    pub(super) last: u64,
+}
+
+impl Mark {
+    pub(super) fn encode(self) -> Vec<u8> {
+        [self.synced, self.first, self.last].iter().flat_map(|number| number.to_be_bytes()).collect()
+    }
+
+    pub(super) fn decode(value: &[u8]) -> Option<Self> {
+        let numbers = value.as_chunks::<8>().0;
+        let &[synced, first, last] = numbers else { return None };
+        let [synced, first, last] = [synced, first, last].map(u64::from_be_bytes);
+        Some(Self { synced, first, last })
+    }
+}
+
+/// How the journal file ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tail {
+    /// As it should.
+    Whole,
+    /// With something that is no batch, from this byte on.
+    Torn(u64),
+    /// The batch at this byte is damaged, although it had been synced.
+    Damaged(u64),
+}
+
+/// Returns the journal file that fjall writes to, the last one; none in a fresh directory.
+pub(super) fn active_journal(dir: &Path) -> io::Result<Option<PathBuf>> {
+    let mut last: Option<(u64, PathBuf)> = None;
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let is_journal = path.extension().is_some_and(|extension| extension == "jnl");
+        let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+        if let (true, Some(number)) = (is_journal, number)
+            && last.as_ref().is_none_or(|(last, _)| *last < number)
+        {
+            last = Some((number, path));
+        }
+    }
+    Ok(last.map(|(_, path)| path))
+}
+
+/// Cuts a torn tail off the journal file, and returns what it was like. Reads the whole file.
+pub(super) fn cut(path: &Path) -> io::Result<Tail> {
+    let tail = judge(&fs::read(path)?);
+    if let Tail::Torn(at) = tail {
+        let file = OpenOptions::new().write(true).open(path)?;
+        file.set_len(at)?;
+        file.sync_all()?;
+    }
+    Ok(tail)
+}
+
+/// Judges the content of a journal file.
+pub(super) fn judge(journal: &[u8]) -> Tail {
+    let mut at = 0;
+    let mut last: Option<Batch> = None;
+    let mut known = None;
+    while let Some(batch) = batch_at(journal, at) {
+        at = batch.end;
+        known = batch.mark.map(|mark| mark.last).or(known);
+        last = Some(batch);
+    }
+    let rest = &journal[at..];
+    if rest.is_empty() || rest.iter().all(|byte| *byte == 0) {
+        return Tail::Whole;
+    }
+    let number = last.map_or(0, |batch| batch.number);
+    let later = later_marks(journal, at, number);
+    let lost_first = known.map(|known| known + 1).or_else(|| Some(later.first()?.first.saturating_sub(1)));
+    let synced = later.iter().map(|mark| mark.synced).max();
+    let promised = lost_first.zip(synced).is_some_and(|(first, synced)| first > 0 && synced >= first);
+    if promised { Tail::Damaged(at as u64) } else { Tail::Torn(at as u64) }
+}
+
+/// The marks of the whole batches behind a bad one, of later numbers than `number`.
+fn later_marks(journal: &[u8], from: usize, number: u64) -> Vec<Mark> {
+    let mut marks = Vec::new();
+    let mut at = from + 1;
+    while let Some(next) = journal.get(at..).and_then(|rest| memchr::memchr(1, rest)) {
+        at += next;
+        let plausible = Cursor(&journal[at + 1..]).start().is_some_and(|(_, found)| found > number);
+        match batch_at(journal, at).filter(|_| plausible) {
+            Some(batch) => {
+                marks.extend(batch.mark);
+                at = batch.end;
+            }
+            None => at += 1,
+        }
+    }
+    marks
+}
+
+struct Batch {
+    number: u64,
+    end: usize,
+    mark: Option<Mark>,
+}
+
+/// Reads the batch that begins at a byte; `None` where there is none that checks.
+fn batch_at(journal: &[u8], at: usize) -> Option<Batch> {
+    let mut cursor = Cursor(journal.get(at..)?);
+    (cursor.byte()? == 1).then_some(())?;
+    let (count, number) = cursor.start()?;
+    let items = cursor.0;
+    let mut mark = None;
+    for _ in 0..count {
+        let (key, value) = cursor.item()?;
+        mark = if key == MARK_KEY { Mark::decode(value) } else { mark };
+    }
+    let items = &items[..items.len() - cursor.0.len()];
+    (cursor.byte()? == 3).then_some(())?;
+    let sum = cursor.u64()?;
+    (cursor.take(MAGIC.len())? == MAGIC && sum == xxh3_64(items)).then_some(())?;
+    Some(Batch { number, end: journal.len() - cursor.0.len(), mark })
+}
+
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|byte| byte[0])
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    /// The count of items and the sequence number of a batch.
+    fn start(&mut self) -> Option<(u32, u64)> {
+        Some((self.u32()?, self.u64()?))
+    }
+
+    /// Passes one item or clear, and returns key and value; a clear has none.
+    fn item(&mut self) -> Option<(&'a [u8], &'a [u8])> {
+        match self.byte()? {
+            2 => {
+                self.take(2 + 8)?;
+                let key = usize::from(u16::from_le_bytes(self.take(2)?.try_into().ok()?));
+                self.take(4)?;
+                let value = usize::try_from(self.u32()?).ok()?;
+                Some((self.take(key)?, self.take(value)?))
+            }
+            4 => self.take(8).map(|_| (&[][..], &[][..])),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,339 @@
+mod faults;
+mod model;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    journal::{
+        TypeNumber,
+        testing::{added, brief, deleted, initial, pod, removed, synced, updated},
+    },
+    object::{Identity, Object},
+};
+
+/// A store in a directory of its own.
+struct Opened {
+    store: Store,
+    recovered: Recovered,
+    dir: TempDir,
+}
+
+fn fresh() -> Opened {
+    reopened(tempfile::tempdir().unwrap())
+}
+
+fn reopened(dir: TempDir) -> Opened {
+    let (store, recovered) = open(dir.path()).unwrap();
+    Opened { store, recovered, dir }
+}
+
+impl Opened {
+    /// Ends the run without a word, and begins the next one.
+    fn crash(self) -> Self {
+        drop(self.store);
+        reopened(self.dir)
+    }
+
+    fn close(self) -> Self {
+        self.store.close().unwrap();
+        reopened(self.dir)
+    }
+}
+
+fn open(dir: &Path) -> Result<(Store, Recovered), StoreError> {
+    Store::open(dir, &StoreOptions::default())
+}
+
+fn batch(first: u64, changes: &[Change]) -> Append<'_> {
+    Append { unit: UnitId(1), first: Sequence(first), time_micros: 7, changes, only: None, reached: None }
+}
+
+fn briefs(store: &Store, sequences: impl IntoIterator<Item = u64>) -> Vec<String> {
+    store.load(&sequences.into_iter().collect::<Vec<_>>()).unwrap().iter().map(brief).collect()
+}
+
+fn states(store: &Store, unit: u32) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut visit =
+        |object: SharedObject| found.push(format!("{} {}/{}", object.key(), object.uid(), object.resource_version()));
+    store.objects(UnitId(unit), &mut visit).unwrap();
+    found
+}
+
+fn bodies(store: &Store) -> usize {
+    store.inner.with("count", |files| Ok(files.bodies.len()?)).unwrap()
+}
+
+fn unit(id: u32) -> StoredUnit {
+    StoredUnit {
+        id: UnitId(id),
+        description: serde_json::json!({"entry": "pods", "n": [1, null]}),
+        terms: UnitTerms { resource: TypeNumber(id + 3), late: true, cached: false },
+        reached: Reached { generation: 3, store_version: "9".into(), resume_version: "11".into(), synced: true },
+        retired: Some(Sequence(77)),
+    }
+}
+
+/// The files of fjall's journal, whose ends are what a crash tears.
+fn journal_file(dir: &Path) -> PathBuf {
+    tail::active_journal(&dir.join(DB)).unwrap().unwrap()
+}
+
+#[test]
+fn d7_every_kind_of_change_comes_back_after_a_crash_and_after_a_close() {
+    let causes = [Cause::Relist, Cause::Resync { round: 300 }, Cause::Downtime, Cause::Reload, Cause::Replay];
+    let mut changes = vec![
+        initial("a", "u1", 1),
+        synced(1),
+        updated("a", "u1", 1, 2),
+        Change::Updated { old: pod("a", "u1", 3), object: pod("a", "u1", 3), cause: Cause::Watch },
+        Change::Deleted { object: pod("a", "u1", 3), tombstone: true, cause: Cause::Relist },
+        added("b", "5f1c0e62-8d9f-4a55-9c54-0123456789ab", 5),
+        removed("b", "5f1c0e62-8d9f-4a55-9c54-0123456789ab", 6),
+        added("c", "u3", 7),
+    ];
+    changes.extend(causes.map(|cause| Change::Unchanged { object: pod("c", "u3", 7), cause }));
+    let nothing_known = pod("a", "u1", 4);
+    changes.push(Change::Updated { old: nothing_known.clone(), object: nothing_known, cause: Cause::Watch });
+    let opened = fresh();
+    opened.store.append(&batch(1, &changes)).unwrap();
+    let expected: Vec<String> = changes.iter().map(|change| format!("{change:?}")).collect();
+    let last = changes.len() as u64;
+    let check = |opened: &Opened| {
+        let loaded = opened.store.load(&(1..=last).collect::<Vec<_>>()).unwrap();
+        let found: Vec<String> = loaded.iter().map(|record| format!("{:?}", record.change)).collect();
+        assert_eq!(found, expected);
+        assert_eq!(*loaded[2].object().unwrap().json(), *pod("a", "u1", 2).json());
+        assert_eq!(loaded[2].old().unwrap().json(), pod("a", "u1", 1).json());
+        assert!(loaded.last().unwrap().change.lacks_old());
+        assert!(loaded.iter().all(|record| !record.old_lost && record.time_micros == 7 && record.unit == UnitId(1)));
+        let mut kinds = Vec::new();
+        opened.store.heads(Sequence(2), &mut |head| kinds.push((head.sequence.0, head.kind, head.cause))).unwrap();
+        let of = |(change, sequence): (&Change, u64)| (sequence, ChangeKind::of(change));
+        let heads: Vec<_> = kinds.iter().map(|(sequence, kind, _)| (*sequence, *kind)).collect();
+        assert_eq!(heads, changes.iter().zip(1..).skip(2).map(of).collect::<Vec<_>>());
+        assert_eq!(kinds[7].2, Some(Cause::Resync { round: 300 }));
+        assert_eq!(states(&opened.store, 1), ["ns/a u1/4", "ns/c u3/7"]);
+    };
+    check(&opened);
+    let opened = opened.crash();
+    assert_eq!((opened.recovered.last, opened.recovered.clean), (Sequence(last), false));
+    check(&opened);
+    let opened = opened.close();
+    assert_eq!((opened.recovered.first, opened.recovered.clean), (Sequence(1), true));
+    check(&opened);
+}
+
+#[test]
+fn d7_a_head_says_what_the_record_is_about() {
+    let opened = fresh();
+    let changes = [added("a", "u1", 1)];
+    opened.store.append(&Append { only: Some("audit"), time_micros: -5, ..batch(9, &changes) }).unwrap();
+    let mut seen = 0;
+    let object = pod("a", "u1", 1);
+    let mut visit = |head: &Head<'_>| {
+        let expected = Head {
+            sequence: Sequence(9),
+            unit: UnitId(1),
+            time_micros: -5,
+            kind: ChangeKind::Added,
+            cause: Some(Cause::Watch),
+            only: Some("audit"),
+            key: object.key(),
+            uid: "u1",
+            resource_version: "1",
+            json_bytes: object.json().len() as u64,
+        };
+        assert_eq!(*head, expected);
+        seen += 1;
+    };
+    opened.store.heads(Sequence(8), &mut visit).unwrap();
+    opened.store.heads(Sequence(9), &mut |_| panic!("there is nothing behind it")).unwrap();
+    assert_eq!(seen, 1);
+}
+
+#[test]
+fn d7_the_same_append_again_changes_nothing() {
+    let opened = fresh();
+    let changes = [added("a", "u1", 1), updated("a", "u1", 1, 2)];
+    opened.store.append(&batch(1, &changes)).unwrap();
+    opened.store.append(&batch(3, &[updated("a", "u1", 2, 3)])).unwrap();
+    opened.store.append(&batch(1, &changes)).unwrap();
+    let opened = opened.crash();
+    opened.store.append(&batch(1, &changes)).unwrap();
+    assert_eq!(briefs(&opened.store, 1..=9), ["added u1/1", "updated u1/2<1", "updated u1/3<2"]);
+    assert_eq!(states(&opened.store, 1), ["ns/a u1/3"]);
+    opened.store.retain(Sequence(3)).unwrap();
+    assert_eq!(briefs(&opened.store, 1..=9), ["updated u1/3<2"]);
+}
+
+#[test]
+fn d7_an_old_is_there_after_its_own_record_is_gone() {
+    let opened = fresh();
+    opened.store.append(&batch(1, &[added("a", "u1", 1), added("b", "u2", 2)])).unwrap();
+    opened.store.append(&batch(3, &[updated("a", "u1", 1, 3)])).unwrap();
+    assert_eq!(opened.store.retain(Sequence(3)).unwrap(), Retained { removed: 2, first: Sequence(3), more: false });
+    let opened = opened.crash();
+    assert_eq!(opened.recovered.first, Sequence(3));
+    assert_eq!(briefs(&opened.store, 0..=9), ["updated u1/3<1"]);
+    assert_eq!(states(&opened.store, 1), ["ns/a u1/3", "ns/b u2/2"]);
+    assert_eq!(bodies(&opened.store), 3);
+    opened.store.retain(Sequence(100)).unwrap();
+    assert_eq!(bodies(&opened.store), 2);
+    assert_eq!(states(&opened.store, 1), ["ns/a u1/3", "ns/b u2/2"]);
+    let opened = opened.crash();
+    assert_eq!((opened.recovered.first, opened.recovered.last), (Sequence(4), Sequence(3)));
+}
+
+#[test]
+fn d8_a_deleted_object_that_is_created_again_is_another_one() {
+    let opened = fresh();
+    let changes = [added("a", "u1", 1), deleted("a", "u1", 2), added("a", "u2", 3), updated("a", "u2", 3, 4)];
+    opened.store.append(&batch(1, &changes)).unwrap();
+    for keep_from in 1..=4 {
+        opened.store.retain(Sequence(keep_from)).unwrap();
+        let all = ["added u1/1", "deleted u1/2", "added u2/3", "updated u2/4<3"];
+        assert_eq!(briefs(&opened.store, 1..=4), all[usize::try_from(keep_from).unwrap() - 1..]);
+        assert_eq!(states(&opened.store, 1), ["ns/a u2/4"]);
+    }
+    opened.store.retain(Sequence(5)).unwrap();
+    assert_eq!(bodies(&opened.store), 1);
+}
+
+#[test]
+fn d7_what_is_for_one_reader_leaves_states_and_costs_no_body() {
+    let opened = fresh();
+    opened.store.append(&batch(1, &[added("a", "u1", 1)])).unwrap();
+    let joins = [Change::Added { object: pod("a", "u1", 1), cause: Cause::Replay }];
+    opened.store.append(&Append { only: Some("late"), ..batch(2, &joins) }).unwrap();
+    let leaves = [Change::Removed { object: pod("a", "u1", 1), cause: Cause::Reload }];
+    opened.store.append(&Append { only: Some("late"), ..batch(3, &leaves) }).unwrap();
+    assert_eq!(states(&opened.store, 1), ["ns/a u1/1"]);
+    // a reload may show another body under the same version, so that one is kept as it was shown
+    assert_eq!(bodies(&opened.store), 2);
+    opened.store.append(&batch(4, &[deleted("a", "u1", 2)])).unwrap();
+    opened.store.retain(Sequence(2)).unwrap();
+    assert_eq!(briefs(&opened.store, 1..=4), ["added u1/1", "removed u1/1", "deleted u1/2"]);
+    opened.store.retain(Sequence(5)).unwrap();
+    assert_eq!(bodies(&opened.store), 0);
+}
+
+#[test]
+fn d2_bodies_are_compressed_with_a_dictionary_that_outlives_the_run() {
+    let big = |n: u64| {
+        let (name, version) = (format!("web-{n}"), n.to_string());
+        let pairs: Vec<_> = (0..90).map(|i| format!(r#"{{"name":"KEY_{i}","value":"{}"}},"#, i * i * 7919)).collect();
+        let value = pairs.concat();
+        let json = format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"namespace":"ns","name":"{name}","uid":"u{n}","resourceVersion":"{version}"}},"env":[{value}{{}}]}}"#
+        );
+        let identity = Identity { namespace: "ns", name: &name, uid: &format!("u{n}"), resource_version: &version };
+        let object = Arc::new(Object::assemble(identity, &[json.as_bytes()]));
+        Change::Added { object, cause: Cause::Initial }
+    };
+    let opened = fresh();
+    let changes: Vec<Change> = (1..=1500).map(big).collect();
+    opened.store.append(&batch(1, &changes[..900])).unwrap();
+    opened.store.append(&batch(901, &changes[900..])).unwrap();
+    let length = |opened: &Opened, sequence: u64| {
+        let value = |files: &Files| Ok(files.bodies.get(body::sequence_key(sequence))?.unwrap().len());
+        opened.store.inner.with("measure", value).unwrap()
+    };
+    assert!(length(&opened, 1200) * 4 < length(&opened, 10), "{} {}", length(&opened, 1200), length(&opened, 10));
+    let opened = opened.crash();
+    opened.store.append(&batch(1501, &[big(1501)])).unwrap();
+    assert!(length(&opened, 1501) * 4 < length(&opened, 10));
+    let loaded = opened.store.load(&[1, 1200, 1501]).unwrap();
+    for (record, n) in loaded.iter().zip([1, 1200, 1501]) {
+        assert_eq!(record.object().unwrap().json(), big(n).object().unwrap().json());
+    }
+}
+
+#[test]
+fn d7_units_and_readers_come_back_as_they_were_put() {
+    let mut opened = fresh();
+    let pending: RoaringTreemap = [5, 9, 1 << 40].into_iter().collect();
+    let mut reader = StoredReader {
+        name: "nats/α".to_owned(),
+        position: Sequence(4),
+        pending: Some(pending.clone()),
+        joined: [UnitId(1), UnitId(9)].into(),
+        given_up: [3].into_iter().collect(),
+    };
+    let other = StoredReader { name: "b".to_owned(), ..StoredReader::default() };
+    for id in [1, 2] {
+        opened.store.put_unit(&unit(id)).unwrap();
+    }
+    opened.store.put_readers(&[reader.clone(), other.clone()]).unwrap();
+    opened = opened.crash();
+    assert_eq!(opened.recovered.units, [unit(1), unit(2)]);
+    assert_eq!(opened.recovered.readers, [other.clone(), reader.clone()]);
+
+    let reached = Reached { generation: 4, resume_version: "12".into(), ..unit(1).reached };
+    opened.store.append(&Append { reached: Some(&reached), ..batch(1, &[]) }).unwrap();
+    opened.store.append(&Append { reached: Some(&unit(7).reached), unit: UnitId(7), ..batch(1, &[]) }).unwrap();
+    reader.pending = None;
+    opened.store.put_readers(std::slice::from_ref(&reader)).unwrap();
+    opened.store.remove_reader("b").unwrap();
+    opened = opened.crash();
+    assert_eq!(opened.recovered.units, [StoredUnit { reached, ..unit(1) }, unit(2)]);
+    assert_eq!(opened.recovered.readers, [reader]);
+    assert_eq!(opened.recovered.last, Sequence(0));
+}
+
+#[test]
+fn d7_a_forgotten_unit_leaves_nothing_behind() {
+    let opened = fresh();
+    opened.store.put_unit(&unit(1)).unwrap();
+    opened.store.put_unit(&unit(2)).unwrap();
+    opened.store.append(&batch(1, &[added("a", "u1", 1), added("b", "u2", 1)])).unwrap();
+    opened.store.append(&batch(3, &[updated("b", "u2", 1, 2)])).unwrap();
+    opened.store.append(&Append { unit: UnitId(2), ..batch(4, &[added("a", "u3", 1)]) }).unwrap();
+    opened.store.retain(Sequence(2)).unwrap();
+    opened.store.forget_unit(UnitId(1)).unwrap();
+    let opened = opened.crash();
+    assert_eq!(opened.recovered.units, [unit(2)]);
+    assert!(states(&opened.store, 1).is_empty());
+    opened.store.retain(Sequence(9)).unwrap();
+    assert_eq!(bodies(&opened.store), 1);
+    assert_eq!(states(&opened.store, 2), ["ns/a u3/1"]);
+}
+
+#[test]
+fn d7_retention_does_bounded_work_a_call() {
+    let opened = fresh();
+    let changes: Vec<Change> = (1..=5000).map(|n| added(&format!("p{n}"), "u", n)).collect();
+    opened.store.append(&batch(1, &changes)).unwrap();
+    let retained = opened.store.retain(Sequence(5001)).unwrap();
+    assert_eq!(retained, Retained { removed: 4096, first: Sequence(4097), more: true });
+    assert_eq!(briefs(&opened.store, 4090..=4098).len(), 2);
+    let retained = opened.store.retain(Sequence(5001)).unwrap();
+    assert_eq!(retained, Retained { removed: 904, first: Sequence(5001), more: false });
+    assert_eq!(states(&opened.store, 1).len(), 5000);
+}
+
+#[test]
+fn d7_the_journal_keeps_its_id_unless_its_tail_may_be_lost() {
+    let interval = StoreOptions { group_fsync: false };
+    let dir = tempfile::tempdir().unwrap();
+    let run = |options: &StoreOptions, clean: bool| {
+        let (store, recovered) = Store::open(dir.path(), options).unwrap();
+        if clean {
+            store.close().unwrap();
+        }
+        recovered.journal_id
+    };
+    let first = run(&StoreOptions::default(), false);
+    assert_eq!(first.len(), 12);
+    assert_eq!(run(&interval, true), first);
+    assert_eq!(run(&interval, false), first);
+    let second = run(&StoreOptions::default(), false);
+    assert_ne!(second, first);
+    assert_eq!(run(&interval, true), second);
+}

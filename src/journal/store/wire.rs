@@ -1,0 +1,161 @@
+//! How numbers and texts lie in the values of the store: short ones short.
+
+/// Appends a number, seven bits a byte.
+pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    out.push(number.to_le_bytes()[0]);
+}
+
+/// Appends a text behind its length.
+pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
+    put_number(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Appends a uid: 16 bytes where it is written as the API server writes one, text otherwise.
+pub(super) fn put_uid(out: &mut Vec<u8>, uid: &str) {
+    if let Some(bytes) = uuid_bytes(uid) {
+        out.push(1);
+        out.extend_from_slice(&bytes);
+    } else {
+        out.push(0);
+        put_text(out, uid);
+    }
+}
+
+/// Reads what the functions above wrote; `None` where it ends too early or is not what it should be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wire<'a>(pub(super) &'a [u8]);
+
+impl<'a> Wire<'a> {
+    pub(super) fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    pub(super) fn number(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    pub(super) fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    pub(super) fn text(&mut self) -> Option<&'a str> {
+        let len = usize::try_from(self.number()?).ok()?;
+        std::str::from_utf8(self.bytes(len)?).ok()
+    }
+
+    pub(super) fn uid(&mut self) -> Option<Uid<'a>> {
+        match self.byte()? {
+            0 => self.text().map(Uid::Text),
+            1 => Some(Uid::Uuid(uuid_text(self.bytes(16)?.try_into().ok()?))),
+            _ => None,
+        }
+    }
+}
+
+/// A uid that was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Uid<'a> {
+    Text(&'a str),
+    Uuid([u8; 36]),
+}
+
+impl Uid<'_> {
+    pub(super) fn as_str(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Uuid(text) => std::str::from_utf8(text).expect("hex digits and dashes"),
+        }
+    }
+}
+
+const DASHES: [usize; 4] = [8, 13, 18, 23];
+
+fn uuid_bytes(uid: &str) -> Option<[u8; 16]> {
+    let text: &[u8; 36] = uid.as_bytes().try_into().ok()?;
+    let mut bytes = [0; 16];
+    let (mut at, mut digits) = (0, 0_usize);
+    while at < text.len() {
+        if DASHES.contains(&at) {
+            if text[at] != b'-' {
+                return None;
+            }
+        } else {
+            let digit = match text[at] {
+                digit @ b'0'..=b'9' => digit - b'0',
+                digit @ b'a'..=b'f' => digit - b'a' + 10,
+                _ => return None,
+            };
+            bytes[digits / 2] = (bytes[digits / 2] << 4) | digit;
+            digits += 1;
+        }
+        at += 1;
+    }
+    Some(bytes)
+}
+
+fn uuid_text(bytes: [u8; 16]) -> [u8; 36] {
+    let mut text = [b'-'; 36];
+    let places = (0..36).filter(|at| !DASHES.contains(at));
+    for (digit, at) in places.enumerate() {
+        let shift = if digit % 2 == 0 { 4 } else { 0 };
+        text[at] = b"0123456789abcdef"[usize::from((bytes[digit / 2] >> shift) & 0xf)];
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d7_uids_take_16_bytes_where_they_are_uuids_and_come_back_as_they_were() {
+        let cases = [
+            ("5f1c0e62-8d9f-4a55-9c54-0123456789ab", 17),
+            ("5F1C0E62-8d9f-4a55-9c54-0123456789ab", 38),
+            ("5f1c0e62x8d9f-4a55-9c54-0123456789ab", 38),
+            ("", 2),
+            ("übel", 7),
+        ];
+        for (uid, len) in cases {
+            let mut out = Vec::new();
+            put_uid(&mut out, uid);
+            assert_eq!(out.len(), len, "{uid}");
+            let mut wire = Wire(&out);
+            assert_eq!(wire.uid().expect("just written").as_str(), uid);
+            assert!(wire.0.is_empty());
+        }
+    }
+
+    #[test]
+    fn d7_numbers_and_texts_come_back_and_what_is_cut_is_refused() {
+        let mut out = Vec::new();
+        let numbers = [0, 127, 128, 300, u64::MAX];
+        for number in numbers {
+            put_number(&mut out, number);
+        }
+        put_text(&mut out, "text");
+        let mut wire = Wire(&out);
+        assert!(numbers.iter().all(|&number| wire.number() == Some(number)));
+        assert_eq!(wire.text(), Some("text"));
+        assert_eq!(wire.byte(), None);
+        assert_eq!(Wire(&out[out.len() - 4..]).text(), None);
+        assert_eq!(Wire(&[0xff; 11]).number(), None);
+    }
+}

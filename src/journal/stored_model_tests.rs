@@ -1,0 +1,770 @@
+//! The journal with a store against a naive model: writes, releases, syncs, saves and crashes in any order.
+//!
+//! The store of the model is a log of writes, of which a crash leaves any part that has all that was synced. What a
+//! reader shall be shown is computed beside the journal; each record of it comes once, in order, until it is
+//! acknowledged and that is saved.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Mutex,
+};
+
+use proptest::{prelude::*, test_runner::TestRunner};
+
+use super::{
+    memory::{Crossing, Durability, MemoryJournal},
+    store::{Head, Recovered, StoredReader, StoredUnit},
+    testing::*,
+    *,
+};
+use crate::indexer::store::Reached;
+
+const UNITS: u32 = 2;
+const NAMES: [&str; 3] = ["a", "b", "c"];
+/// The last one has no name.
+const READERS: usize = 4;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append {
+        unit: u32,
+        changes: Vec<(usize, u8)>,
+    },
+    /// The store has, or refuses, what one unit appended.
+    Write {
+        unit: u32,
+        refused: bool,
+    },
+    Release {
+        unit: u32,
+    },
+    BeginSync,
+    EndSync,
+    Save {
+        fails: bool,
+    },
+    Read {
+        reader: usize,
+        events: usize,
+        bytes: usize,
+    },
+    Ack {
+        reader: usize,
+        dice: u8,
+        cumulative: bool,
+    },
+    GiveUp {
+        reader: usize,
+        dice: u8,
+    },
+    Replay {
+        reader: usize,
+    },
+    Rewind {
+        reader: usize,
+    },
+    Cross {
+        reader: usize,
+        unit: u32,
+        silent: bool,
+    },
+    Retain {
+        part: u8,
+    },
+    SetBounds {
+        reader: usize,
+        events: usize,
+    },
+    Crash {
+        cut: u8,
+    },
+    Stop,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let changes = proptest::collection::vec((0..NAMES.len(), 0..16_u8), 1..6);
+    let reader = || 0..READERS;
+    // Most often the one without a name, which begins anew with each restart.
+    let mostly_last = || (0..READERS * 2).prop_map(|reader| reader.min(READERS - 1));
+    prop_oneof![
+        10 => (0..UNITS, changes).prop_map(|(unit, changes)| Op::Append { unit, changes }),
+        10 => (0..UNITS, 0..8_u8).prop_map(|(unit, dice)| Op::Write { unit, refused: dice == 0 }),
+        10 => (0..UNITS).prop_map(|unit| Op::Release { unit }),
+        6 => Just(Op::BeginSync),
+        6 => Just(Op::EndSync),
+        4 => (0..5_u8).prop_map(|dice| Op::Save { fails: dice == 0 }),
+        8 => (reader(), 1..6_usize, 1..2000_usize).prop_map(|(reader, events, bytes)| Op::Read { reader, events, bytes }),
+        6 => (reader(), any::<u8>(), any::<bool>()).prop_map(|(reader, dice, cumulative)| Op::Ack { reader, dice, cumulative }),
+        6 => (mostly_last(), any::<u8>()).prop_map(|(reader, dice)| Op::GiveUp { reader, dice }),
+        4 => mostly_last().prop_map(|reader| Op::Replay { reader }),
+        1 => reader().prop_map(|reader| Op::Rewind { reader }),
+        3 => (reader(), 0..UNITS, any::<bool>()).prop_map(|(reader, unit, silent)| Op::Cross { reader, unit, silent }),
+        2 => any::<u8>().prop_map(|part| Op::Retain { part }),
+        1 => (reader(), 1..9_usize).prop_map(|(reader, events)| Op::SetBounds { reader, events }),
+        1 => any::<u8>().prop_map(|cut| Op::Crash { cut }),
+        1 => Just(Op::Stop),
+    ]
+}
+
+/// What the model keeps of a reader's state as it is saved.
+#[derive(Clone, Debug, Default)]
+struct Saved {
+    /// What it shall be shown, up to the release mark.
+    open: BTreeSet<u64>,
+    given_up: BTreeSet<u64>,
+    mark: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Write {
+    Records(Vec<(Record, Option<String>)>),
+    Reader(StoredReader, Saved),
+    Remove(u64),
+}
+
+/// The content of the store.
+#[derive(Clone, Debug, Default)]
+struct Content {
+    records: BTreeMap<u64, (Record, Option<String>)>,
+    readers: BTreeMap<String, (StoredReader, Saved)>,
+    first: u64,
+}
+
+impl Content {
+    fn apply(&mut self, write: &Write) {
+        match write {
+            Write::Records(records) => {
+                self.records
+                    .extend(records.iter().map(|(record, only)| (record.sequence.0, (record.clone(), only.clone()))));
+            }
+            Write::Reader(state, saved) => {
+                self.readers.insert(state.name.clone(), (state.clone(), saved.clone()));
+            }
+            Write::Remove(before) => {
+                self.records = self.records.split_off(before);
+                self.first = *before;
+            }
+        }
+    }
+}
+
+/// A store, of which a crash leaves what was synced and any beginning of the rest.
+#[derive(Debug, Default)]
+struct Disk {
+    synced: Content,
+    log: Vec<Write>,
+    now: Content,
+}
+
+impl Disk {
+    fn write(&mut self, write: Write) {
+        self.now.apply(&write);
+        self.log.push(write);
+    }
+
+    fn sync(&mut self, writes: usize) {
+        for write in self.log.drain(..writes) {
+            self.synced.apply(&write);
+        }
+    }
+
+    fn crash(&mut self, cut: usize) {
+        let left = cut % (self.log.len() + 1);
+        self.sync(left);
+        self.log.clear();
+        self.now = self.synced.clone();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Consumer {
+    id: Option<ReaderId>,
+    sees: BTreeSet<u32>,
+    /// Crossings with records: their first place.
+    crossings: Vec<(u64, u32, bool)>,
+    /// All that it wanted, ever.
+    wanted: BTreeSet<u64>,
+    /// What it shall be shown.
+    expected: BTreeSet<u64>,
+    /// What it may be shown: records before a silent join, where that is saved before its turn.
+    optional: BTreeSet<u64>,
+    in_flight: BTreeSet<u64>,
+    /// What was read and comes again, first.
+    again: BTreeSet<u64>,
+    /// Bytes of the bodies of what was read.
+    bodies: BTreeMap<u64, usize>,
+    given_up: BTreeSet<u64>,
+    last: u64,
+}
+
+impl Consumer {
+    fn open(&self, mark: u64) -> BTreeSet<u64> {
+        let all = self.expected.iter().chain(&self.in_flight).chain(&self.again);
+        all.copied().filter(|sequence| *sequence <= mark).collect()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Hits {
+    refused: u64,
+    lost: u64,
+    crashed: u64,
+    stopped: u64,
+    spilled: u64,
+    held_back: u64,
+    shown_again: u64,
+    replayed: u64,
+    replayed_from_memory: u64,
+    forgotten: u64,
+    silent: u64,
+    loud: u64,
+    removed: u64,
+    not_saved: u64,
+    out_of_order: u64,
+    undurable: u64,
+}
+
+struct Run {
+    durability: Durability,
+    journal: MemoryJournal,
+    disk: Disk,
+    /// A sync under way: how many writes it has, and what is durable after it.
+    syncing: Option<(usize, Option<Sequence>)>,
+    /// What each unit appended and has not released, with who writes it; and whether it is written.
+    outstanding: BTreeMap<u32, (Ticket, Vec<Record>, bool)>,
+    released: BTreeSet<u64>,
+    readers: Vec<Consumer>,
+    version: u64,
+    epoch: u64,
+    hits: Hits,
+}
+
+fn name_of(reader: usize) -> Option<String> {
+    (reader + 1 < READERS).then(|| format!("reader {reader}"))
+}
+
+fn changes_of(reader: usize) -> ChangeSet {
+    if reader == 1 { ChangeSet::ADDED.with(ChangeSet::DELETED).with(ChangeSet::SYNCED) } else { ChangeSet::ALL }
+}
+
+fn options(reader: usize, joins: bool) -> ReaderOptions {
+    let size = pod("a", "a1", 1).size_bytes();
+    let max_bytes = [1 << 20, size * 3, 1 << 20, size * 2][reader];
+    let max_events = [3, 5, 10_000, 4][reader];
+    let seen = UnitInterest { joins, resync_every: 0 };
+    let units = (0..UNITS).map(|unit| (UnitId(unit), seen)).collect();
+    ReaderOptions {
+        bounds: Bounds { max_events, max_bytes, when_full: WhenFull::Coalesce },
+        interest: Interest { units, changes: changes_of(reader) },
+        name: name_of(reader),
+    }
+}
+
+fn terms(unit: u32) -> UnitTerms {
+    UnitTerms { resource: TypeNumber(unit), late: false, cached: true }
+}
+
+impl Run {
+    fn new(durability: Durability) -> Self {
+        let mut run = Self {
+            durability,
+            journal: MemoryJournal::restored(durability, &recovered(&Content { first: 1, ..Content::default() })),
+            disk: Disk::default(),
+            syncing: None,
+            outstanding: BTreeMap::new(),
+            released: BTreeSet::new(),
+            readers: (0..READERS).map(|_| Consumer::default()).collect(),
+            version: 0,
+            epoch: 1,
+            hits: Hits::default(),
+        };
+        run.disk.synced.first = 1;
+        run.disk.now.first = 1;
+        for (number, reader) in run.readers.iter_mut().enumerate() {
+            reader.id = Some(run.journal.open_reader(Start::Next, options(number, false)).unwrap());
+            reader.sees = (0..UNITS).collect();
+        }
+        run.save(false);
+        run.disk.sync(run.disk.log.len());
+        run
+    }
+
+    fn change(&mut self, name: usize, dice: u8) -> Change {
+        self.version += 1;
+        let (name, version) = (NAMES[name], self.version);
+        let uid = format!("{name}{}", version / 8);
+        match dice {
+            0..5 => added(name, &uid, version),
+            5..9 => updated(name, &uid, version - 1, version),
+            9..14 => deleted(name, &uid, version),
+            14 => removed(name, &uid, version),
+            _ => synced(version),
+        }
+    }
+
+    fn append(&mut self, unit: u32, changes: &[(usize, u8)]) {
+        if self.outstanding.contains_key(&unit) {
+            return;
+        }
+        let changes: Vec<_> = changes.iter().map(|(name, dice)| self.change(*name, *dice)).collect();
+        let ticket = self.journal.append(UnitId(unit), self.epoch, &changes, 1).unwrap();
+        assert!(self.disk.now.records.keys().all(|sequence| *sequence < ticket.first.0), "places only grow");
+        let records = records(ticket, unit, &changes);
+        for (number, reader) in self.readers.iter_mut().enumerate() {
+            let sees = reader.sees.contains(&unit);
+            let wanted = records.iter().filter(|record| sees && changes_of(number).contains(&record.change));
+            let wanted: Vec<_> = wanted.map(|record| record.sequence.0).collect();
+            reader.wanted.extend(&wanted);
+            reader.expected.extend(&wanted);
+        }
+        self.outstanding.insert(unit, (ticket, records, false));
+    }
+
+    fn write(&mut self, unit: u32, refused: bool) {
+        let Some((ticket, records, is_written)) = self.outstanding.get_mut(&unit) else { return };
+        let ticket = *ticket;
+        if *is_written {
+            return;
+        }
+        if refused {
+            for reader in &mut self.readers {
+                reader.expected.retain(|sequence| *sequence < ticket.first.0 || *sequence > ticket.last.0);
+                reader.wanted.retain(|sequence| *sequence < ticket.first.0 || *sequence > ticket.last.0);
+            }
+            self.journal.take_back(ticket);
+            self.outstanding.remove(&unit);
+            self.hits.refused += 1;
+            return;
+        }
+        *is_written = true;
+        self.disk.write(Write::Records(records.iter().map(|record| (record.clone(), None)).collect()));
+        self.journal.written((UnitId(unit), self.epoch), ticket, Some(&Reached::default())).unwrap();
+    }
+
+    fn release(&mut self, unit: u32) {
+        if self.outstanding.get(&unit).is_some_and(|(.., is_written)| *is_written) {
+            let (ticket, ..) = self.outstanding.remove(&unit).unwrap();
+            assert_eq!(self.journal.outstanding(UnitId(unit)), Some(ticket));
+            self.journal.release(ticket);
+            self.released.extend(ticket.first.0..=ticket.last.0);
+            let is_visible = self.journal.released() >= ticket.last;
+            self.hits.undurable += u64::from(!is_visible);
+        }
+    }
+
+    fn save(&mut self, fails: bool) {
+        let mark = self.journal.released().0;
+        let states = self.journal.save();
+        self.journal.saved(&states, !fails);
+        self.hits.not_saved += u64::from(fails && !states.is_empty());
+        for state in states.into_iter().filter(|_| !fails) {
+            let number = (0..READERS).find(|number| name_of(*number).as_deref() == Some(&state.name)).unwrap();
+            let reader = &self.readers[number];
+            let saved = Saved { open: reader.open(mark), given_up: reader.given_up.clone(), mark };
+            let pending: BTreeSet<_> = state.pending.iter().flatten().collect();
+            assert!(saved.open.is_subset(&pending), "{saved:?} {pending:?}");
+            self.disk.write(Write::Reader(state, saved));
+        }
+    }
+
+    /// Between two batches of the unit.
+    fn cross(&mut self, number: usize, unit: u32, silent: bool) {
+        self.write(unit, false);
+        self.release(unit);
+        let crossing = if self.readers[number].sees.contains(&unit) { Crossing::Leave } else { Crossing::Join };
+        let id = self.readers[number].id.unwrap();
+        if silent && crossing == Crossing::Join {
+            if self.journal.is_crossing(id, UnitId(unit)) {
+                return;
+            }
+            self.hits.silent += 1;
+            let mark = self.journal.released().0;
+            self.journal.announce(id, UnitId(unit));
+            self.save(false);
+            let early = self.disk.now.records.range(mark + 1..).filter(|(_, (record, only))| {
+                record.unit == UnitId(unit) && only.is_none() && changes_of(number).contains(&record.change)
+            });
+            let reader = &mut self.readers[number];
+            let early: Vec<_> = early.map(|(sequence, _)| *sequence).collect();
+            reader.optional.extend(early.into_iter().filter(|sequence| !reader.wanted.contains(sequence)));
+            self.journal.cross((id, crossing), UnitId(unit), self.epoch, &[], 1).unwrap();
+            self.journal.raise();
+            reader.sees.insert(unit);
+            return;
+        }
+        self.hits.loud += 1;
+        self.version += 1;
+        let object = pod("a", "a0", self.version);
+        let change = match crossing {
+            Crossing::Join => Change::Added { object, cause: Cause::Replay },
+            Crossing::Leave => Change::Removed { object, cause: Cause::Reload },
+        };
+        let changes = [change];
+        let ticket = self.journal.cross((id, crossing), UnitId(unit), self.epoch, &changes, 1).unwrap().unwrap();
+        let reader = &mut self.readers[number];
+        if changes_of(number).contains(&changes[0]) {
+            reader.wanted.insert(ticket.first.0);
+            reader.expected.insert(ticket.first.0);
+        }
+        match crossing {
+            Crossing::Join => drop(reader.sees.insert(unit)),
+            Crossing::Leave => drop(reader.sees.remove(&unit)),
+        }
+        reader.crossings.push((ticket.first.0, unit, crossing == Crossing::Join));
+        let only = self.journal.address(id).to_string();
+        let written = records(ticket, unit, &changes).into_iter().map(|record| (record, Some(only.clone())));
+        self.disk.write(Write::Records(written.collect()));
+        self.journal.written((UnitId(unit), self.epoch), ticket, None).unwrap();
+        self.released.insert(ticket.first.0);
+    }
+
+    fn read(&mut self, number: usize, events: usize, bytes: usize) {
+        let id = self.readers[number].id.unwrap();
+        let asked = self.journal.to_load(id);
+        if !asked.is_empty() {
+            self.hits.spilled += 1;
+            let found = asked.iter().filter_map(|sequence| self.disk.now.records.get(sequence));
+            let found: Vec<_> = found.map(|(record, _)| record.clone()).collect();
+            assert_eq!(found.len(), asked.len(), "nothing is removed that is waited for");
+            self.journal.loaded(id, &asked, found);
+        }
+        let batch = self.journal.read(id, events, bytes);
+        let stats = self.journal.stats(id);
+        self.hits.held_back += u64::from(batch.is_empty() && stats.queued > 0 && stats.in_flight > 0);
+        let reader = &mut self.readers[number];
+        for record in batch {
+            let sequence = record.sequence.0;
+            reader.bodies.insert(sequence, record.body_bytes());
+            assert!(self.released.contains(&sequence), "nothing is shown before it is released");
+            // What was removed was durable before: a reader without a name replays it from memory.
+            let is_durable = self.disk.synced.records.contains_key(&sequence) || sequence < self.disk.now.first;
+            assert!(is_durable || self.durability != Durability::Group, "nothing is shown before it is durable");
+            if reader.again.first() == Some(&sequence) {
+                reader.again.remove(&sequence);
+            } else {
+                assert!(reader.again.is_empty(), "what was in flight comes again first");
+                assert!(sequence > reader.last, "in order");
+                reader.last = sequence;
+                let is_expected = reader.expected.remove(&sequence) || reader.optional.contains(&sequence);
+                assert!(is_expected, "{sequence} of {:?} was not to come", name_of(number));
+                let overtaken = reader.expected.first().filter(|first| **first < sequence);
+                assert_eq!(overtaken, None, "nothing is left out");
+            }
+            reader.in_flight.insert(sequence);
+        }
+    }
+
+    fn ack(&mut self, number: usize, dice: u8, cumulative: bool) {
+        let reader = &mut self.readers[number];
+        let id = reader.id.unwrap();
+        if cumulative {
+            let at = usize::from(dice % 4).min(reader.in_flight.len().saturating_sub(1));
+            let Some(until) = reader.in_flight.iter().nth(at).copied() else { return };
+            self.journal.ack(id, Sequence(until));
+            reader.in_flight = reader.in_flight.split_off(&(until + 1));
+            return;
+        }
+        let chosen = choose(&reader.in_flight, dice);
+        let out_of_order = chosen.first().is_some_and(|first| reader.in_flight.first() != Some(&first.0));
+        self.hits.out_of_order += u64::from(out_of_order);
+        assert_eq!(self.journal.ack_each(id, &chosen), chosen.len());
+        assert_eq!(self.journal.ack_each(id, &chosen), 0, "once");
+        reader.in_flight.retain(|sequence| !chosen.contains(&Sequence(*sequence)));
+    }
+
+    fn give_up(&mut self, number: usize, dice: u8) {
+        let reader = &mut self.readers[number];
+        let chosen = choose(&reader.in_flight, dice);
+        self.journal.give_up(reader.id.unwrap(), &chosen);
+        reader.in_flight.retain(|sequence| !chosen.contains(&Sequence(*sequence)));
+        reader.given_up.extend(chosen.iter().map(|sequence| sequence.0));
+        // Without a name it is kept in memory, and the oldest goes first.
+        let held = |given_up: &BTreeSet<u64>| given_up.iter().map(|sequence| reader.bodies[sequence]).sum::<usize>();
+        while name_of(number).is_none() && held(&reader.given_up) > options(number, false).bounds.max_bytes {
+            reader.given_up.pop_first();
+            self.hits.forgotten += 1;
+        }
+    }
+
+    fn replay(&mut self, number: usize) {
+        let reader = &mut self.readers[number];
+        let replayed = self.journal.replay(reader.id.unwrap());
+        let given_up = std::mem::take(&mut reader.given_up);
+        assert_eq!(replayed.queued, given_up.len() as u64);
+        if given_up.is_empty() {
+            return;
+        }
+        if name_of(number).is_some() {
+            self.hits.replayed += 1;
+            reader.expected.extend(given_up);
+            reader.last = 0;
+        } else {
+            self.hits.replayed_from_memory += 1;
+            reader.again.extend(given_up);
+        }
+    }
+
+    fn retain(&mut self, part: u8) {
+        let (first, needed) = (self.disk.now.first, self.journal.needed().0);
+        let before = first + needed.saturating_sub(first) * u64::from(part) / 255;
+        if before > first {
+            self.hits.removed += before - first;
+            self.disk.write(Write::Remove(before));
+            self.journal.set_kept_from(Sequence(before));
+            for reader in &mut self.readers[..READERS - 1] {
+                reader.given_up = reader.given_up.split_off(&before);
+            }
+        }
+    }
+
+    fn restart(&mut self) {
+        let content = self.disk.now.clone();
+        self.syncing = None;
+        self.outstanding.clear();
+        self.journal = MemoryJournal::restored(self.durability, &recovered(&content));
+        self.released = content.records.keys().copied().collect();
+        for number in 0..READERS {
+            let Some(name) = name_of(number) else {
+                let id = self.journal.open_reader(Start::Next, options(number, false)).unwrap();
+                self.readers[number] = Consumer { id: Some(id), sees: (0..UNITS).collect(), ..Consumer::default() };
+                continue;
+            };
+            let saved = content.readers.get(&name).map(|(_, saved)| saved.clone()).unwrap_or_default();
+            let options = options(number, true);
+            let until = self.journal.released();
+            let mut judge = self.journal.judge(Start::Next, &options).unwrap().expect("it is known");
+            for (record, only) in content.records.range(judge.position().0 + 1..).map(|(_, record)| record) {
+                judge.visit(&head(record, only.as_deref()));
+            }
+            let id = self.journal.open_judged(judge.up_to(until), &options).unwrap();
+            let reader = &mut self.readers[number];
+            let survives = |sequence: &u64| content.records.contains_key(sequence);
+            reader.id = Some(id);
+            self.hits.lost += reader.wanted.iter().filter(|sequence| !survives(sequence)).count() as u64;
+            let before = reader.in_flight.len();
+            reader.crossings.retain(|(first, ..)| survives(first) || *first < content.first);
+            reader.wanted.retain(|sequence| survives(sequence) || *sequence < content.first);
+            reader.expected = saved.open;
+            reader.expected.extend(reader.wanted.range(saved.mark + 1..));
+            self.hits.shown_again += reader.in_flight.intersection(&reader.expected).count().min(before) as u64;
+            reader.optional.retain(survives);
+            reader.given_up = saved.given_up.into_iter().filter(|sequence| *sequence >= content.first).collect();
+            reader.in_flight.clear();
+            reader.again.clear();
+            reader.last = 0;
+            let joined: BTreeSet<_> = self.journal.joined(id).into_iter().map(|unit| unit.0).collect();
+            for unit in 0..UNITS {
+                let last = reader.crossings.iter().rfind(|(_, of, _)| *of == unit);
+                // A silent join may have come behind it.
+                let is_joined = last.is_none_or(|(.., joins)| *joins);
+                assert!(!is_joined || joined.contains(&unit), "{number} {unit}: {:?} {joined:?}", reader.crossings);
+            }
+            reader.sees = joined;
+        }
+        self.save(false);
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Append { unit, changes } => self.append(*unit, changes),
+            Op::Write { unit, refused } => self.write(*unit, *refused),
+            Op::Release { unit } => self.release(*unit),
+            Op::BeginSync => self.syncing = Some((self.disk.log.len(), self.journal.to_sync())),
+            Op::EndSync => {
+                if let Some((writes, to)) = self.syncing.take() {
+                    self.disk.sync(writes);
+                    to.map(|to| self.journal.synced(to));
+                }
+            }
+            Op::Save { fails } => self.save(*fails),
+            Op::Read { reader, events, bytes } => self.read(*reader, *events, *bytes),
+            Op::Ack { reader, dice, cumulative } => self.ack(*reader, *dice, *cumulative),
+            Op::GiveUp { reader, dice } => self.give_up(*reader, *dice),
+            Op::Replay { reader } => self.replay(*reader),
+            Op::Rewind { reader } => {
+                let reader = &mut self.readers[*reader];
+                self.journal.rewind(reader.id.unwrap());
+                reader.again.append(&mut reader.in_flight);
+            }
+            Op::Cross { reader, unit, silent } => self.cross(*reader, *unit, *silent),
+            Op::Retain { part } => self.retain(*part),
+            Op::SetBounds { reader, events } => {
+                let bounds = Bounds { max_events: *events, ..options(*reader, false).bounds };
+                self.journal.set_bounds(self.readers[*reader].id.unwrap(), bounds);
+            }
+            Op::Crash { cut } => {
+                self.disk.crash(usize::from(*cut));
+                self.hits.crashed += 1;
+                self.restart();
+            }
+            Op::Stop => {
+                for unit in 0..UNITS {
+                    self.write(unit, false);
+                }
+                self.sync();
+                self.save(false);
+                self.disk.sync(self.disk.log.len());
+                let open: Vec<_> = self.readers.iter().map(|reader| reader.open(self.journal.released().0)).collect();
+                let released = self.journal.released().0;
+                self.restart();
+                self.hits.stopped += 1;
+                for (reader, open) in self.readers.iter().zip(open).take(READERS - 1) {
+                    let surely = |all: &BTreeSet<u64>| -> BTreeSet<u64> {
+                        all.range(..=released).filter(|sequence| !reader.optional.contains(sequence)).copied().collect()
+                    };
+                    assert_eq!(surely(&reader.expected), surely(&open), "after a clean stop nothing comes twice");
+                }
+            }
+        }
+        self.journal.check();
+        for (number, reader) in self.readers.iter().enumerate() {
+            let id = reader.id.unwrap();
+            assert_eq!(self.journal.stats(id).dropped + self.journal.stats(id).coalesced, 0, "{number}");
+            let bound = options(number, false).bounds.max_events.max(9);
+            assert!(self.journal.held(id) <= 2 * bound, "bodies are bounded by what may wait");
+        }
+    }
+
+    fn sync(&mut self) {
+        let to = self.journal.to_sync();
+        self.disk.sync(self.disk.log.len());
+        to.map(|to| self.journal.synced(to));
+    }
+
+    /// Releases, syncs and reads everything.
+    fn finish(mut self, totals: &Mutex<Vec<Hits>>) {
+        for unit in 0..UNITS {
+            self.write(unit, false);
+            self.release(unit);
+        }
+        self.sync();
+        for number in 0..READERS {
+            let mut rounds = 0;
+            while self.journal.stats(self.readers[number].id.unwrap()).queued > 0
+                || !self.readers[number].in_flight.is_empty()
+            {
+                self.read(number, 100, usize::MAX);
+                self.ack(number, 3, true);
+                rounds += 1;
+                assert!(rounds < 10_000, "it does not end");
+            }
+            let reader = &self.readers[number];
+            assert!(reader.expected.is_empty(), "all of it came: {:?}", reader.expected);
+            assert_eq!(self.journal.stats(reader.id.unwrap()).position, self.journal.released());
+        }
+        self.save(false);
+        assert_eq!(self.journal.needed().0, self.journal.released().0 + 1, "nothing is needed any more");
+        totals.lock().unwrap().push(self.hits);
+    }
+}
+
+/// Chooses some, in an order of its own.
+fn choose(all: &BTreeSet<u64>, dice: u8) -> Vec<Sequence> {
+    let chosen = all.iter().enumerate().filter(|(at, _)| dice >> (at % 8) & 1 == 1);
+    let mut chosen: Vec<_> = chosen.map(|(_, sequence)| Sequence(*sequence)).collect();
+    if dice.is_multiple_of(3) {
+        chosen.reverse();
+    }
+    chosen
+}
+
+fn records(ticket: Ticket, unit: u32, changes: &[Change]) -> Vec<Record> {
+    let numbered = (ticket.first.0..).zip(changes);
+    let record = |(sequence, change): (u64, &Change)| Record {
+        sequence: Sequence(sequence),
+        unit: UnitId(unit),
+        time_micros: 1,
+        change: change.clone(),
+        old_lost: change.lacks_old(),
+    };
+    numbered.map(record).collect()
+}
+
+fn recovered(content: &Content) -> Recovered {
+    let unit = |unit| StoredUnit {
+        id: UnitId(unit),
+        description: serde_json::Value::Null,
+        terms: terms(unit),
+        reached: Reached::default(),
+        retired: None,
+    };
+    Recovered {
+        journal_id: String::new(),
+        last: Sequence(content.records.last_key_value().map_or(0, |(last, _)| *last).max(content.first.max(1) - 1)),
+        first: Sequence(content.first.max(1)),
+        units: (0..UNITS).map(unit).collect(),
+        readers: content.readers.values().map(|(state, _)| state.clone()).collect(),
+        clean: false,
+    }
+}
+
+fn head<'a>(record: &'a Record, only: Option<&'a str>) -> Head<'a> {
+    let cause = match &record.change {
+        Change::Added { cause, .. }
+        | Change::Updated { cause, .. }
+        | Change::Deleted { cause, .. }
+        | Change::Removed { cause, .. }
+        | Change::Unchanged { cause, .. } => Some(*cause),
+        Change::Synced { .. } => None,
+    };
+    Head {
+        sequence: record.sequence,
+        unit: record.unit,
+        time_micros: record.time_micros,
+        kind: ChangeKind::of(&record.change),
+        cause,
+        only,
+        key: record.object().map_or(crate::object::KeyRef { namespace: "", name: "" }, |object| object.key()),
+        uid: record.object().map_or("", |object| object.uid()),
+        resource_version: record.object().map_or("", |object| object.resource_version()),
+        json_bytes: 0,
+    }
+}
+
+fn holds(durability: Durability) {
+    let totals = Mutex::new(Vec::new());
+    TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })
+        .run(&proptest::collection::vec(op(), 200..400), |ops| {
+            let mut run = Run::new(durability);
+            for op in &ops {
+                run.apply(op);
+            }
+            run.finish(&totals);
+            Ok(())
+        })
+        .unwrap();
+    let totals = totals.into_inner().unwrap();
+    let tried = |of: fn(&Hits) -> u64| totals.iter().map(of).sum::<u64>();
+    let common = [
+        tried(|hits| hits.refused),
+        tried(|hits| hits.lost),
+        tried(|hits| hits.crashed),
+        tried(|hits| hits.stopped),
+        tried(|hits| hits.spilled),
+        tried(|hits| hits.held_back),
+        tried(|hits| hits.shown_again),
+        tried(|hits| hits.replayed),
+        tried(|hits| hits.silent),
+        tried(|hits| hits.loud),
+        tried(|hits| hits.removed),
+        tried(|hits| hits.not_saved),
+        tried(|hits| hits.out_of_order),
+        tried(|hits| hits.undurable),
+    ];
+    assert!(common.iter().all(|count| *count > 100), "something was hardly ever tried: {common:?}");
+    // One reader of four, and what it gave up ends with each restart.
+    let rare = [tried(|hits| hits.replayed_from_memory), tried(|hits| hits.forgotten)];
+    assert!(rare.iter().all(|count| *count > 10), "something was hardly ever tried: {rare:?}");
+}
+
+/// D7, I3, I4 for `fsync = "group"`. `PROPTEST_CASES` sets the number of cases.
+#[test]
+fn i4_what_was_not_acknowledged_comes_again_after_any_crash_and_nothing_is_shown_before_it_is_durable() {
+    holds(Durability::Group);
+}
+
+/// The same where what is written is handed out at once.
+#[test]
+fn i4_with_an_interval_what_survives_a_crash_comes_again_too() {
+    holds(Durability::Interval);
+}

@@ -1,0 +1,329 @@
+//! The journal over a real directory: stops, crashes, slow readers, disks that refuse.
+
+use std::{fs, path::Path, time::Duration};
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+
+use super::{store::StoreOptions, testing::*, *};
+use crate::indexer::store::Reached;
+
+fn open(dir: &Path, options: JournalOptions) -> Journal {
+    let (journal, _) = Journal::open(dir, StoreOptions::default(), options).unwrap();
+    (0..2).for_each(|unit| journal.add_unit(UnitId(unit), terms(unit)));
+    journal
+}
+
+fn terms(unit: u32) -> UnitTerms {
+    UnitTerms { resource: TypeNumber(unit), late: false, cached: true }
+}
+
+fn named(name: &str, bounds: Bounds) -> ReaderOptions {
+    let seen = UnitInterest { joins: false, resync_every: 0 };
+    let units = (0..2).map(|unit| (UnitId(unit), seen)).collect();
+    ReaderOptions { bounds, interest: Interest { units, changes: ChangeSet::ALL }, name: Some(name.to_owned()) }
+}
+
+fn small() -> Bounds {
+    Bounds { max_events: 16, max_bytes: 64 << 10, when_full: WhenFull::Coalesce }
+}
+
+fn commit(journal: &Journal, unit: u32, changes: &[Change]) -> Ticket {
+    let ticket = journal.append(UnitId(unit), 1, changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
+    journal.release(ticket);
+    ticket
+}
+
+/// As an indexer does it: again when it is writable.
+async fn commit_at_last(journal: &Journal, changes: &[Change]) -> u64 {
+    let mut refused = 0;
+    loop {
+        match journal.append(UnitId(0), 1, changes, &Reached::default(), Timestamp::UNIX_EPOCH) {
+            Ok(ticket) => {
+                journal.release(ticket);
+                return refused;
+            }
+            Err(AppendError::NotWritable(_)) => {
+                refused += 1;
+                journal.writable().await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Reads and acknowledges `count` records, each batch at once.
+async fn take(journal: &Journal, reader: ReaderId, count: usize) -> Vec<Record> {
+    let mut taken = Vec::new();
+    while taken.len() < count {
+        let batch = journal.fetch(reader, (count - taken.len()).min(100), usize::MAX).await;
+        match batch.last() {
+            Some(last) => journal.ack(reader, last.sequence),
+            None => journal.readable(reader).await,
+        }
+        taken.extend(batch);
+    }
+    taken
+}
+
+fn words(records: &[Record]) -> Vec<String> {
+    records.iter().map(brief).collect()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn i4_after_a_clean_stop_nothing_comes_twice_and_nothing_is_missing() {
+    let dir = TempDir::new().unwrap();
+    let journal = open(dir.path(), JournalOptions::default());
+    let id = journal.id().to_owned();
+    let reader = journal.open_reader(Start::Next, named("one", small())).unwrap();
+    commit(&journal, 0, &[added("a", "a", 1), added("b", "b", 1), added("c", "c", 1)]);
+    journal.describe_unit(UnitId(0), serde_json::json!({ "entry": "pods" }));
+    assert_eq!(words(&take(&journal, reader, 1).await), ["added a/1"]);
+    let batch = journal.fetch(reader, 10, usize::MAX).await;
+    assert_eq!(journal.ack_each(reader, &[batch[1].sequence]), 1, "the last one first");
+    journal.close().unwrap();
+    let closed = journal.append(UnitId(0), 1, &[added("d", "d", 1)], &Reached::default(), Timestamp::UNIX_EPOCH);
+    assert_eq!(closed, Err(AppendError::NotWritable(NotWritable::Closed)));
+    drop(journal);
+
+    let journal = open(dir.path(), JournalOptions::default());
+    assert_eq!(journal.id(), id);
+    assert_eq!(journal.unit_state(UnitId(0)).unwrap().description["entry"], "pods");
+    assert_eq!((journal.next_unit(), journal.dormant_readers()), (UnitId(2), vec!["one".to_owned()]));
+    let reader = journal.open_reader(Start::Next, named("one", small())).unwrap();
+    let late = commit(&journal, 1, &[added("e", "e", 1)]);
+    assert!(late.first > batch[1].sequence, "places go on");
+    assert_eq!(words(&take(&journal, reader, 2).await), ["added b/1", "added e/1"]);
+    let twice = journal.open_reader(Start::Next, named("one", small()));
+    assert_eq!(twice, Err(OpenReaderError::Taken("one".to_owned())));
+    journal.close().unwrap();
+}
+
+#[tokio::test]
+async fn i4_after_a_crash_what_was_not_acknowledged_comes_again() {
+    let (dir, crashed) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let journal = open(dir.path(), JournalOptions::default());
+    let reader = journal.open_reader(Start::Next, named("one", Bounds::default())).unwrap();
+    let changes: Vec<_> = (1..=50).map(|version| added(&format!("p{version}"), "u", version)).collect();
+    for batch in changes.chunks(5) {
+        commit(&journal, 0, batch);
+    }
+    let seen = words(&take(&journal, reader, 20).await);
+    let in_flight = words(&journal.fetch(reader, 5, usize::MAX).await);
+    copy(dir.path(), crashed.path());
+    drop(journal);
+
+    let journal = open(crashed.path(), JournalOptions::default());
+    let reader = journal.open_reader(Start::Next, named("one", small())).unwrap();
+    let queued = usize::try_from(journal.stats(reader).queued).unwrap();
+    let again = words(&take(&journal, reader, queued).await);
+    let all: Vec<_> =
+        changes.iter().map(|change| format!("added u/{}", change.object().unwrap().resource_version())).collect();
+    // All was read at least once what was durable: appended before the last record was seen.
+    assert!(again.ends_with(&all[all.len() - 5..]) || queued >= in_flight.len());
+    let first = all.len() - again.len();
+    assert_eq!(again, all[first..], "in order, without holes, to the last one");
+    assert!(first <= seen.len(), "nothing is skipped that was not acknowledged");
+}
+
+#[tokio::test]
+async fn i5_a_slow_reader_holds_few_records_and_gets_all_of_them_in_order() {
+    const EVENTS: u64 = 100_000;
+    let dir = TempDir::new().unwrap();
+    let journal = open(dir.path(), JournalOptions::default());
+    let reader = journal.open_reader(Start::Next, named("slow", small())).unwrap();
+    for batch in 0..EVENTS / 500 {
+        let changes: Vec<_> = (1..=500).map(|n| updated("a", "a", batch * 500 + n - 1, batch * 500 + n)).collect();
+        commit_at_last(&journal, &changes).await;
+    }
+    let mut seen = 0;
+    while seen < EVENTS {
+        let batch = journal.fetch(reader, 100, usize::MAX).await;
+        let Some(last) = batch.last() else {
+            journal.readable(reader).await;
+            continue;
+        };
+        assert!(journal.shared_core().held(reader) <= 32, "in the queue and in flight");
+        for record in &batch {
+            seen += 1;
+            assert_eq!(brief(record), format!("updated a/{seen}<{}", seen - 1));
+        }
+        journal.ack(reader, last.sequence);
+    }
+    let stats = journal.stats(reader);
+    assert_eq!((stats.acknowledged, stats.dropped, stats.coalesced, stats.queued), (EVENTS, 0, 0, 0));
+}
+
+#[tokio::test]
+async fn d7_what_was_given_up_is_replayed_also_after_a_restart() {
+    let dir = TempDir::new().unwrap();
+    let journal = open(dir.path(), JournalOptions::default());
+    let reader = journal.open_reader(Start::Next, named("one", small())).unwrap();
+    commit(&journal, 0, &[added("a", "a", 1), added("b", "b", 1), added("c", "c", 1)]);
+    while journal.stats(reader).queued < 3 {
+        journal.readable(reader).await;
+    }
+    let batch = journal.fetch(reader, 10, usize::MAX).await;
+    journal.give_up(reader, &[batch[1].sequence]);
+    journal.ack(reader, batch[2].sequence);
+    assert_eq!(journal.stats(reader).given_up, 1);
+    journal.close().unwrap();
+    drop(journal);
+    let journal = open(dir.path(), JournalOptions::default());
+    let reader = journal.open_reader(Start::Next, named("one", small())).unwrap();
+    assert_eq!(journal.stats(reader).queued, 0);
+    assert_eq!(journal.replay(reader), Replayed { queued: 1, gone: 0 });
+    assert_eq!(words(&take(&journal, reader, 1).await), ["added b/1"]);
+    assert_eq!(journal.replay(reader), Replayed::default(), "once");
+}
+
+#[tokio::test]
+async fn s5_a_reader_that_joined_sees_the_unit_after_a_restart_and_records_for_others_are_not_for_it() {
+    let dir = TempDir::new().unwrap();
+    let journal = open(dir.path(), JournalOptions::default());
+    let mut options = named("late", small());
+    options.interest.units.values_mut().for_each(|unit| unit.joins = true);
+    let late = journal.open_reader(Start::Next, options.clone()).unwrap();
+    let other = journal.open_reader(Start::Next, named("other", small())).unwrap();
+    let replay = Change::Added { object: pod("a", "a", 1), cause: Cause::Replay };
+    journal.join(late, UnitId(0), 1, &[replay], Timestamp::UNIX_EPOCH).unwrap();
+    journal.join(late, UnitId(1), 1, &[], Timestamp::UNIX_EPOCH).unwrap();
+    commit(&journal, 0, &[updated("a", "a", 1, 2)]);
+    commit(&journal, 1, &[added("b", "b", 1)]);
+    journal.close().unwrap();
+    drop((journal, other));
+    let journal = open(dir.path(), JournalOptions::default());
+    let late = journal.open_reader(Start::Next, options).unwrap();
+    assert_eq!(journal.joined(late), [UnitId(0), UnitId(1)].into());
+    assert_eq!(words(&take(&journal, late, 3).await), ["added a/1", "updated a/2<1", "added b/1"]);
+    let other = journal.open_reader(Start::Next, named("other", small())).unwrap();
+    assert_eq!(words(&take(&journal, other, 2).await), ["updated a/2<1", "added b/1"]);
+    assert_eq!(journal.stats(other).queued, 0);
+}
+
+#[tokio::test]
+async fn a_reader_begins_in_the_past_as_far_as_records_are_kept() {
+    let dir = TempDir::new().unwrap();
+    let journal = open(dir.path(), JournalOptions::default());
+    let quick = journal.open_reader(Start::Next, named("quick", small())).unwrap();
+    let ticket = commit(&journal, 0, &[added("a", "a", 1), added("b", "b", 1), deleted("a", "a", 2)]);
+    take(&journal, quick, 3).await;
+    let past = ReaderOptions { name: None, ..named("", small()) };
+    let reader = journal.open_reader(Start::After(ticket.first), past.clone()).unwrap();
+    assert_eq!(words(&take(&journal, reader, 2).await), ["added b/1", "deleted a/2"]);
+    let ahead = journal.open_reader(Start::After(Sequence(99)), past);
+    assert!(matches!(ahead, Err(OpenReaderError::Gap(_))), "{ahead:?}");
+}
+
+#[tokio::test]
+async fn retention_removes_what_nobody_needs_and_nothing_else() {
+    let dir = TempDir::new().unwrap();
+    let journal = open(dir.path(), JournalOptions { max_bytes: 1, ..JournalOptions::default() });
+    let slow = journal.open_reader(Start::Next, named("slow", small())).unwrap();
+    let changes: Vec<_> = (1..=100).map(|version| updated("a", "a", version - 1, version)).collect();
+    commit_at_last(&journal, &changes).await;
+    // More than it may have, and all of it is needed.
+    while !matches!(journal.health().not_writable, Some(NotWritable::Full { .. })) {
+        tokio::task::yield_now().await;
+    }
+    let refused = journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap_err();
+    assert!(refused.to_string().contains("the slowest is \"slow\""), "{refused}");
+    assert_eq!(take(&journal, slow, 100).await.len(), 100);
+    journal.writable().await;
+    let health = journal.health();
+    assert!(health.stored && health.syncs > 0 && health.disk_bytes > 0, "{health:?}");
+}
+
+#[tokio::test]
+async fn i6_on_full_drop_names_what_the_slowest_reader_loses() {
+    let dir = TempDir::new().unwrap();
+    let options = JournalOptions { max_bytes: 1, on_full: OnFull::Drop, ..JournalOptions::default() };
+    let journal = open(dir.path(), options);
+    let slow = journal.open_reader(Start::Next, named("slow", small())).unwrap();
+    let changes: Vec<_> = (1..=100).map(|version| updated("a", "a", version - 1, version)).collect();
+    commit(&journal, 0, &changes);
+    while journal.stats(slow).dropped < 84 {
+        tokio::task::yield_now().await;
+    }
+    let losses = journal.take_losses(slow);
+    assert_eq!((losses.named.len(), losses.unnamed), (84, 0), "all but what is in memory");
+    assert_eq!(take(&journal, slow, 16).await.len(), 16);
+}
+
+/// A limit on the size of files stands for a full disk: it is of the whole process, so this runs in one of its own.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_stops_reading_and_loses_nothing() {
+    const CHILD: &str = "DELTABUS_TEST_FULL_DISK";
+    if std::env::var_os(CHILD).is_none() {
+        let test = "journal::stored_tests::a_full_disk_stops_reading_and_loses_nothing";
+        // A write beyond the limit shall fail, not end the process.
+        let child = std::process::Command::new("sh")
+            .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+        return;
+    }
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+        let dir = TempDir::new().unwrap();
+        let journal = open(dir.path(), JournalOptions::default());
+        let reader = journal.open_reader(Start::Next, named("one", small())).unwrap();
+        let change = |n: u64| updated("a", "a", n - 1, n);
+        for n in 1..=100 {
+            commit_at_last(&journal, &[change(n)]).await;
+        }
+        limit_file_size("1");
+        let mut n = 101;
+        let refused = loop {
+            match journal.append(UnitId(0), 1, &[change(n)], &Reached::default(), Timestamp::UNIX_EPOCH) {
+                Ok(ticket) => journal.release(ticket),
+                Err(refused) => break refused,
+            }
+            n += 1;
+        };
+        assert!(matches!(refused, AppendError::NotWritable(NotWritable::Failed(_))), "{refused}");
+        assert!(journal.health().not_writable.is_some());
+        let waiting = tokio::spawn({
+            let journal = journal.clone();
+            async move { journal.writable().await }
+        });
+        limit_file_size("unlimited");
+        tokio::time::timeout(Duration::from_mins(1), waiting).await.unwrap().unwrap();
+        for n in n..n + 50 {
+            commit_at_last(&journal, &[change(n)]).await;
+        }
+        let all = usize::try_from(n + 49).unwrap();
+        let seen = take(&journal, reader, all).await;
+        let expected: Vec<_> = (1..=all).map(|n| format!("updated a/{n}<{}", n - 1)).collect();
+        assert_eq!(words(&seen), expected);
+        assert!(journal.health().failures > 0);
+        journal.close().unwrap();
+    });
+}
+
+#[cfg(target_os = "linux")]
+/// Bounds what this process may make of a file, in bytes. Files keep what they have.
+fn limit_file_size(bytes: &str) {
+    let status = std::process::Command::new("prlimit")
+        .args([format!("--pid={}", std::process::id()), format!("--fsize={bytes}:unlimited")])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}

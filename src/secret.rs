@@ -1,0 +1,116 @@
+//! Secrets are named, never written: in a variable of the environment, or in a file that may change.
+
+use std::{env, fmt, fs, io, path::Path, path::PathBuf};
+
+pub use secrecy::{ExposeSecret, SecretString};
+
+/// Where a secret is. Neither this nor the secret is ever printed: it shows as `***`.
+#[derive(Clone, PartialEq, Eq)]
+pub enum SecretRef {
+    /// In this variable of the environment.
+    Env(String),
+    /// In this file, which is read again when it changes.
+    File(PathBuf),
+}
+
+/// Why there is no secret. It says where it was looked for, and nothing of what was found.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// No such variable.
+    #[error("the environment variable {0} is not set: set it, or name another one")]
+    Unset(String),
+    /// The file cannot be read.
+    #[error("cannot read {path}: {error}", path = .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The variable or file holds nothing but line ends.
+    #[error("{0} is empty: expected a secret")]
+    Empty(String),
+    /// The variable or file holds no UTF-8.
+    #[error("{0} is not UTF-8 text")]
+    NotText(String),
+}
+
+impl SecretRef {
+    /// Reads the secret, without the line ends behind it. Reads a file: blocks.
+    pub fn read(&self) -> Result<SecretString, SecretError> {
+        let (bytes, place) = match self {
+            Self::Env(name) => {
+                let value = env::var_os(name).ok_or_else(|| SecretError::Unset(name.clone()))?;
+                (value.into_encoded_bytes(), format!("the environment variable {name}"))
+            }
+            Self::File(path) => {
+                let unreadable = |error| SecretError::Unreadable { path: path.clone(), error };
+                (fs::read(path).map_err(unreadable)?, path.display().to_string())
+            }
+        };
+        let text = String::from_utf8(bytes).map_err(|_| SecretError::NotText(place.clone()))?;
+        match text.trim_end_matches(['\n', '\r']) {
+            "" => Err(SecretError::Empty(place)),
+            text => Ok(SecretString::from(text)),
+        }
+    }
+
+    /// Returns the file, if it is in one.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Env(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for SecretRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl fmt::Debug for SecretRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_read_without_the_line_ends_behind_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        let read = |content: &[u8]| {
+            fs::write(&file, content).unwrap();
+            SecretRef::File(file.clone()).read().map(|secret| secret.expose_secret().to_owned())
+        };
+        assert_eq!(read(b" s3cret \r\n\n").unwrap(), " s3cret ");
+        let place = file.display().to_string();
+        assert_eq!(read(b"\n").unwrap_err().to_string(), format!("{place} is empty: expected a secret"));
+        assert_eq!(read(b"\xff").unwrap_err().to_string(), format!("{place} is not UTF-8 text"));
+    }
+
+    #[test]
+    fn a_secret_that_is_not_there_is_told_by_its_place() {
+        let error = |secret: SecretRef| secret.read().unwrap_err().to_string();
+        assert_eq!(
+            error(SecretRef::File("/nowhere/token".into())),
+            "cannot read /nowhere/token: No such file or directory (os error 2)"
+        );
+        assert_eq!(
+            error(SecretRef::Env("DELTABUS_TEST_UNSET".to_owned())),
+            "the environment variable DELTABUS_TEST_UNSET is not set: set it, or name another one"
+        );
+    }
+
+    #[test]
+    fn a_secret_shows_as_stars() {
+        for secret in [SecretRef::Env("NAME".to_owned()), SecretRef::File("/place".into())] {
+            assert_eq!(format!("{secret} {secret:?}"), "*** ***");
+        }
+    }
+}

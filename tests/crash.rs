@@ -1,0 +1,331 @@
+//! The engine is killed, again and again, while a real API server is written to: nothing is lost, and what comes twice
+//! comes under one id (I1, I4, D7, D8).
+//!
+//! What really happened is told by a watch of the API server that another program keeps ([`Observer`]).
+//! `DELTABUS_CRASHES=100 cargo test --release --test crash` is the full length; without the variable it is a tenth.
+#![expect(clippy::disallowed_methods, reason = "a crash comes by the clock")]
+
+#[expect(dead_code, clippy::unwrap_used, reason = "it is shared: what TLS and headers are for is tested elsewhere")]
+#[path = "webhook/server.rs"]
+mod server;
+mod support;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use http::Response;
+use serde_json::Value;
+use server::Server;
+use support::{
+    cluster::Cluster,
+    engine::{Engine, text},
+    nats::{Keys, NatsServer, stored},
+    observer::{Life, Observer},
+    stream::State,
+    unsynced::Unsynced,
+};
+
+/// What is watched, as kubectl spells it.
+const RESOURCES: [&str; 3] = ["pods", "configmaps", "widgets.test.deltabus.dev"];
+
+/// How often the engine dies where nothing else is asked for.
+const CRASHES: usize = 10;
+
+fn crashes() -> usize {
+    let asked = std::env::var("DELTABUS_CRASHES").ok();
+    asked.map_or(CRASHES, |asked| asked.parse().expect("DELTABUS_CRASHES is a number"))
+}
+
+fn config(kubeconfig: &Path, dir: &Path, handler: &str) -> String {
+    format!(
+        r#"
+        shutdown_timeout = "30s"
+        [cluster]
+        name = "test"
+        [kube]
+        kubeconfig = "{kubeconfig}"
+        backoff = {{ initial = "100ms", max = "1s" }}
+        [resources.all]
+        match = {RESOURCES:?}
+        [state]
+        dir = "{state}"
+        {handler}
+        "#,
+        kubeconfig = kubeconfig.display(),
+        state = text(dir, "state"),
+    )
+}
+
+/// A handler that writes lines to a file.
+fn file_handler(dir: &Path) -> String {
+    format!(
+        r#"
+        [handlers.out]
+        type = "file"
+        path = "{}"
+        initial = "send"
+        "#,
+        text(dir, "out.jsonl")
+    )
+}
+
+/// When the engine was down, and whether the history before its return was thrown away meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Downtime {
+    from_micros: i64,
+    to_micros: i64,
+    compacted: bool,
+}
+
+fn now_micros() -> i64 {
+    jiff::Timestamp::now().as_microsecond()
+}
+
+/// Kills the engine over and over while a workload runs; returns it running for the last time, and when it was down.
+fn crash_loop(cluster: &Cluster, dir: &Path, layer: Option<&Unsynced>, compacts: bool) -> (Engine, Vec<Downtime>) {
+    let environment = layer.map(Unsynced::environment).unwrap_or_default();
+    let crashes = crashes();
+    // What dies before the first list is delivered, nobody is told of.
+    let first = Engine::run_again(dir, &environment);
+    first.wait_ready(Duration::from_mins(1));
+    assert_eq!(first.terminate().code(), Some(0));
+    layer.map(Unsynced::lose);
+    let load = cluster.start_churn(&["--duration", &format!("{}s", crashes * 3), "--rate", "150", "--names", "300"]);
+    let mut downtimes = Vec::new();
+    for crash in 0..crashes {
+        let engine = Engine::run_again(dir, &environment);
+        if crash % 4 != 3 {
+            engine.wait_ready(Duration::from_mins(1));
+        }
+        sleep(Duration::from_millis(rand::random_range(0..1_500)));
+        drop(engine); // SIGKILL
+        let from_micros = now_micros();
+        let lost = layer.map(Unsynced::lose);
+        let compacted = compacts && crash % 3 == 1;
+        sleep(Duration::from_millis(rand::random_range(0..700)));
+        if compacted {
+            cluster.compact();
+        }
+        downtimes.push(Downtime { from_micros, to_micros: now_micros(), compacted });
+        eprintln!("crash {crash}: bytes lost {lost:?}, history compacted {compacted}");
+    }
+    let engine = Engine::run_again(dir, &environment);
+    eprintln!("workload: {}", load.finish());
+    (engine, downtimes)
+}
+
+/// Waits until the cache is what the server lists and everything is delivered; then stops the engine.
+fn settle_and_stop(engine: Engine, cluster: &Cluster) -> State {
+    let dump = cluster.dump(&RESOURCES);
+    let mut server = State::new();
+    for resource in RESOURCES {
+        for (key, object) in dump[resource]["items"].as_object().expect("a dump has items") {
+            let field = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
+            let key = if key.contains('/') { key.clone() } else { format!("/{key}") };
+            server.insert(format!("{resource}/{key}"), (field("uid"), field("resourceVersion")));
+        }
+    }
+    engine.wait_for("equal to the server", Duration::from_mins(2), || {
+        engine.cached().is_ok_and(|cached| cached == server)
+    });
+    let is_delivered = |handler: &Value| handler["queued"] == 0 && handler["inFlight"] == 0;
+    engine.wait_for("everything delivered", Duration::from_mins(2), || {
+        engine.json("/v1/handlers")["handlers"].as_array().expect("a list").iter().all(is_delivered)
+    });
+    assert_eq!(engine.terminate().code(), Some(0), "a stop that was asked for is success");
+    server
+}
+
+/// What arrived at a sink, by uid, in the order in which it arrived first.
+#[derive(Debug, Default)]
+struct Arrived {
+    by_uid: HashMap<String, Vec<(String, String)>>,
+    ids: BTreeMap<String, (String, String, String)>,
+    duplicates: usize,
+}
+
+impl Arrived {
+    fn of(events: impl Iterator<Item = Value>) -> Self {
+        let mut arrived = Self::default();
+        for event in events {
+            arrived.push(&event);
+        }
+        arrived
+    }
+
+    fn push(&mut self, event: &Value) {
+        let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+        let kind = text("type").strip_prefix("dev.deltabus.resource.").unwrap_or_default().to_owned();
+        if kind == "synced" {
+            return;
+        }
+        let (uid, version) = (text("uid"), text("resourceversion"));
+        // D8: added and updated share the form of their ids, for they may change into one another by a crash
+        let is_gone = kind == "deleted";
+        let what = (uid.clone(), if is_gone { String::new() } else { version.clone() }, is_gone.to_string());
+        match self.ids.insert(text("id"), what.clone()) {
+            Some(before) => {
+                assert_eq!(before, what, "D8: one id stands for one change: {event}");
+                self.duplicates += 1;
+            }
+            None => self.by_uid.entry(uid).or_default().push((kind, version)),
+        }
+    }
+
+    /// Holds what arrived against what happened.
+    /// `unread`: how long before a crash it may have been that something became durable for the last time.
+    fn check(&self, lives: &BTreeMap<String, Life>, server: &State, downtimes: &[Downtime], unread: Duration) {
+        // Who lived and died unseen, in a downtime whose history is gone, nobody can tell of.
+        let unread = i64::try_from(unread.as_micros()).expect("a few seconds");
+        let is_hidden = |life: &Life| {
+            downtimes.iter().enumerate().any(|(at, down)| {
+                let slack = 2_000_000; // it may be killed before it reads again
+                let reads = downtimes.get(at + 1).map_or(down.to_micros, |next| next.to_micros) + slack;
+                down.compacted
+                    && life.begun_micros >= down.from_micros - unread
+                    && life.deleted_micros.is_some_and(|deleted| deleted <= reads)
+            })
+        };
+        let mut unseen = 0;
+        for (uid, life) in lives {
+            let Some(events) = self.by_uid.get(uid) else {
+                assert!(is_hidden(life), "I1: nothing of {uid} arrived: {life:?}");
+                unseen += 1;
+                continue;
+            };
+            let (kind, version) = events.last().expect("there is one");
+            if life.deleted_micros.is_some() {
+                assert_eq!(kind, "deleted", "I1: the end of {uid} never arrived: {life:?}, {events:?}");
+            } else {
+                assert_ne!(kind, "deleted", "I1: {uid} lives: {life:?}, {events:?}");
+                assert_eq!(Some(version), life.versions.last(), "I1: the last state of {uid}: {life:?}, {events:?}");
+            }
+            let first = &events[0].0;
+            assert!(first == "added", "I2: {uid} begins with {first}: {events:?}");
+            for pair in events.windows(2) {
+                assert_ne!(pair[0].0, "deleted", "I2: {uid} goes on after its end: {events:?}");
+            }
+        }
+        for uid in self.by_uid.keys() {
+            assert!(lives.contains_key(uid), "{uid} arrived and never was");
+        }
+        assert_eq!(server.len(), lives.values().filter(|life| life.deleted_micros.is_none()).count());
+        let events: usize = self.by_uid.values().map(Vec::len).sum();
+        eprintln!("{events} events of {} objects, {} duplicates, {unseen} unseen", lives.len(), self.duplicates);
+        assert!(events > 100 * downtimes.len() / 2, "there was something to lose");
+    }
+}
+
+/// Whole lines of a file; a kill may leave half of one behind each time.
+fn lines_of(path: &Path) -> impl Iterator<Item = Value> {
+    let text = fs::read_to_string(path).expect("the handler wrote it");
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>().into_iter()
+}
+
+fn prepare(cluster: &Cluster, handler: impl Fn(&Path) -> String) -> tempfile::TempDir {
+    cluster.churn(&["--setup", "--ops", "200", "--seed", "5"]);
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    fs::create_dir(dir.path().join("state")).expect("the directory is writable");
+    Engine::configure(dir.path(), &config(cluster.kubeconfig(), dir.path(), &handler(dir.path())));
+    dir
+}
+
+#[test]
+fn i4_killed_at_random_moments_everything_arrives_in_the_file() {
+    // Without its watch cache, the API server cannot answer from what etcd has thrown away.
+    let Some(cluster) = Cluster::start_or_skip("i4_killed_at_random_moments", &["--watch-cache=false"]) else { return };
+    let dir = prepare(&cluster, file_handler);
+    let observer = Observer::start(&cluster, &RESOURCES);
+    let (engine, downtimes) = crash_loop(&cluster, dir.path(), None, true);
+    let server = settle_and_stop(engine, &cluster);
+    let lives = observer.finish();
+    Arrived::of(lines_of(&dir.path().join("out.jsonl"))).check(&lives, &server, &downtimes, Duration::from_secs(2));
+}
+
+#[test]
+fn d7_with_the_unsynced_tail_lost_everything_arrives_in_the_file() {
+    let Some(cluster) = Cluster::start_or_skip("d7_with_the_unsynced_tail_lost", &["--watch-cache=false"]) else {
+        return;
+    };
+    let dir = prepare(&cluster, file_handler);
+    let state: PathBuf = dir.path().join("state");
+    let layer = Unsynced::over(&state, dir.path());
+    let observer = Observer::start(&cluster, &RESOURCES);
+    let began = Instant::now();
+    let (engine, downtimes) = crash_loop(&cluster, dir.path(), Some(&layer), true);
+    let server = settle_and_stop(engine, &cluster);
+    let lives = observer.finish();
+    eprintln!("took {:?}", began.elapsed());
+    Arrived::of(lines_of(&dir.path().join("out.jsonl"))).check(&lives, &server, &downtimes, Duration::from_secs(5));
+}
+
+#[test]
+fn i4_killed_at_random_moments_everything_arrives_at_a_webhook() {
+    let Some(cluster) = Cluster::start_or_skip("i4_killed_webhook", &["--watch-cache=false"]) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime can be made");
+    let taken: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let taking = Arc::clone(&taken);
+    let server = runtime.block_on(Server::start(None, move |seen| {
+        let mut taking = taking.lock().expect("not poisoned");
+        match seen.json() {
+            Value::Array(events) => taking.extend(events),
+            event => taking.push(event),
+        }
+        Some(Response::new(String::new()))
+    }));
+    let url = format!("http://{}/hook", server.address);
+    let dir = prepare(&cluster, |_| {
+        format!(
+            r#"
+            [handlers.out]
+            type = "webhook"
+            url = "{url}"
+            initial = "send"
+            batch = {{ max_events = 20, timeout = "20ms" }}
+            "#
+        )
+    });
+    let observer = Observer::start(&cluster, &RESOURCES);
+    let (engine, downtimes) = crash_loop(&cluster, dir.path(), None, true);
+    let server = settle_and_stop(engine, &cluster);
+    let lives = observer.finish();
+    let taken = std::mem::take(&mut *taken.lock().expect("not poisoned"));
+    Arrived::of(taken.into_iter()).check(&lives, &server, &downtimes, Duration::from_secs(2));
+}
+
+#[test]
+fn i4_killed_at_random_moments_everything_arrives_in_a_stream_of_nats_once() {
+    let name = "i4_killed_nats";
+    let Some(cluster) = Cluster::start_or_skip(name, &["--watch-cache=false"]) else { return };
+    let Some(nats) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let dir = prepare(&cluster, |_| {
+        format!(
+            r#"
+            [handlers.out]
+            type = "nats"
+            servers = ["nats://{}"]
+            initial = "send"
+            mode = "structured"
+            jetstream = {{ stream = "K8S" }}
+            "#,
+            nats.address()
+        )
+    });
+    let observer = Observer::start(&cluster, &RESOURCES);
+    let (engine, downtimes) = crash_loop(&cluster, dir.path(), None, true);
+    let server = settle_and_stop(engine, &cluster);
+    let lives = observer.finish();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+    let messages = runtime.block_on(async { stored(&nats.client().await, "K8S").await });
+    let events = messages.iter().map(|message| serde_json::from_slice(&message.payload).expect("it is JSON"));
+    let arrived = Arrived::of(events);
+    assert_eq!(arrived.duplicates, 0, "D8: the stream stored none twice");
+    arrived.check(&lives, &server, &downtimes, Duration::from_secs(2));
+}

@@ -1,0 +1,88 @@
+//! What a user may not do.
+
+use super::*;
+
+/// A user who may not do some of it.
+fn restricted(keys: &Keys, permissions: &str) -> String {
+    format!(
+        "{}authorization {{ users: [ {{ user: joe, password: x, permissions: {{ {permissions} }} }} ] }}",
+        keys.jetstream()
+    )
+}
+
+fn joe(server: &NatsServer) -> NatsAuth {
+    fs::write(server.file("password"), "x").unwrap();
+    NatsAuth::UserPassword { user: "joe".to_owned(), password: SecretRef::File(server.file("password")) }
+}
+
+/// An object in a namespace that nothing may be published of.
+fn forbidden(name: &str) -> deltabus::dispatcher::Event {
+    let metadata = serde_json::json!({"name": name, "namespace": "secret", "uid": name, "resourceVersion": "1"});
+    let json = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
+    let object = std::sync::Arc::new(deltabus::object::Object::from_json(json.to_string().as_bytes()).unwrap());
+    event(1, Change::Added { object, cause: Cause::Watch })
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_for_one_subject_ends_its_event_alone() {
+    let name = "a_right_that_is_missing_for_one_subject_ends_its_event_alone";
+    let users = |keys: &Keys| restricted(keys, "publish: { deny: [\"k8s.*.core.configmaps.secret.>\"] }");
+    let Some(server) = NatsServer::start_or_skip(name, users) else { return };
+    let auth = joe(&server);
+    for jetstream in [Some(JetStreamOptions::new("K8S")), None] {
+        let handler = handler(NatsOptions { auth: auth.clone(), jetstream, ..server.options() });
+        // Perhaps it may publish nothing at all, and somebody is about to change that.
+        let error = sentence(deliver(&handler, &[forbidden("n")]).await);
+        assert!(error.starts_with("NATS refused: ") && error.contains("configmaps.secret.n"), "{error}");
+        let many: Vec<_> =
+            (0..300).map(|i| forbidden(&format!("n{i}"))).chain([added("a", 1), updated("a", 2)]).collect();
+        for events in [many, vec![forbidden("n"), updated("a", 3)], vec![forbidden("n")]] {
+            match deliver(&handler, &events).await {
+                Err(HandlerError::Rejected(error)) => assert!(error.contains("configmaps.secret.n"), "{error}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        // Nor does it end what is on its way beside it.
+        let (refused, fine) = ([forbidden("n")], [updated("a", 4)]);
+        let (refused, fine) = tokio::join!(deliver(&handler, &refused), deliver(&handler, &fine));
+        assert!(matches!(refused, Err(HandlerError::Rejected(_))), "{refused:?}");
+        fine.unwrap();
+    }
+    let client = server.client_as(async_nats::ConnectOptions::with_user_and_password("joe".into(), "x".into())).await;
+    assert_eq!(ids(&stored(&client, "K8S").await), ["uid-a.1", "uid-a.2", "uid-a.3", "uid-a.4"]);
+}
+
+#[tokio::test]
+async fn a_right_without_which_nothing_works_is_waited_for() {
+    let name = "a_right_without_which_nothing_works_is_waited_for";
+    let users = |keys: &Keys| restricted(keys, "publish: { deny: [\"$JS.API.STREAM.INFO.>\"] }");
+    let Some(server) = NatsServer::start_or_skip(name, users) else { return };
+    let handler = handler(NatsOptions { auth: joe(&server), ..server.options() });
+    let error = sentence(deliver(&handler, &[added("a", 1)]).await);
+    assert!(error.starts_with("NATS refused: ") && error.contains("$JS.API.STREAM.INFO.K8S"), "{error}");
+}
+
+/// The documented rights are enough, and no others are asked for.
+#[tokio::test]
+async fn the_documented_rights_are_enough() {
+    let name = "the_documented_rights_are_enough";
+    let users = |keys: &Keys| {
+        let rights = ["k8s.>", "$JS.API.STREAM.INFO.K8S", "$JS.API.STREAM.CREATE.K8S", "$JS.API.STREAM.MSG.GET.K8S"]
+            .into_iter()
+            .chain(["$JS.API.CONSUMER.CREATE.K8S", "$JS.API.CONSUMER.MSG.NEXT.K8S.>", "$JS.API.CONSUMER.DELETE.K8S.>"]);
+        let rights: Vec<_> = rights.map(|right| format!("{right:?}")).collect();
+        restricted(
+            keys,
+            &format!("publish: {{ allow: [{}] }}, subscribe: {{ allow: \"_INBOX.>\" }}", rights.join(", ")),
+        )
+    };
+    let Some(server) = NatsServer::start_or_skip(name, users) else { return };
+    let auth = joe(&server);
+    let jetstream = Some(JetStreamOptions { expect_last: ExpectLast::PerSubject, ..JetStreamOptions::new("K8S") });
+    for _ in 0..2 {
+        let handler = handler(NatsOptions { auth: auth.clone(), jetstream: jetstream.clone(), ..server.options() });
+        deliver(&handler, &[added("a", 1), updated("a", 2), updated("a", 3)]).await.unwrap();
+    }
+    let plain = handler(NatsOptions { auth, jetstream: None, ..server.options() });
+    deliver(&plain, &[added("b", 1)]).await.unwrap();
+}

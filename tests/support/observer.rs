@@ -1,0 +1,89 @@
+//! A watch of the API server beside the engine's: what really happened, as an oracle.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader},
+    process::{Child, Stdio},
+    sync::{Arc, Mutex, mpsc},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::cluster::Cluster;
+
+/// What became of one object, whoever looked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Life {
+    /// `plural.group/namespace/name`.
+    pub(crate) key: String,
+    /// When it was first seen, in microseconds since the Unix epoch.
+    pub(crate) begun_micros: i64,
+    /// Its versions, in order; of a deletion the one that it brought.
+    pub(crate) versions: Vec<String>,
+    /// When its deletion was seen.
+    pub(crate) deleted_micros: Option<i64>,
+}
+
+/// A watch by another program, from [`Observer::start`] on, without gaps: one would fail the test.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    child: Child,
+    lives: Arc<Mutex<BTreeMap<String, Life>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Observer {
+    /// Begins to watch, and returns when every watch is open.
+    pub(crate) fn start(cluster: &Cluster, resources: &[&str]) -> Self {
+        let mut command = cluster.command("observe", resources);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the cluster binary runs");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let lives: Arc<Mutex<BTreeMap<String, Life>>> = Arc::default();
+        let (ready, is_ready) = mpsc::channel();
+        let seen = Arc::clone(&lives);
+        let reader = thread::spawn(move || {
+            for line in stdout.lines() {
+                let event: Value = serde_json::from_str(&line.expect("it prints text")).expect("it prints JSON");
+                if event["type"] == "READY" {
+                    ready.send(()).ok();
+                } else {
+                    note(&mut seen.lock().expect("not poisoned"), &event);
+                }
+            }
+        });
+        is_ready.recv_timeout(Duration::from_mins(1)).expect("the observer's watches open");
+        Self { child, lives, reader: Some(reader) }
+    }
+
+    /// Returns what became of every object, by uid.
+    pub(crate) fn finish(mut self) -> BTreeMap<String, Life> {
+        drop(self.child.stdin.take());
+        let status = self.child.wait().expect("an own child can be waited for");
+        assert!(status.success(), "the observer missed something; its stderr says why");
+        self.reader.take().expect("it is joined once").join().expect("every line can be read");
+        std::mem::take(&mut *self.lives.lock().expect("not poisoned"))
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn note(lives: &mut BTreeMap<String, Life>, event: &Value) {
+    let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+    let micros = event["micros"].as_i64().unwrap_or_default();
+    let life = lives.entry(text("uid")).or_insert_with(|| Life {
+        key: format!("{}/{}", text("resource"), text("key")),
+        begun_micros: micros,
+        ..Life::default()
+    });
+    life.versions.push(text("resourceVersion"));
+    if text("type") == "DELETED" {
+        life.deleted_micros = Some(micros);
+    }
+}

@@ -1,0 +1,86 @@
+//! Loses what was written and not forced to the disk: a layer under the engine's store (`unsynced.c`), preloaded.
+
+use std::{
+    collections::HashMap,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// What a power failure at a moment would leave of a directory.
+#[derive(Debug)]
+pub(crate) struct Unsynced {
+    library: PathBuf,
+    dir: PathBuf,
+    log: PathBuf,
+}
+
+impl Unsynced {
+    /// Compiles the layer into `work` and watches over `dir`, which exists.
+    pub(crate) fn over(dir: &Path, work: &Path) -> Self {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/unsynced.c");
+        let library = work.join("unsynced.so");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O2", "-Wall", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");
+        assert!(compiler.status().expect("a C compiler is among the toolchains").success(), "the layer compiles");
+        let dir = dir.canonicalize().expect("the directory exists");
+        Self { library, dir, log: work.join("unsynced.log") }
+    }
+
+    /// Returns what an engine has to be run with; its disk is slow then, so that there is something to lose.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, PathBuf)> {
+        vec![
+            ("LD_PRELOAD", self.library.clone()),
+            ("UNSYNCED_DIR", self.dir.clone()),
+            ("UNSYNCED_LOG", self.log.clone()),
+            ("UNSYNCED_DELAY_MS", PathBuf::from("40")),
+        ]
+    }
+
+    /// Cuts every file down to what was synced of it, once the engine is dead; returns how many bytes that took. A file of
+    /// which nothing was is left empty: its name may have been synced by another file's.
+    pub(crate) fn lose(&self) -> u64 {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let mut kept: HashMap<u64, u64> = HashMap::new();
+        for line in log.lines() {
+            let (inode, end) = line.split_once(' ').expect("a line has an inode and an end");
+            let end: u64 = end.parse().expect("an end is a number");
+            // The last word counts: the number of a file that was removed may have been given to another one.
+            kept.insert(inode.parse().expect("an inode is a number"), end);
+        }
+        let mut lost = 0;
+        for file in files_below(&self.dir) {
+            let meta = fs::metadata(&file).expect("nobody else is at work here");
+            let end = kept.get(&meta.ino()).copied().unwrap_or_default();
+            if end < meta.len() {
+                lost += meta.len() - end;
+                let open = fs::File::options().write(true).open(&file).expect("the files are ours");
+                open.set_len(end).expect("a file can be cut");
+            }
+        }
+        fs::write(&self.log, log_of_what_is_left(&self.dir)).expect("the directory is writable");
+        lost
+    }
+}
+
+/// All that is left is on the disk: the next life begins with it.
+fn log_of_what_is_left(dir: &Path) -> String {
+    let line = |file: PathBuf| {
+        let meta = fs::metadata(file).expect("nobody else is at work here");
+        format!("{} {}\n", meta.ino(), meta.len())
+    };
+    files_below(dir).into_iter().map(line).collect()
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).expect("the directory is readable") {
+            let path = entry.expect("the directory is readable").path();
+            if path.is_dir() { dirs.push(path) } else { files.push(path) }
+        }
+    }
+    files
+}
