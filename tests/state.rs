@@ -59,6 +59,18 @@ impl World {
         engine
     }
 
+    /// Runs an engine that fails to start, with the configuration that there is; returns what it says.
+    fn refusal(&self) -> String {
+        let run = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+            .args(["run", "-c", &text(self.dir(), "config.toml")])
+            .env("NO_COLOR", "1")
+            .output()
+            .expect("the binary was built with the tests");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(1), "{said}");
+        said
+    }
+
     fn put(&self, namespace: &str, name: &str, data: &str) {
         let object = json!({"metadata": {"namespace": namespace, "name": name}, "data": {"x": data}});
         self.simulator.store().put("configmaps", object).expect("a valid object");
@@ -155,13 +167,7 @@ fn d7_the_state_of_another_cluster_is_refused() {
     let options = SimulatorOptions { seed: 99, ..SimulatorOptions::default() };
     let other = Simulator::start(options).expect("a loopback port is free");
     world.point_at(&other);
-    let run = Command::new(env!("CARGO_BIN_EXE_deltabus"))
-        .args(["run", "-c", &text(world.dir(), "config.toml")])
-        .env("NO_COLOR", "1")
-        .output()
-        .expect("the binary was built with the tests");
-    let said = String::from_utf8_lossy(&run.stderr);
-    assert_eq!(run.status.code(), Some(1), "{said}");
+    let said = world.refusal();
     assert!(said.contains("belongs to the cluster"), "{said}");
     assert_eq!(world.told("out"), ["added a initial"], "nothing was called deleted");
 }
@@ -170,13 +176,7 @@ fn d7_the_state_of_another_cluster_is_refused() {
 fn a_second_engine_on_the_same_directory_is_refused() {
     let world = World::new();
     let engine = world.run("", &world.handler("out", ""));
-    let run = Command::new(env!("CARGO_BIN_EXE_deltabus"))
-        .args(["run", "-c", &text(world.dir(), "config.toml")])
-        .env("NO_COLOR", "1")
-        .output()
-        .expect("the binary was built with the tests");
-    let said = String::from_utf8_lossy(&run.stderr);
-    assert_eq!(run.status.code(), Some(1), "{said}");
+    let said = world.refusal();
     assert!(said.contains(&text(world.dir(), "state")), "{said}");
     drop(engine);
 }

@@ -254,21 +254,24 @@ impl Lanes {
         let (terms, retired) = stored;
         let mut table = lock(&self.table);
         let takers = table.restore_unit(unit, info, options, terms.resource, retired);
-        self.journal.add_unit(unit, UnitTerms { late: terms.late, ..terms });
         let mut moves = Vec::new();
-        for lane in lock(&self.members).iter() {
-            let (is_taker, saw) = (takers.contains(&lane.id), self.journal.joined(lane.reader).contains(&unit));
-            if is_taker && !saw && retired.is_none() {
-                table.will_join(lane.id, unit);
-                let shows = table.changes(lane.id).has(ChangeSet::INITIAL);
-                let cause =
-                    if known.contains(&lane.name) { Some(Cause::Reload) } else { shows.then_some(Cause::Replay) };
-                moves.push(Move { reader: lane.reader, kind: MoveKind::Join(cause) });
-            } else if saw && !is_taker && retired.is_none() {
-                moves.push(Move { reader: lane.reader, kind: MoveKind::Leave });
+        if retired.is_none() {
+            for lane in lock(&self.members).iter() {
+                let saw = self.journal.joined(lane.reader).contains(&unit);
+                let kind = match (takers.contains(&lane.id), saw) {
+                    (true, false) => {
+                        table.will_join(lane.id, unit);
+                        let shows = table.changes(lane.id).has(ChangeSet::INITIAL);
+                        let is_known = known.contains(&lane.name);
+                        MoveKind::Join(if is_known { Some(Cause::Reload) } else { shows.then_some(Cause::Replay) })
+                    }
+                    (false, true) => MoveKind::Leave,
+                    _ => continue,
+                };
+                moves.push(Move { reader: lane.reader, kind });
             }
-            self.journal.set_interest(lane.reader, &table.interest(lane.id));
         }
+        self.open_unit(&table, unit, terms, &takers);
         moves
     }
 

@@ -104,6 +104,14 @@ pub(super) fn describe(
     }
 }
 
+/// Why a unit cannot be taken up.
+enum RestoreError {
+    /// The state cannot be read: nothing can.
+    Store(StoreError),
+    /// It says nothing that a unit can be made of.
+    Unit(String),
+}
+
 impl Conductor {
     /// Takes up what an earlier run left. Before anything runs. Reads all objects: blocks.
     pub(super) fn restore(&self, recovered: &Recovered) -> Result<(), StoreError> {
@@ -129,8 +137,9 @@ impl Conductor {
         for (stored, description) in &described {
             let counts = description.complete && !replaced.contains(&stored.id.0);
             match self.restore_unit(stored, description, counts, &config, &known) {
-                Ok(restored) => objects += restored?,
-                Err(error) => {
+                Ok(restored) => objects += restored,
+                Err(RestoreError::Store(error)) => return Err(error),
+                Err(RestoreError::Unit(error)) => {
                     error!(unit = stored.id.0, %error, "the state has a unit that cannot be made: its objects are listed anew");
                     self.lanes.remove_unit(stored.id);
                 }
@@ -151,7 +160,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// Returns how many objects it has; an error that is a text where it cannot be made.
+    /// Returns how many objects it has.
     fn restore_unit(
         &self,
         stored: &StoredUnit,
@@ -159,28 +168,26 @@ impl Conductor {
         counts: bool,
         config: &Config,
         known: &BTreeSet<String>,
-    ) -> Result<Result<usize, StoreError>, String> {
+    ) -> Result<usize, RestoreError> {
         let (id, journal) = (stored.id, &self.shared.journal);
-        let spec = description.spec(config)?;
+        let spec = description.spec(config).map_err(RestoreError::Unit)?;
         let extras = self.extras(&spec.entry, &self.lock().indexes);
-        let options = options::informer(&spec, extras)?;
-        let UnitSpec { entry, resource, namespace, .. } = spec.clone();
+        let options = options::informer(&spec, extras).map_err(RestoreError::Unit)?;
         let resync_period = spec.options.options.resync;
         let cached = options.indexer.keep.is_whole();
         let unit_options = UnitOptions { late: stored.terms.late, resync_period, cached };
-        let info = UnitInfo { entry, resource, namespace };
+        let info =
+            UnitInfo { entry: spec.entry.clone(), resource: spec.resource.clone(), namespace: spec.namespace.clone() };
         let moves = self.lanes.restore_unit(id, info, unit_options, (stored.terms, stored.retired), known);
         if stored.retired.is_some() {
-            return Ok(Ok(0));
+            return Ok(0);
         }
         if !counts {
             self.lanes.remove_unit(id);
-            return Ok(Ok(0));
+            return Ok(0);
         }
         let mut objects = Vec::new();
-        if let Err(error) = journal.objects(id, &mut |object| objects.push(object)) {
-            return Ok(Err(error));
-        }
+        journal.objects(id, &mut |object| objects.push(object)).map_err(RestoreError::Store)?;
         let count = objects.len();
         let first = description.first(stored.reached.synced);
         let seed = match first {
@@ -206,6 +213,6 @@ impl Conductor {
         kept.moves.extend(moves.into_iter().map(|asked| (id, asked)));
         let units: Vec<UnitSpec> = kept.units.iter().map(|unit| unit.spec.clone()).collect();
         state.known.watched(&name, units.iter());
-        Ok(Ok(count))
+        Ok(count)
     }
 }
