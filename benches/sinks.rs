@@ -1,8 +1,16 @@
 //! What handlers that speak to other systems take, without an engine: a real NATS server beside what NATS' own client
 //! does in the same run, and a webhook to a server that answers at once.
 //!
-//! Each handler has one thread, as in the engine. `--sample-size 10` or less makes one run of each in place of three.
-
+//! Each handler has one thread, as in the engine. `--sample-size 10` or less makes one run of each in place of three. The
+//! rows of a run follow one another, and a ratio is of two rows of one run.
+//!
+//! NATS' Go client does what `nats bench js pub async` does: asynchronous publishing with acknowledgements, 1,000 at a
+//! time. It sends as many bytes a message as the handler does in binary mode, over as many subjects, to a stream of the
+//! same options: first as payload alone, then with an id in `Nats-Msg-Id`, and then as the handler does, with as many
+//! headers of the same length. It makes no events: payload, subject and headers need no encoding.
+//!
+//! The CPU of a row is that of this process, of the server and of the Go client together, their start included. It says
+//! more than the rate where other work shares the machine.
 #[path = "../tests/support/cluster.rs"]
 mod cluster;
 #[expect(dead_code, reason = "tests use the rest")]
@@ -13,7 +21,10 @@ use std::{env, error::Error, process::Command, thread, time::Instant};
 
 use bytes::Bytes;
 use deltabus::{
-    cloud_event::{ContentMode, Encoder},
+    cloud_event::{
+        ContentMode::{self, Binary, Structured},
+        DATA_CONTENT_TYPE, Encoder,
+    },
     dispatcher::{Event, Notification},
     handler::{
         AsyncHandler, Form,
@@ -44,37 +55,110 @@ fn main() -> Outcome<()> {
     }
     let size = args.iter().position(|arg| arg == "--sample-size").and_then(|at| args.get(at + 1)?.parse().ok());
     let runs = if size.is_some_and(|size: u32| size <= 10) { 1 } else { 3 };
-    let thousand = batches(1000);
+    let (thousand, fifty, single) = (batches(1000), batches(50), batches(1));
+    let size = MessageSize::of(&thousand);
+    let MessageSize { payload, headers, header } = size;
     println!("sinks: {EVENTS} events of config maps of 1 KB, {OBJECTS} objects; median of {runs}");
-    println!("| | events/s |\n|---|---|");
-    let row = |name: &str, run: &dyn Fn() -> Outcome<f64>| -> Outcome<()> {
-        let mut rates = (0..runs).map(|_| run()).collect::<Outcome<Vec<_>>>()?;
-        rates.sort_by(f64::total_cmp);
-        println!("| {name} | {:.0} |", rates[rates.len() / 2]);
-        Ok(())
-    };
-    row("NATS' Go client, 1,000 at a time", &|| go_client(&[]))?;
-    row("NATS' Go client, with `Nats-Msg-Id`", &|| go_client(&["-ids"]))?;
-    for (name, expect_last) in [("off", ExpectLast::Off), ("per-subject", ExpectLast::PerSubject)] {
-        row(&format!("**nats**, `expect_last = \"{name}\"`"), &|| to_nats(expect_last, &thousand, CONCURRENCY))?;
+    println!("a message of NATS: {payload} bytes of payload, {headers} headers of {header} bytes");
+    let (plain, alike) = (MessageSize { payload: size.total(), headers: 0, header: 0 }, size);
+    let nats = |expect_last, mode, concurrency| to_nats(expect_last, mode, &thousand, concurrency);
+    let rows: Vec<Row<'_>> = vec![
+        ("NATS' Go client, 1,000 at a time", Box::new(|| go_client(plain, false))),
+        ("NATS' Go client, with `Nats-Msg-Id`", Box::new(|| go_client(plain, true))),
+        ("NATS' Go client, with the same headers", Box::new(|| go_client(alike, true))),
+        ("**nats**, `expect_last = \"off\"`", Box::new(|| nats(ExpectLast::Off, Binary, CONCURRENCY))),
+        ("**nats**, `per-subject`", Box::new(|| nats(ExpectLast::PerSubject, Binary, CONCURRENCY))),
+        ("**nats**, `off`, `structured`", Box::new(|| nats(ExpectLast::Off, Structured, CONCURRENCY))),
+        ("**nats**, `off`, one delivery of 1,000 at a time", Box::new(|| nats(ExpectLast::Off, Binary, 1))),
+        ("**webhook**, batches of 1", Box::new(|| to_webhook(false, &single))),
+        ("**webhook**, batches of 50", Box::new(|| to_webhook(true, &fifty))),
+    ];
+    let mut rates = vec![Vec::new(); rows.len()];
+    let (mut ratios, mut costs) = (rates.clone(), rates.clone());
+    for _ in 0..runs {
+        for (at, (_, run)) in rows.iter().enumerate() {
+            let before = cpu_ticks();
+            let rate = run()?;
+            costs[at].push((cpu_ticks() - before) * MICROS_PER_TICK / count(EVENTS));
+            rates[at].push(rate);
+            let go_client = rates[0].last().copied().unwrap_or(rate);
+            ratios[at].push(100.0 * rate / go_client);
+        }
     }
-    row("**nats**, one delivery of 1,000 at a time", &|| to_nats(ExpectLast::Off, &thousand, 1))?;
-    for size in [1, 50] {
-        let batches = batches(size);
-        row(&format!("**webhook**, batches of {size}"), &|| to_webhook(size > 1, &batches))?;
+    println!("| | events/s | % of the Go client | µs CPU an event, both sides |\n|---|---|---|---|");
+    for ((name, _), ((rates, ratios), costs)) in rows.iter().zip(rates.into_iter().zip(ratios).zip(costs)) {
+        println!("| {name} | {:.0} | {:.0} | {:.1} |", median(rates), median(ratios), median(costs));
     }
     Ok(())
 }
 
-/// Returns all events in batches of `size`: objects in turn, each an `added` and then updates.
+/// What a row of the table is called, and one run of it: events a second.
+type Row<'a> = (&'a str, Box<dyn Fn() -> Outcome<f64> + 'a>);
+
+/// Linux counts CPU for programs in hundredths of a second, whatever it does itself (`USER_HZ`, proc(5)).
+const MICROS_PER_TICK: f64 = 10_000.0;
+
+/// Returns the CPU that this process has used, and those of its children that have ended, in ticks.
+fn cpu_ticks() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name in parentheses: utime, stime, cutime and cstime are the fields 14 to 17 of all.
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+    fields.split_whitespace().skip(11).take(4).filter_map(|ticks| ticks.parse::<f64>().ok()).sum()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is small")]
+fn count(number: u64) -> f64 {
+    number as f64
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// How long messages are on the average, in bytes.
+#[derive(Clone, Copy)]
+struct MessageSize {
+    payload: usize,
+    /// How many headers, and how long each is with its name and what is around it.
+    headers: usize,
+    header: usize,
+}
+
+impl MessageSize {
+    /// Measures what the handler sends in binary mode: beside the attributes there are `content-type`, `Nats-Msg-Id` and
+    /// `Nats-Expected-Stream`.
+    fn of(batches: &[Notification]) -> Self {
+        let encoder = Encoder::new("prod", "9f2c");
+        let (mut events, mut payload, mut headers, mut header_bytes) = (0, 0, 0, 0);
+        let mut add = |name: &str, value: &str| {
+            headers += 1;
+            header_bytes += name.len() + value.len() + ": \r\n".len();
+        };
+        for event in batches.iter().flat_map(Notification::events) {
+            let binary = encoder.binary(event, Form::Whole);
+            events += 1;
+            payload += binary.data.len();
+            for (name, value) in &binary.attributes {
+                add(&format!("ce-{name}"), value);
+            }
+            add("content-type", DATA_CONTENT_TYPE);
+            add("Nats-Msg-Id", &binary.attributes["id"]);
+            add("Nats-Expected-Stream", "K8S");
+        }
+        Self { payload: payload / events, headers: headers / events, header: header_bytes / headers }
+    }
+
+    fn total(self) -> usize {
+        self.payload + self.headers * self.header
+    }
+}
+
+/// Returns all events in batches of `size`: objects in turn, each `added` in a new version: one body an event.
 fn batches(size: u64) -> Vec<Notification> {
     let change = |at: u64| {
         let (name, version) = (format!("map-{}", at % OBJECTS), at / OBJECTS + 1);
-        let object = |version| nats::config_map(&name, version, 860);
-        let change = match version {
-            1 => Change::Added { object: object(1), cause: Cause::Watch },
-            _ => Change::Unchanged { object: object(version), cause: Cause::Watch },
-        };
+        let change = Change::Added { object: nats::config_map(&name, version, 860), cause: Cause::Watch };
         nats::event(at + 1, change)
     };
     let of = |begin: u64| Notification::new((begin..begin + size).map(change).collect::<Vec<Event>>());
@@ -85,20 +169,31 @@ fn server() -> Outcome<NatsServer> {
     NatsServer::start_or_skip("sinks", Keys::jetstream).ok_or_else(|| "there is no NATS server to measure with".into())
 }
 
-fn go_client(more: &[&str]) -> Outcome<f64> {
+fn go_client(size: MessageSize, with_ids: bool) -> Outcome<f64> {
     let server = server()?;
-    let output = Command::new(cluster::build("nats")?)
-        .args(["bench", "-url", &format!("nats://{}", server.address())])
-        .args(["-messages", &EVENTS.to_string(), "-size", "1024", "-batch", "1000", "-subjects", &OBJECTS.to_string()])
-        .args(more)
-        .output()?;
+    let MessageSize { payload, headers, header } = size;
+    let mut command = Command::new(cluster::build("nats")?);
+    command.args(["bench", "-url", &format!("nats://{}", server.address()), "-batch", "1000"]);
+    for (flag, value) in [("-messages", EVENTS), ("-subjects", OBJECTS)] {
+        command.args([flag, &value.to_string()]);
+    }
+    for (flag, value) in
+        [("-size", payload), ("-headers", headers.saturating_sub(usize::from(with_ids))), ("-header-size", header)]
+    {
+        command.args([flag, &value.to_string()]);
+    }
+    if with_ids {
+        command.arg("-ids");
+    }
+    let output = command.output()?;
     let line: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     line["per_second"].as_f64().ok_or_else(|| String::from_utf8_lossy(&output.stderr).into())
 }
 
-fn to_nats(expect_last: ExpectLast, batches: &[Notification], concurrency: usize) -> Outcome<f64> {
+fn to_nats(expect_last: ExpectLast, mode: ContentMode, batches: &[Notification], concurrency: usize) -> Outcome<f64> {
     let server = server()?;
     let mut options = server.options();
+    options.mode = mode;
     options.jetstream.as_mut().expect("it has a stream").expect_last = expect_last;
     rate(&NatsHandler::new(options, Encoder::new("prod", "9f2c")), batches, concurrency)
 }
@@ -128,9 +223,7 @@ fn rate(handler: &dyn AsyncHandler, batches: &[Notification], concurrency: usize
         let begin = now();
         let attempts = batches.iter().map(|batch| handler.deliver(batch, Form::Whole));
         stream::iter(attempts).buffered(concurrency).try_collect::<Vec<()>>().await?;
-        #[expect(clippy::cast_precision_loss, reason = "it is small")]
-        let events = EVENTS as f64;
-        let rate = events / begin.elapsed().as_secs_f64();
+        let rate = count(EVENTS) / begin.elapsed().as_secs_f64();
         handler.close().await?;
         Ok(rate)
     })

@@ -8,7 +8,6 @@ mod measure;
 
 use std::{
     error::Error,
-    fs,
     hint::black_box,
     path::Path,
     sync::Arc,
@@ -73,13 +72,6 @@ fn append(store: &Store, first: u64, changes: &[Change]) -> Outcome<()> {
     Ok(store.append(&append)?)
 }
 
-/// Bytes that this process handed to the disk, pages that were written again counted again.
-fn written() -> u64 {
-    let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
-    let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-    line.and_then(|bytes| bytes.parse().ok()).unwrap_or_default()
-}
-
 #[expect(clippy::disallowed_methods, reason = "a bench measures time")]
 fn now() -> Instant {
     Instant::now()
@@ -101,7 +93,7 @@ fn run(store: &Store, first: u64, count: usize, change: impl Fn(usize) -> (Chang
         let chunk: Vec<(Change, usize)> = (at..count.min(at + 80 * BATCH)).map(&change).collect();
         sent += chunk.iter().map(|(_, sent)| sent).sum::<usize>();
         let changes: Vec<Change> = chunk.into_iter().map(|(change, _)| change).collect();
-        let (cpu_before, bytes_before) = (measure::cpu(), written());
+        let (cpu_before, bytes_before) = (measure::cpu(), measure::written());
         for (n, batch) in changes.chunks(BATCH).enumerate() {
             append(store, first + (at + n * BATCH) as u64, batch)?;
             if n % 10 == 9 {
@@ -111,7 +103,7 @@ fn run(store: &Store, first: u64, count: usize, change: impl Fn(usize) -> (Chang
         let last = first + (at + changes.len()) as u64;
         while store.retain(Sequence(last.saturating_sub(KEPT)))?.more {}
         cpu += measure::cpu().saturating_sub(cpu_before);
-        bytes += written() - bytes_before;
+        bytes += measure::written() - bytes_before;
         at += changes.len();
     }
     let events = count as u64;

@@ -14,7 +14,7 @@ use crate::{
     object::Object,
 };
 
-pub use binary::{Binary, ContentMode, DATA_CONTENT_TYPE, header_value};
+pub use binary::{Binary, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
 
 /// How much of an event is sent: what a sink finds too large is tried again with less (`interfaces.md` §3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -40,7 +40,9 @@ pub use handler::{
 pub use http::{Http, HttpAuth, HttpTls};
 pub use nats::{ExpectLast, NatsAuth, NatsJetStream, NatsSink, NatsTls};
 pub use redact::{Redact, RedactedPath, SecretValues};
-pub use resource::{Cache, Mode, OnMissing, OnRemoved, QueueOrder, Recreated, Resource, ResourceOptions, TypePattern};
+pub use resource::{
+    Cache, Compression, Mode, OnMissing, OnRemoved, QueueOrder, Recreated, Resource, ResourceOptions, TypePattern,
+};
 pub use state::{Commit, OnFull, State};
 pub use webhook::{WebhookAuth, WebhookMethod, WebhookSink, WebhookTls};
 

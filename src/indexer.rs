@@ -128,6 +128,20 @@ impl Change {
         }
     }
 
+    /// Returns the same of packed objects, as far as they were packed before.
+    pub(crate) fn packed(&self) -> Self {
+        let mut change = self.clone();
+        match &mut change {
+            Self::Updated { old, object, .. } => [old, object].into_iter().for_each(pack),
+            Self::Added { object, .. }
+            | Self::Deleted { object, .. }
+            | Self::Removed { object, .. }
+            | Self::Unchanged { object, .. } => pack(object),
+            Self::Synced { .. } => {}
+        }
+        change
+    }
+
     /// Returns whether it is an update from a state that is not known.
     pub fn lacks_old(&self) -> bool {
         matches!(self, Self::Updated { .. }) && self.old().is_none()
@@ -142,6 +156,12 @@ impl Change {
     }
 }
 
+fn pack(object: &mut SharedObject) {
+    if let Some(packed) = object.packed_before() {
+        *object = packed;
+    }
+}
+
 /// What a delta with another uid than the cached object means (D-7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recreated {
@@ -153,7 +173,7 @@ pub enum Recreated {
 }
 
 /// How a unit's indexer reads deltas.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct IndexerOptions {
     /// The unit watches through a label or field selector: what is absent may live on, so it is
     /// [`Change::Removed`] and not [`Change::Deleted`].
@@ -320,7 +340,7 @@ impl<S: IndexStore> Indexer<S> {
     }
 
     fn put(&mut self, object: &SharedObject) {
-        self.store.put(self.options.keep.of(object));
+        put_kept(&mut self.store, &self.options.keep, object);
     }
 
     /// Shows what is committed to readers; see [`IndexStore::publish`] for what it waits for.
@@ -366,6 +386,15 @@ impl<S: IndexStore> Indexer<S> {
     /// Gives the store back: it must outlive an actor that ends, or readers find nothing.
     pub fn into_store(self) -> S {
         self.store
+    }
+}
+
+/// Stages as much of an object as `keep` says. Indexes are read of what was handed over, which nobody has to unpack, but
+/// where they would say of a stub what it does not.
+pub(crate) fn put_kept(store: &mut impl IndexStore, keep: &Keep, object: &SharedObject) {
+    match keep.of(object) {
+        kept if keep.is_whole() => store.put_as(kept, object),
+        stub => store.put(stub),
     }
 }
 

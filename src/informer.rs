@@ -24,6 +24,7 @@ use crate::{
         Absence, Cause, Change, FirstList, Indexer, IndexerOptions,
         actor::{IndexerActor, IndexerLease, IndexerSlot, finish, show_cache},
         index_func::IndexFunc,
+        put_kept,
         store::{EvmapStore, IndexStore as _, Meta, Reached, ReadStore as _, ReaderFactory, StoreReader},
     },
     journal::{AppendError, Journal, NotWritable, ReaderId, UnitId},
@@ -194,7 +195,7 @@ impl Informer {
         let resumed = versions.is_some();
         if !objects.is_empty() || resumed {
             for object in &objects {
-                store.put(options.indexer.keep.of(object));
+                put_kept(&mut store, &options.indexer.keep, object);
             }
             let (store_version, resume_version) = versions.unwrap_or_default();
             store.reach(Reached { generation: 1, store_version, resume_version, synced: resumed });
@@ -357,7 +358,7 @@ impl Informer {
             source,
             Queue { events: fifo.clone().recipient(), compare: fifo.clone().recipient() },
             permits,
-            Arc::clone(&self.resource),
+            (Arc::clone(&self.resource), keep.clone()),
             status(),
             Resyncs { round: Arc::clone(&self.round), due: self.resync_due(&shared.journal) },
         );

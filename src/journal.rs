@@ -100,6 +100,11 @@ impl Record {
         self.object().map_or(0, |object| object.size_bytes()) + self.old().map_or(0, |old| old.size_bytes())
     }
 
+    /// Returns the same of packed objects, as far as a cache packed them: it shares them with the cache then.
+    fn packed(&self) -> Self {
+        Self { change: self.change.packed(), ..self.clone() }
+    }
+
     fn is_gone(&self) -> bool {
         matches!(self.change, Change::Deleted { .. } | Change::Removed { .. })
     }
@@ -267,9 +272,11 @@ pub enum WhenFull {
 /// How much may wait in memory for one reader. With a store the rest waits there, and nothing is merged or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Events. With [`WhenFull::Coalesce`] more may wait only for objects that the cache holds, one or two each.
+    /// Events. With [`WhenFull::Coalesce`], once full, of objects that the cache does not hold, such as deletions; of each
+    /// that it holds one or two wait besides.
     pub max_events: usize,
-    /// Bytes of bodies. With [`WhenFull::Coalesce`], once full, of bodies that the cache does not hold itself.
+    /// Bytes of bodies. With [`WhenFull::Coalesce`], once full, of bodies that the cache does not hold itself; what the
+    /// records themselves take is a reason to give up `old`s, never one to drop a record.
     pub max_bytes: usize,
     /// What happens at the bound.
     pub when_full: WhenFull,

@@ -97,6 +97,16 @@ pub enum WatchEvent {
     Undecodable(String),
 }
 
+impl WatchEvent {
+    /// Returns the object that there is now.
+    pub(crate) fn object_mut(&mut self) -> Option<&mut SharedObject> {
+        match self {
+            Self::Added(object) | Self::Modified(object) => Some(object),
+            _ => None,
+        }
+    }
+}
+
 /// Why an event is kept from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassedOver {

@@ -7,12 +7,19 @@
 pub mod codec;
 mod field_path;
 mod keep;
+pub mod packer;
 pub mod scan;
 
-use std::{borrow::Cow, cmp::Ordering, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    cmp::Ordering,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use self::codec::Dictionary;
 pub(crate) use field_path::Step;
 pub use field_path::{FieldPath, FieldPathError};
 
@@ -197,17 +204,29 @@ pub struct Identity<'a> {
     pub resource_version: &'a str,
 }
 
-/// One Kubernetes object: its JSON bytes and its identity, immutable and shared as `Arc<Object>` (I-10).
+/// One Kubernetes object: its JSON and its identity, immutable and shared as `Arc<Object>` (I-10).
+///
+/// What came from a server is its JSON. A cache keeps the packed form of it, which has the same identity and is unpacked
+/// by whoever reads more than that: see [`Object::json`] and [`packer::Packer`].
 ///
 /// **Invariants:** the name is not empty (K-4); the bytes are one JSON object that carries `apiVersion` and `kind`;
 /// the identity is what the bytes say. Identity and bytes lie in one allocation.
 ///
 /// It does not know its resource type: every unit handles one type.
 pub struct Object {
-    /// namespace, name, uid, resourceVersion, JSON, one behind the other.
-    data: Box<str>,
-    /// Where name, uid, resourceVersion and JSON begin.
+    /// namespace, name, uid, resourceVersion, body, one behind the other; all but a packed body are UTF-8.
+    data: Box<[u8]>,
+    /// Where name, uid, resourceVersion and body begin.
     starts: [u32; 4],
+    form: Form,
+}
+
+/// What the body of an object is.
+enum Form {
+    /// JSON; with the packed object once there is one, so that it is packed once for all who keep it.
+    Json(OnceLock<SharedObject>),
+    /// That many bytes of JSON, packed with a dictionary or without.
+    Packed { json_bytes: u32, dictionary: Option<Arc<Dictionary>> },
 }
 
 impl Object {
@@ -228,6 +247,12 @@ impl Object {
         len: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Self, std::str::Utf8Error> {
+        let (data, starts) = Self::lay_out(identity, len, write);
+        let data = String::from_utf8(data).map_err(|error| error.utf8_error())?;
+        Ok(Self { data: data.into_boxed_str().into_boxed_bytes(), starts, form: Form::Json(OnceLock::new()) })
+    }
+
+    fn lay_out(identity: Identity<'_>, len: usize, write: impl FnOnce(&mut Vec<u8>)) -> (Vec<u8>, [u32; 4]) {
         let Identity { namespace, name, uid, resource_version } = identity;
         let head = [namespace, name, uid, resource_version];
         let mut data = Vec::with_capacity(head.iter().map(|part| part.len()).sum::<usize>() + len);
@@ -237,8 +262,42 @@ impl Object {
             *start = u32::try_from(data.len()).expect("an object is smaller than the largest frame, 4 GiB");
         }
         write(&mut data);
-        let data = String::from_utf8(data).map_err(|error| error.utf8_error())?;
-        Ok(Self { data: data.into_boxed_str(), starts })
+        (data, starts)
+    }
+
+    /// Makes an object of its identity and what [`codec::with_packed`] made of that many bytes of its JSON.
+    fn of_packed(identity: Identity<'_>, packed: &[u8], json_bytes: u32, dictionary: Option<Arc<Dictionary>>) -> Self {
+        let (data, starts) = Self::lay_out(identity, packed.len(), |data| data.extend_from_slice(packed));
+        Self { data: data.into_boxed_slice(), starts, form: Form::Packed { json_bytes, dictionary } }
+    }
+
+    /// Returns the packed form: what is packed itself, or was packed before.
+    fn packed(&self) -> Option<&Self> {
+        match &self.form {
+            Form::Json(packed) => packed.get().map(|packed| &**packed),
+            Form::Packed { .. } => Some(self),
+        }
+    }
+
+    /// Returns what was packed of it before, if it is not packed itself.
+    pub(crate) fn packed_before(&self) -> Option<SharedObject> {
+        match &self.form {
+            Form::Json(packed) => packed.get().cloned(),
+            Form::Packed { .. } => None,
+        }
+    }
+
+    /// Returns the packed body and its dictionary, if it is packed or was before.
+    pub(crate) fn packed_body(&self) -> Option<(&[u8], Option<&Arc<Dictionary>>)> {
+        let packed = self.packed()?;
+        match &packed.form {
+            Form::Packed { dictionary, .. } => Some((packed.body(), dictionary.as_ref())),
+            Form::Json(_) => None,
+        }
+    }
+
+    fn body(&self) -> &[u8] {
+        &self.data[self.starts[3] as usize..]
     }
 
     /// Parses one object from JSON, as it is: nothing dropped.
@@ -271,12 +330,36 @@ impl Object {
         KeyRef { namespace: self.namespace(), name: self.name() }
     }
 
-    /// Returns the object's JSON.
-    pub fn json(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.data.as_bytes()[self.starts[3] as usize..])
+    /// Returns namespace, name, uid and resourceVersion.
+    pub fn identity(&self) -> Identity<'_> {
+        Identity {
+            namespace: self.namespace(),
+            name: self.name(),
+            uid: self.uid(),
+            resource_version: self.resource_version(),
+        }
     }
 
-    /// Returns the bytes this object occupies in memory, its own header included.
+    /// Returns the object's JSON. That of a packed object is unpacked for every call, 1 µs for 6 KB: keep it.
+    pub fn json(&self) -> Cow<'_, [u8]> {
+        match &self.form {
+            Form::Json(_) => Cow::Borrowed(self.body()),
+            Form::Packed { json_bytes, dictionary } => {
+                let json = codec::unpack_json(self.body(), *json_bytes as usize, dictionary.as_deref());
+                Cow::Owned(json.expect("it was packed in this process, with this dictionary"))
+            }
+        }
+    }
+
+    /// Returns the length of the object's JSON.
+    pub fn json_bytes(&self) -> usize {
+        match &self.form {
+            Form::Json(_) => self.body().len(),
+            Form::Packed { json_bytes, .. } => *json_bytes as usize,
+        }
+    }
+
+    /// Returns the bytes this object occupies in memory, its own header included; what is packed of it elsewhere is not.
     pub fn size_bytes(&self) -> usize {
         self.data.len() + size_of::<Self>()
     }
@@ -296,8 +379,11 @@ impl Object {
         self.decode()
     }
 
+    #[expect(unsafe_code, reason = "names are compared for every event: they are not checked each time")]
     fn head(&self, from: u32, to: u32) -> &str {
-        &self.data[from as usize..to as usize]
+        let bytes = &self.data[from as usize..to as usize];
+        // safety: `lay_out` copied each part of the head from a `&str`, between these very bounds; nothing changes `data`.
+        unsafe { std::str::from_utf8_unchecked(bytes) }
     }
 }
 

@@ -31,12 +31,12 @@ fn every_test_that_the_guarantees_and_the_rules_name_exists() {
     for dir in ["src", "tests"] {
         sources(Path::new(dir), &mut code);
     }
-    let [text, semantics] =
-        ["guarantees", "semantics"].map(|name| fs::read_to_string(format!("docs/{name}.md")).unwrap());
+    let [text, semantics, state] =
+        ["guarantees", "semantics", "state"].map(|name| fs::read_to_string(format!("docs/{name}.md")).unwrap());
     let is_test = |name: &&str| {
         name.len() > 25 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
     };
-    let named: Vec<&str> = quoted(&text).chain(quoted(&semantics)).filter(is_test).collect();
+    let named: Vec<&str> = quoted(&text).chain(quoted(&semantics)).chain(quoted(&state)).filter(is_test).collect();
     assert!(named.len() > 200, "{named:?}");
     let missing: Vec<_> = named.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
     assert!(missing.is_empty(), "{missing:?}");

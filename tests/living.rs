@@ -244,6 +244,7 @@ impl Scene {
         });
         let mut server = self.settle();
         self.verify_equal();
+        assert!(self.plan.server_restarts == 0 || self.relists() > 0, "lists were made again");
         server.extend(self.verify_what_is_planted());
         let status = self.engine.terminate();
         assert_eq!(status.code(), Some(0), "a stop that was asked for is success");
@@ -263,13 +264,25 @@ impl Scene {
         replay
     }
 
+    /// Types of which more than one list was asked for.
+    fn relists(&self) -> usize {
+        let (_, metrics) = self.engine.get("/metrics").expect("the engine answers");
+        let counts = metrics.lines().filter(|line| line.starts_with("deltabus_lists_total{"));
+        counts.filter(|line| !line.ends_with(" 1") && !line.ends_with(" 0")).count()
+    }
+
     /// The running engine, held against the API server by the command for it.
     fn verify(&self) -> Outcome {
         verify(&format!("http://{}", self.engine.http), self.cluster.server.kubeconfig(), &["-o", "json"])
     }
 
     fn verify_equal(&self) {
-        let outcome = self.verify();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut outcome = self.verify();
+        // a unit that the last reload replaces is not compared: the command says so, and asks to be called again
+        while outcome.json()["verdict"] == "unproven" && Instant::now() < deadline {
+            outcome = self.verify();
+        }
         assert_eq!(outcome.code, 0, "{}{}", outcome.stdout, outcome.stderr);
         assert_eq!(outcome.json()["verdict"], "equal");
         let units = outcome.json()["units"].as_array().expect("units").len();
@@ -385,8 +398,7 @@ fn i1_a_bad_network_and_two_restarts_of_the_api_server_change_nothing_of_that() 
         server_restarts: 2,
         ..Plan::listed()
     };
-    let Some(replay) = Scene::play("i1_a_bad_network_and_two_restarts_of_the_api_server", plan) else { return };
-    assert!(replay.counts.keys().any(|(_, cause)| cause == "relist"), "a relist found something: {:?}", replay.counts);
+    Scene::play("i1_a_bad_network_and_two_restarts_of_the_api_server", plan);
 }
 
 #[test]

@@ -4,18 +4,17 @@
 //! measured, new for every run. So CPU and memory are those of the engine and of nothing else. It takes the flags of
 //! the other benches: `--sample-size 10` or less means one run of each row instead of three.
 
-mod measure;
-mod process;
 mod roles;
-#[path = "../support/mod.rs"]
+#[expect(dead_code, reason = "another bench reads lines of numbers")]
+#[path = "../support/with_server.rs"]
 mod support;
 
 use std::{env, error::Error};
 
-use self::{
-    measure::{Phase, Run},
-    process::{Observer, Server},
-    support::process::{ROLE_FLAG, is_asked_for, sample_size},
+use self::support::{
+    observer::{Observer, Phase, Run},
+    process::{Player, ROLE_FLAG, is_asked_for, sample_size},
+    simulated::Server,
 };
 
 const PODS: usize = 20_000;
@@ -26,13 +25,24 @@ struct Row {
     title: &'static str,
     role: &'static str,
     diverse: bool,
+    /// What the engine's configuration says beside the rest; `DIR` in it is a directory on a disk.
+    config: &'static str,
 }
 
-const ROWS: [Row; 4] = [
-    Row { title: "deltabus, pods of one shape", role: "engine", diverse: false },
-    Row { title: "deltabus, diverse pods", role: "engine", diverse: true },
-    Row { title: "read the socket and drop", role: "drop", diverse: false },
-    Row { title: "kube 5, decode to DynamicObject and drop", role: "kube", diverse: false },
+const UNPACKED: &str = "[defaults.resources]\ncompression = \"none\"";
+const GROUP: &str = "[state]\ndir = \"DIR\"";
+const INTERVAL: &str = "[state]\ndir = \"DIR\"\nfsync = \"1s\"";
+
+const ROWS: [Row; 9] = [
+    Row { title: "**deltabus**, pods of one shape", role: "engine", diverse: false, config: "" },
+    Row { title: "**deltabus**, diverse pods", role: "engine", diverse: true, config: "" },
+    Row { title: "`compression = \"none\"`, one shape", role: "engine", diverse: false, config: UNPACKED },
+    Row { title: "`compression = \"none\"`, diverse", role: "engine", diverse: true, config: UNPACKED },
+    Row { title: "with a state directory, one shape", role: "engine", diverse: false, config: GROUP },
+    Row { title: "with a state directory, diverse", role: "engine", diverse: true, config: GROUP },
+    Row { title: "with `fsync = \"1s\"`, one shape", role: "engine", diverse: false, config: INTERVAL },
+    Row { title: "read the socket and drop", role: "drop", diverse: false, config: "" },
+    Row { title: "kube 5, decode to `DynamicObject` and drop", role: "kube", diverse: false, config: "" },
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -48,9 +58,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds = if sample_size(&args).is_some_and(|size| size <= 10) { 1 } else { 3 };
     println!("end_to_end: {PODS} pods of 9 KB, then {EVENTS} updates; medians of {rounds}");
     println!(
-        "| | µs CPU an event | µs CPU an object at sync | resident bytes an object → after the events | of these bodies | events/s |"
+        "| | µs CPU an event | µs CPU an object at sync | resident bytes an object → after the events | of these bodies | events/s | bytes written an event |"
     );
-    println!("|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|");
     for row in &ROWS {
         let runs = (0..rounds).map(|_| run(row)).collect::<Result<Vec<_>, _>>()?;
         println!("{}", line(row, &runs));
@@ -61,7 +71,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Lets one observer see the pods, then the events.
 fn run(row: &Row) -> Result<Run, Box<dyn Error>> {
     let mut server = Server::start(PODS, row.diverse)?;
-    let mut observer = Observer::start(row.role, server.url(), PODS, EVENTS)?;
+    let dir = tempfile::tempdir_in(env::current_dir()?)?; // on a disk: the system's own may be memory
+    let config = row.config.replace("DIR", &dir.path().display().to_string());
+    let args = [server.url().to_owned(), PODS.to_string(), EVENTS.to_string(), config];
+    let mut observer = Observer::new(Player::start(row.role, &args)?);
     let sync = observer.next_phase()?;
     server.churn(EVENTS)?;
     let events = observer.next_phase()?;
@@ -78,12 +91,17 @@ fn line(row: &Row, runs: &[Run]) -> String {
     let per = |phase: &Phase, count: usize| phase.cpu.as_secs_f64() * 1e6 / count as f64;
     let (resident, bodies) = if row.role == "engine" {
         let resident = |of: &dyn Fn(&Run) -> Phase| median(&|run| of(run).resident as f64 / PODS as f64);
-        let bodies = median(&|run| run.events.bodies as f64 / PODS as f64);
+        let bodies = median(&|run| run.events.used as f64 / PODS as f64);
         (format!("{:.0} → {:.0}", resident(&|run| run.sync), resident(&|run| run.events)), format!("{bodies:.0}"))
     } else {
         ("–".to_owned(), "–".to_owned())
     };
+    let written = if row.config.contains("DIR") {
+        format!("{:.0}", median(&|run| run.events.written as f64 / EVENTS as f64))
+    } else {
+        "–".to_owned()
+    };
     let rate = median(&|run| EVENTS as f64 / run.events.wall.as_secs_f64());
     let (event, object) = (median(&|run| per(&run.events, EVENTS)), median(&|run| per(&run.sync, PODS)));
-    format!("| {} | {event:.1} | {object:.1} | {resident} | {bodies} | {rate:.0} |", row.title)
+    format!("| {} | {event:.1} | {object:.1} | {resident} | {bodies} | {rate:.0} | {written} |", row.title)
 }

@@ -4,6 +4,7 @@
 //! engine, new for every row. `--sample-size 10` or less shortens the rest to five seconds and leaves rows out.
 
 mod roles;
+#[expect(dead_code, reason = "another bench asks what was written")]
 #[path = "../support/mod.rs"]
 mod support;
 

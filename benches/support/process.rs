@@ -20,12 +20,12 @@ pub(crate) struct Player {
 impl Player {
     /// Starts this program again in a role.
     pub(crate) fn start(role: &str, args: &[String]) -> Result<Self, Box<dyn Error>> {
-        let mut child = Command::new(env::current_exe()?)
-            .args([ROLE_FLAG, role])
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        Self::spawn(Command::new(env::current_exe()?).args([ROLE_FLAG, role]).args(args))
+    }
+
+    /// Starts any program that speaks in lines.
+    pub(crate) fn spawn(command: &mut Command) -> Result<Self, Box<dyn Error>> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let says = BufReader::new(child.stdout.take().ok_or("no stdout")?);
         let hears = child.stdin.take().ok_or("no stdin")?;
         Ok(Self { child, says, hears })

@@ -1,13 +1,13 @@
 //! The binary content mode: attributes and data apart, for sinks that have headers.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Encoder, Form, cause, plain, slash, write_data, write_digits, write_id, write_subject, write_time};
-use crate::{dispatcher::Event, journal::ChangeKind};
+use super::{Encoder, Form, cause, copy, slash, write_data, write_digits, write_id, write_subject, write_time};
+use crate::{dispatcher::Event, indexer::Change, journal::ChangeKind, object::SharedObject};
 
 /// What the attribute `datacontenttype` says of every event.
 pub const DATA_CONTENT_TYPE: &str = "application/json";
@@ -36,51 +36,82 @@ pub struct Binary {
 impl Encoder {
     /// Returns the event in binary mode: the same attributes and the same data as [`Encoder::encode_form`] writes.
     pub fn binary(&self, event: &Event, form: Form) -> Binary {
-        let mut data = vec![b'{'];
-        write_data(&mut data, &event.record, form);
-        data.push(b'}');
-        Binary { attributes: self.attributes(event), data }
+        let mut attributes = BTreeMap::new();
+        self.each_attribute(event, |name, value| drop(attributes.insert(name, value.to_owned())));
+        Binary { attributes, data: self.data(event, form) }
     }
 
-    fn attributes(&self, event: &Event) -> BTreeMap<&'static str, String> {
+    /// Returns the data of [`Encoder::binary`] alone.
+    pub fn data(&self, event: &Event, form: Form) -> Vec<u8> {
+        let mut data = Vec::with_capacity(data_len(event, form));
+        data.push(b'{');
+        write_data(&mut data, &event.record, form);
+        data.push(b'}');
+        data
+    }
+
+    /// Tells the attributes of [`Encoder::binary`] one by one, for sinks that write them at once.
+    pub fn each_attribute(&self, event: &Event, mut tell: impl FnMut(&'static str, &str)) {
         let Event { unit, record } = event;
         let resource = &unit.resource;
         let (source, journal) = &self.plain;
-        let mut attributes = BTreeMap::from([
-            ("specversion", "1.0".to_owned()),
-            ("id", plain(|out| write_id(out, unit, record, super::copy))),
-            ("source", source.to_string()),
-            ("type", format!("dev.deltabus.resource.{}", ChangeKind::of(&record.change).as_str())),
-            ("subject", plain(|out| write_subject(out, unit, record, super::copy))),
-            ("time", plain(|out| write_time(out, record.time_micros))),
-            ("cause", cause(&record.change).to_owned()),
-            ("journal", journal.to_string()),
-            ("sequence", plain(|out| write_digits(out, record.sequence.0, 20))),
-            ("apiversion", [&resource.group, slash(unit), &resource.version].concat()),
-            ("kind", resource.kind.clone()),
-            ("resource", resource.plural.clone()),
-        ]);
-        if let Some(object) = record.object() {
-            for (name, value) in [
-                ("namespace", object.namespace()),
-                ("name", object.name()),
-                ("uid", object.uid()),
-                ("resourceversion", object.resource_version()),
-            ] {
-                if !value.is_empty() {
-                    attributes.insert(name, value.to_owned());
-                }
+        let mut out = Vec::with_capacity(96);
+        let mut written = |name, write: &dyn Fn(&mut Vec<u8>)| {
+            out.clear();
+            write(&mut out);
+            tell(name, str::from_utf8(&out).expect("it is made of text alone"));
+        };
+        written("id", &|out| write_id(out, unit, record, copy));
+        written("subject", &|out| write_subject(out, unit, record, copy));
+        written("time", &|out| write_time(out, record.time_micros));
+        written("sequence", &|out| write_digits(out, record.sequence.0, 20));
+        written("type", &|out| {
+            copy(out, "dev.deltabus.resource.");
+            copy(out, ChangeKind::of(&record.change).as_str());
+        });
+        written("apiversion", &|out| {
+            for part in [&resource.group, slash(unit), &resource.version] {
+                copy(out, part);
+            }
+        });
+        tell("specversion", "1.0");
+        tell("source", source);
+        tell("cause", cause(&record.change));
+        tell("journal", journal);
+        tell("kind", &resource.kind);
+        tell("resource", &resource.plural);
+        let Some(object) = record.object() else { return };
+        for (name, value) in [
+            ("namespace", object.namespace()),
+            ("name", object.name()),
+            ("uid", object.uid()),
+            ("resourceversion", object.resource_version()),
+        ] {
+            if !value.is_empty() {
+                tell(name, value);
             }
         }
-        attributes
     }
+}
+
+/// Returns about how long the data of an event is in bytes, and more rather than less.
+pub fn data_len(event: &Event, form: Form) -> usize {
+    let record = &event.record;
+    let (object, old) = match form {
+        Form::Whole if matches!(record.change, Change::Unchanged { .. }) => (record.object(), record.object()),
+        Form::Whole => (record.object(), record.old()),
+        Form::WithoutOld => (record.object(), None),
+        Form::Reference => (None, None),
+    };
+    let len = |object: Option<&SharedObject>| object.map_or(0, |object| object.json().len());
+    len(object) + len(old) + r#"{"object":,"old":,"finalstateunknown":true}"#.len()
 }
 
 /// Writes an attribute as the value of a header: what is not printable ASCII, blanks, `"` and `%` percent-encoded
 /// (`CloudEvents` 1.0.2, HTTP protocol binding, 3.1.3.2; other bindings refer to it).
 pub fn header_value(value: &str) -> String {
     const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
-    utf8_percent_encode(value, ENCODED).to_string()
+    Cow::from(utf8_percent_encode(value, ENCODED)).into_owned()
 }
 
 #[cfg(test)]
@@ -90,7 +121,7 @@ mod tests {
     use super::super::tests::*;
     use super::*;
     use crate::{
-        indexer::{Cause, Change},
+        indexer::Cause,
         journal::testing::{synced, updated},
     };
 
@@ -148,6 +179,7 @@ mod tests {
         for event in all() {
             for form in [Form::Whole, Form::WithoutOld, Form::Reference] {
                 let Binary { attributes, data } = encoder().binary(&event, form);
+                assert!(data.len() <= data_len(&event, form).max(64), "{:?}", event.record.change);
                 let mut joined = json!(attributes);
                 joined["data"] = serde_json::from_slice(&data).unwrap();
                 joined["datacontenttype"] = DATA_CONTENT_TYPE.into();

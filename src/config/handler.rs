@@ -326,10 +326,10 @@ impl Default for Retry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Buffer {
-    /// Events that wait.
+    /// Events that wait. With `coalesce`, once full, those of objects that are gone; of others the newest state waits besides.
     #[schemars(range(min = 1))]
     pub max_events: u64,
-    /// Bytes that wait.
+    /// Bytes that wait. With `coalesce`, once full, of what the cache does not hold: states before a change go first.
     #[serde(with = "text::size")]
     #[schemars(schema_with = "schema::size")]
     pub max_bytes: u64,

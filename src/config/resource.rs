@@ -82,6 +82,8 @@ pub struct ResourceOptions {
     /// What an object is that a list shows under a known name with a new uid: `delete-add` (the old one was deleted, the
     /// new one added) or `update`.
     pub recreated: Recreated,
+    /// How bodies are packed in the cache and in the state directory: `zstd`, with a dictionary of the type, or `none`.
+    pub compression: Compression,
     /// What to do if a type does not exist: `wait` for it (its CRD may come), `warn` and go on without it, or `fail`.
     pub on_missing: OnMissing,
     /// What to do with the objects of a type that goes away, because its CRD was deleted: `drain` (each of them is
@@ -113,6 +115,7 @@ impl Default for ResourceOptions {
             order: QueueOrder::Stream,
             fifo_max_bytes: 64 << 20,
             recreated: Recreated::DeleteAdd,
+            compression: Compression::Zstd,
             on_missing: OnMissing::Wait,
             on_removed: OnRemoved::Drain,
         }
@@ -150,6 +153,17 @@ pub enum QueueOrder {
     Stream,
     /// The classical `DeltaFIFO` (F-10 … F-17).
     PerKey,
+}
+
+/// How bodies are packed (D2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compression {
+    /// By zstd, with a dictionary of what objects of the type have in common.
+    #[default]
+    Zstd,
+    /// Not at all.
+    None,
 }
 
 /// What a known name with a new uid means in a list (D-7).

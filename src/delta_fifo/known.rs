@@ -40,6 +40,7 @@ impl Known {
         };
         let known = hashes.iter().zip(deltas).filter(is_known).count();
         let Self { table, hasher } = self;
+        keep.look_at(deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object));
         table.reserve(deltas.len() - known, |object| hasher.hash_one(object.key()));
         for (hash, delta) in hashes.into_iter().zip(deltas) {
             let key = delta.object.key();

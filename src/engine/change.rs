@@ -242,7 +242,8 @@ impl Conductor {
         extras: Extras,
     ) -> Result<(Unit, Vec<ReaderId>), String> {
         let spec = &start.spec;
-        let options = options::informer(spec, extras)?;
+        let packer = self.shared.journal.packer(id, options::compression(spec));
+        let options = options::informer(spec, extras, packer)?;
         let late = matches!(start.from, From::Nothing { late: true });
         let info =
             UnitInfo { entry: spec.entry.clone(), resource: spec.resource.clone(), namespace: spec.namespace.clone() };

@@ -16,6 +16,7 @@ use crate::{
     },
     object::{
         FieldPath, Keep, ResourceType,
+        packer::{Compression, Packer},
         scan::{ScanPlan, TypeMeta},
     },
     redact::{Rule, Treatment, is_secrets},
@@ -91,11 +92,19 @@ pub(super) struct Extras {
     pub(super) key: Option<DigestKey>,
 }
 
-/// Reads the options of one unit.
+/// Returns how the bodies of a unit are packed.
+pub(super) fn compression(spec: &UnitSpec) -> Compression {
+    match spec.options.options.compression {
+        config::Compression::Zstd => Compression::Zstd,
+        config::Compression::None => Compression::None,
+    }
+}
+
+/// Reads the options of one unit, whose bodies `packer` packs.
 ///
 /// # Errors
 /// A path that cannot be read; loading the configuration has refused those before.
-pub(super) fn informer(spec: &UnitSpec, extras: Extras) -> Result<InformerOptions, String> {
+pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> Result<InformerOptions, String> {
     let UnitSpec { resource, options: entry, .. } = spec;
     let gate = gate(spec, &extras)?;
     let indexers = entry.index.iter().map(|index| IndexFunc::parse(index)).collect::<Result<Vec<_>, _>>();
@@ -132,7 +141,7 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras) -> Result<InformerOption
             },
             selective: !entry.labels.is_empty() || !entry.fields.is_empty(),
             keep: match entry.cache {
-                config::Cache::Full => Keep::Whole,
+                config::Cache::Full => Keep::Packed(packer),
                 config::Cache::None => {
                     Keep::Stub(Arc::new(TypeMeta::new(resource.api_version(), resource.kind.clone())))
                 }

@@ -131,8 +131,9 @@ impl UnitSpec {
             && (a.mode, a.cache) == (b.mode, b.cache)
             && self.redaction == other.redaction;
         let keeping = self.reflector == other.reflector
-            && (&a.index, a.options.order, a.options.fifo_max_bytes, a.options.recreated)
-                == (&b.index, b.options.order, b.options.fifo_max_bytes, b.options.recreated);
+            && (&a.index, a.options.order, a.options.fifo_max_bytes)
+                == (&b.index, b.options.order, b.options.fifo_max_bytes)
+            && (a.options.recreated, a.options.compression) == (b.options.recreated, b.options.compression);
         match (fetching, keeping) {
             (true, true) => Difference::Nothing,
             (true, false) => Difference::Keeping,

@@ -45,7 +45,8 @@ impl DigestKey {
         if let Some(dir) = state_dir.filter(|_| redact.makes_digests()) {
             let path = dir.join(FILE);
             let said = |error| format!("[redact] without hmac_key its key is kept in {}: {error}", path.display());
-            return kept(dir).map_err(|error| said(error.to_string()))?.map_or_else(
+            let needs = "this user needs the right and the room to write there, or [redact] hmac_key has to name a key";
+            return kept(dir).map_err(|error| said(format!("{error}; {needs}")))?.map_or_else(
                 || read(&SecretRef::File(path.clone())).map(Self::lasting).map_err(said),
                 |made| Ok(Self::lasting(made)),
             );

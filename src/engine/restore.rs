@@ -172,7 +172,8 @@ impl Conductor {
         let (id, journal) = (stored.id, &self.shared.journal);
         let spec = description.spec(config).map_err(RestoreError::Unit)?;
         let extras = self.extras(&spec.entry, &self.lock().indexes);
-        let options = options::informer(&spec, extras).map_err(RestoreError::Unit)?;
+        let packer = journal.packer(id, options::compression(&spec));
+        let options = options::informer(&spec, extras, packer).map_err(RestoreError::Unit)?;
         let resync_period = spec.options.options.resync;
         let cached = options.indexer.keep.is_whole();
         let unit_options = UnitOptions { late: stored.terms.late, resync_period, cached };

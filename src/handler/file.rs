@@ -180,8 +180,14 @@ impl FileHandler {
     }
 }
 
+/// What a thread says that hung and has come back: its successor writes the file now.
+const REPLACED: &str = "another thread has taken this one's place";
+
 impl Handler for FileHandler {
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
+        if is_left_behind() {
+            return Err(HandlerError::Failed(REPLACED.to_owned()));
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         for event in notification.events() {
@@ -279,6 +285,9 @@ fn mend_tail(file: &mut File, len: u64, path: &Path) -> io::Result<u64> {
     file.seek(SeekFrom::Start(start))?;
     file.read_exact(&mut head[..have])?;
     if head[..have] == EVENT_START[..have] {
+        if is_left_behind() {
+            return Err(io::Error::other(REPLACED)); // the half event is what its successor is just writing
+        }
         tracing::warn!(path = %path.display(), bytes = len - start, "cut off half an event that a crash had left");
         file.set_len(start)?;
         return Ok(start);

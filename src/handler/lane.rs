@@ -229,6 +229,12 @@ pub fn is_left_behind() -> bool {
     DESK.with_borrow(|desk| desk.as_ref().is_some_and(|desk| desk.left_behind.load(Ordering::Acquire)))
 }
 
+/// Makes this thread one that was replaced.
+#[cfg(test)]
+pub(super) fn leave_this_thread_behind() {
+    DESK.set(Some(Arc::new(Desk { left_behind: AtomicBool::new(true), ..Desk::default() })));
+}
+
 /// What lies on the thread.
 struct Bench {
     open: Arc<OpenHandler>,

@@ -25,41 +25,49 @@
 //! differ by less than a minute. Two writers under one subject do not lose anything, and do not store a change twice;
 //! the order between their messages is that of their arrival.
 
+mod acks;
 mod auth;
 mod last;
 mod link;
 mod message;
 mod options;
 mod publish;
+mod stored;
 mod stream;
 pub mod subject;
 mod wildcard;
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use async_nats::{
     Subject,
     jetstream::{ErrorCode, context::GetStreamErrorKind, stream::Stream},
 };
+use foldhash::fast::RandomState;
 use futures_util::future::BoxFuture;
+use hashbrown::HashMap;
 use tokio::sync::Mutex;
 
 use super::{AsyncHandler, Form, HandlerError};
 use crate::{
-    cloud_event::Encoder,
+    cloud_event::{self, Encoder},
     dispatcher::{Event, Notification},
 };
 use link::{Link, Watch};
 use message::{Message, Writer};
-use publish::Publisher;
+use publish::{Chains, Publisher};
+use stored::Memory;
 
 pub use options::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, NatsTls};
+
+/// What the headers of a message take at most, but for objects of uncommonly long names.
+const HEADERS_LEN: usize = 8 << 10;
 
 /// The handler. It connects with the first batch: a server that is not there is a failed attempt like any other.
 pub struct NatsHandler {
     options: NatsOptions,
     writer: Writer,
-    publisher: Publisher,
+    memory: Memory,
     link: Mutex<Option<Arc<Link>>>,
     /// The stream, once it was looked at, and the largest message that it takes.
     stream: Mutex<Option<(Stream<()>, Option<usize>)>>,
@@ -75,14 +83,7 @@ impl NatsHandler {
             mode: options.mode,
             stream: options.jetstream.as_ref().map(|jetstream| jetstream.stream.clone()),
         };
-        let expect_last = options.jetstream.as_ref().map(|jetstream| jetstream.expect_last).unwrap_or_default();
-        Self {
-            options,
-            writer,
-            publisher: Publisher::new(expect_last),
-            link: Mutex::new(None),
-            stream: Mutex::new(None),
-        }
+        Self { options, writer, memory: Memory::new(), link: Mutex::new(None), stream: Mutex::new(None) }
     }
 
     /// One connection for the handler's life: what an abandoned one still had to send could overtake a new one.
@@ -157,8 +158,11 @@ impl NatsHandler {
             match &self.options.jetstream {
                 Some(options) => {
                     let (stream, max) = self.stream(&link, options).await?;
-                    let chains = self.chains(batch, form, max.min(link.client.max_payload()))?;
-                    self.publisher.store_all(&link, &stream, chains, &watch).await
+                    let max = max.min(link.client.max_payload());
+                    self.check_large(batch, form, max)?;
+                    let make = |index: usize| self.message(&batch.events()[index], form, max);
+                    let publisher = Publisher::new(options.expect_last, &self.memory, &link, &stream, &make).await?;
+                    publisher.store_all(self.chains(batch), watch.clone()).await
                 }
                 None => self.send_only(&link, batch, form, &watch).await,
             }
@@ -178,7 +182,9 @@ impl NatsHandler {
         form: Form,
         watch: &Watch,
     ) -> Result<(), HandlerError> {
-        let messages: Vec<_> = self.chains(batch, form, link.client.max_payload())?.into_iter().flatten().collect();
+        let max = link.client.max_payload();
+        let messages = batch.events().iter().map(|event| self.message(event, form, max));
+        let messages = messages.collect::<Result<Vec<_>, _>>()?;
         let subjects: Vec<_> = messages.iter().map(|message| message.subject.clone()).collect();
         for Message { subject, headers, payload, .. } in messages {
             let sent = link.client.publish_with_headers(subject, headers, payload).await;
@@ -197,25 +203,42 @@ impl NatsHandler {
         }
     }
 
-    /// Returns the messages of a batch, those of one object in a chain.
-    fn chains(&self, batch: &Notification, form: Form, max: usize) -> Result<Vec<Vec<Message>>, HandlerError> {
-        let mut chains: Vec<Vec<Message>> = Vec::new();
-        let mut of_object: HashMap<_, usize> = HashMap::new();
-        for event in batch.events() {
-            let message = self.writer.message(event, form)?;
-            if message.len > max {
-                let (subject, len) = (message.subject, message.len);
-                let problem = format!("the message to {subject} has {len} bytes: NATS takes {max}");
-                return Err(HandlerError::TooLarge(problem));
-            }
-            let key = (!self.options.total_order).then(|| object(event));
-            let at = *of_object.entry(key).or_insert_with(|| {
-                chains.push(Vec::new());
-                chains.len() - 1
-            });
-            chains[at].push(message);
+    /// Returns the message of an event.
+    ///
+    /// # Errors
+    /// `TooLarge`, and what the writer finds.
+    fn message(&self, event: &Event, form: Form, max: usize) -> Result<Message, HandlerError> {
+        let message = self.writer.message(event, form)?;
+        if message.len > max {
+            let (subject, len) = (message.subject, message.len);
+            let problem = format!("the message to {subject} has {len} bytes: NATS takes {max}");
+            return Err(HandlerError::TooLarge(problem));
         }
-        Ok(chains)
+        Ok(message)
+    }
+
+    /// Looks at what may be too large before anything of the batch is sent, to send nothing twice for its sake.
+    fn check_large(&self, batch: &Notification, form: Form, max: usize) -> Result<(), HandlerError> {
+        for event in batch.events() {
+            if cloud_event::data_len(event, form).saturating_add(HEADERS_LEN) > max {
+                self.message(event, form, max)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the events of a batch, those of one object in a chain.
+    fn chains(&self, batch: &Notification) -> Chains {
+        let mut chains = Chains { followers: vec![None; batch.events().len()], heads: Vec::new() };
+        let mut last_of_object: HashMap<_, usize, RandomState> = HashMap::default();
+        for (index, event) in batch.events().iter().enumerate() {
+            let key = (!self.options.total_order).then(|| object(event));
+            match last_of_object.insert(key, index) {
+                Some(before) => chains.followers[before] = Some(index),
+                None => chains.heads.push(index),
+            }
+        }
+        chains
     }
 }
 

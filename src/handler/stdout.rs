@@ -61,6 +61,8 @@ pub struct Stdout {
     look: Look,
     encoder: Encoder,
     buffer: Vec<u8>,
+    /// A write failed within a line: what comes next begins a new one.
+    torn: bool,
 }
 
 impl Stdout {
@@ -72,20 +74,42 @@ impl Stdout {
 
     /// Makes a handler on any writer.
     pub fn to(out: Box<dyn Write + Send>, look: Look, encoder: Encoder) -> Self {
-        Self { out, look, encoder, buffer: Vec::new() }
+        Self { out, look, encoder, buffer: Vec::new(), torn: false }
+    }
+}
+
+impl Stdout {
+    /// Writes the buffer, and notes whether the last line is whole: stdout may be a file, and its disk full.
+    fn write(&mut self) -> io::Result<()> {
+        let mut rest = &self.buffer[..];
+        while !rest.is_empty() {
+            match self.out.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    self.torn = rest[written - 1] != b'\n';
+                    rest = &rest[written..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.flush()
     }
 }
 
 impl Handler for Stdout {
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
         self.buffer.clear();
+        if self.torn {
+            self.buffer.push(b'\n');
+        }
         for event in notification.events() {
             match &self.look {
                 Look::Lines => self.encoder.encode_line(&mut self.buffer, event),
                 Look::Short { colour, zone } => write_short(&mut self.buffer, event, *colour, zone),
             }
         }
-        let written = self.out.write_all(&self.buffer).and_then(|()| self.out.flush());
+        let written = self.write();
         self.buffer.shrink_to(BUFFER_KEPT_MAX);
         written.map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe => HandlerError::Closed("nobody reads stdout any more".to_owned()),
@@ -174,6 +198,24 @@ mod tests {
         }
     }
 
+    /// A file on a disk with room for so many bytes.
+    #[derive(Clone)]
+    struct Small(Arc<Mutex<(Vec<u8>, usize)>>);
+
+    impl Write for Small {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let (out, room) = &mut *self.0.lock().unwrap();
+            let written = bytes.len().min(*room);
+            out.extend(&bytes[..written]);
+            *room -= written;
+            if written == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(written) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     fn notification(changes: Vec<Change>) -> Notification {
         let (version, kind, plural) = ("v1".into(), "Pod".into(), "pods".into());
         let resource = ResourceType { group: String::new(), version, kind, plural, namespaced: true };
@@ -244,5 +286,24 @@ mod tests {
         let mut handler = Stdout::to(Box::new(Broken), Look::Lines, Encoder::new("c", "j"));
         let error = handler.deliver(&notification(changes())).unwrap_err();
         assert_eq!(error, HandlerError::Closed("nobody reads stdout any more".into()));
+    }
+
+    #[test]
+    fn i4_half_a_line_on_a_full_disk_spoils_no_event_that_comes_later() {
+        let whole = shown(Look::Lines, changes());
+        let first = whole.find('\n').unwrap() + 1;
+        for (room, spoiled) in [(0, 0), (100, 1), (first - 1, 0), (first, 0), (first + 7, 1)] {
+            let disk = Small(Arc::new(Mutex::new((Vec::new(), room))));
+            let mut handler = Stdout::to(Box::new(disk.clone()), Look::Lines, Encoder::new("c", "j"));
+            for _ in 0..2 {
+                assert!(matches!(handler.deliver(&notification(changes())), Err(HandlerError::Failed(_))));
+            }
+            disk.0.lock().unwrap().1 = usize::MAX;
+            handler.deliver(&notification(changes())).unwrap();
+            let text = String::from_utf8(disk.0.lock().unwrap().0.clone()).unwrap();
+            assert!(text.ends_with(&whole), "room for {room}: {text}");
+            let is_whole = |line: &&str| line.starts_with('{') && line.ends_with('}');
+            assert_eq!(text.lines().filter(|line| !is_whole(line)).count(), spoiled, "room for {room}: {text}");
+        }
     }
 }

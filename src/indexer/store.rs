@@ -95,7 +95,12 @@ pub trait IndexStore: Send + 'static {
     /// Returns the staged meta.
     fn meta(&self) -> &Meta;
     /// Stages `object` as the state of its key (I-2).
-    fn put(&mut self, object: SharedObject);
+    fn put(&mut self, object: SharedObject) {
+        let read = Arc::clone(&object);
+        self.put_as(object, &read);
+    }
+    /// Stages `object` as the state of its key; what its indexes are of is read of `read`, the same state in another form.
+    fn put_as(&mut self, object: SharedObject, read: &Object);
     /// Stages that `key` is absent (I-3).
     fn remove(&mut self, key: KeyRef<'_>);
     /// Stages how far the store has come.
@@ -353,8 +358,9 @@ impl<H: KeyHasher> EvmapStore<H> {
         }
     }
 
-    /// Replaces the staged state of one key and keeps the account.
-    fn stage(&mut self, key: KeyRef<'_>, new: Option<&SharedObject>) {
+    /// Replaces the staged state of one key, which is handed over with what its indexes are read of, and keeps the account.
+    fn stage(&mut self, key: KeyRef<'_>, state: Option<(&SharedObject, &Object)>) {
+        let new = state.map(|(object, _)| object);
         let hash = hash_of_key(&self.hasher, key);
         let slot = self.slot(hash);
         let old = slot.as_ref().and_then(|slot| slot.object(key));
@@ -377,7 +383,7 @@ impl<H: KeyHasher> EvmapStore<H> {
         self.meta.objects = self.meta.objects + u64::from(new.is_some()) - u64::from(old.is_some());
         let size = |object: Option<&SharedObject>| object.map_or(0, |object| object.size_bytes() as u64);
         self.meta.bytes = self.meta.bytes + size(new) - size(old);
-        self.reindex(hash, old.map(|o| &**o), new.map(|o| &**o), 0);
+        self.reindex(hash, old.map(|o| &**o), state.map(|(_, read)| read), 0);
     }
 
     /// Counts the published slots.
@@ -441,8 +447,8 @@ impl<H: KeyHasher> IndexStore for EvmapStore<H> {
         &self.meta
     }
 
-    fn put(&mut self, object: SharedObject) {
-        self.stage(object.key(), Some(&object));
+    fn put_as(&mut self, object: SharedObject, read: &Object) {
+        self.stage(object.key(), Some((&object, read)));
     }
 
     fn remove(&mut self, key: KeyRef<'_>) {

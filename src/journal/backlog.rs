@@ -19,9 +19,11 @@
 //!
 //! **Memory (I5).** An object that is alive has one or two records, and its body is the cache's own. What the cache
 //! does not hold, that is `old`s, objects that are gone, and all objects of units without a cache, is *loose*: it is
-//! counted against `max_bytes`, and beyond it the oldest `old`s are given up, then the oldest loose objects. Beyond
-//! `max_events` records the oldest loose ones are dropped, each deletion with the never-read Added of its object. To
-//! see which objects are gone, and which body the cache has, this takes records that are not wanted too.
+//! counted against `max_bytes`, and beyond it the oldest `old`s are given up, then the oldest loose objects. For `old`s
+//! the room that the records themselves take counts too: many objects that wait leave few of them. Beyond
+//! `max_events` loose records the oldest of them are dropped, each deletion with the never-read Added of its object: how
+//! many objects live and wait is no reason to drop a deletion. To see which objects are gone, and which body the cache
+//! has, this takes records that are not wanted too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -39,6 +41,8 @@ use crate::{
 
 /// Losses named between two questions; further ones are only counted.
 const NAMED_LOSSES_MAX: usize = 1024;
+/// What a record that waits to be merged takes beside bodies, with its places in the tables, about.
+pub(super) const ENTRY_BYTES: usize = 320;
 
 /// What happened to the records of one reader.
 #[derive(Debug, Default)]
@@ -396,14 +400,13 @@ impl Merging {
     }
 
     fn enforce(&mut self, bounds: &Bounds, tally: &mut Tally) {
-        while self.extra_bytes > bounds.max_bytes {
-            if let Some(oldest) = self.with_old.pop_first() {
-                self.lose_old(oldest, tally);
-            } else if !self.drop_oldest_loose(tally) {
-                break;
-            }
+        while self.extra_bytes + self.entries.len() * ENTRY_BYTES > bounds.max_bytes
+            && let Some(oldest) = self.with_old.pop_first()
+        {
+            self.lose_old(oldest, tally);
         }
-        while self.entries.len() > bounds.max_events && self.drop_oldest_loose(tally) {}
+        while self.extra_bytes > bounds.max_bytes && self.drop_oldest_loose(tally) {}
+        while self.loose.len() > bounds.max_events && self.drop_oldest_loose(tally) {}
     }
 
     fn lose_old(&mut self, sequence: Sequence, tally: &mut Tally) {
@@ -528,7 +531,7 @@ impl Merging {
             self.entries.iter().filter(|(_, e)| e.record.old().is_some()).map(|(s, _)| *s).collect();
         assert_eq!(self.with_old, with_old);
         assert!(extra <= bounds.max_bytes, "{extra} bytes of {}", bounds.max_bytes);
-        assert!(self.entries.len() <= bounds.max_events || loose.is_empty(), "something loose could have been dropped");
+        assert!(loose.len() <= bounds.max_events, "too many wait of objects that no cache holds");
         for entry in self.entries.values().filter(|entry| entry.record.old_lost) {
             let Change::Updated { old, object, .. } = &entry.record.change else { panic!("only updates have an old") };
             assert!(std::sync::Arc::ptr_eq(old, object), "an old given up is kept alive");

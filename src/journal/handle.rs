@@ -22,7 +22,10 @@ use super::{
 use crate::{
     indexer::{Cause, Change, store::Reached},
     mutex::lock,
-    object::SharedObject,
+    object::{
+        SharedObject,
+        packer::{Compression, Packer},
+    },
 };
 
 /// What a unit begins with is written in parts of so many objects.
@@ -191,6 +194,14 @@ impl Journal {
     /// Returns the units that the store has, retired ones included.
     pub fn units(&self) -> Vec<StoredUnit> {
         self.disk().map(|disk| lock(&disk.units).values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Returns what packs the bodies of a unit, told how; a store takes them as it packs them.
+    pub fn packer(&self, unit: UnitId, compression: Compression) -> Arc<Packer> {
+        let Some(disk) = self.disk() else { return Arc::new(Packer::new(compression)) };
+        let packer = disk.store.packer(unit);
+        packer.set_compression(compression);
+        packer
     }
 
     /// Returns the first id that is above those of all units of this and the last run.

@@ -752,7 +752,11 @@ impl MemoryJournal {
     fn note_unsynced(&mut self, batch: &Batch, only: Option<Box<str>>) {
         if self.is_stored() {
             let Batch { unit, ticket, .. } = *batch;
-            let records = Arc::clone(&batch.records);
+            // at an interval many wait for it
+            let records = match self.durability {
+                Durability::Interval => Arc::new(batch.records.iter().map(Record::packed).collect()),
+                _ => Arc::clone(&batch.records),
+            };
             self.unsynced_bytes += bytes(&records);
             self.unsynced.push_back(Unsynced { unit, ticket, records, only, reached: None, written: false });
         }

@@ -22,6 +22,9 @@ use crate::indexer::{Cause, Change};
 /// Records given up that are kept in memory to be replayed.
 const GIVEN_UP_MAX: usize = 1_000;
 
+/// While so many wait, what comes waits packed: it takes no more than the cache does, and whoever reads it unpacks it.
+const PACKED_FROM: usize = 512;
+
 /// What a reader sees of one unit.
 #[derive(Clone, Copy, Debug)]
 struct Sight {
@@ -342,6 +345,8 @@ impl Reader {
 
     fn take(&mut self, record: &Record, origin: Origin, wanted: bool) {
         self.tally.wanted += u64::from(wanted);
+        let packed = (self.backlog.is_some() || self.queue.waiting.len() >= PACKED_FROM).then(|| record.packed());
+        let record = packed.as_ref().unwrap_or(record);
         if let Some(spill) = &mut self.spill {
             if wanted && spill.is_empty() && self.queue.has_room(record.body_bytes(), &self.bounds) {
                 self.queue.push(Waiting { record: record.clone(), origin, wanted });

@@ -35,7 +35,7 @@ use self::{error::Fault, files::Files, lock::Lock};
 use super::{ChangeKind, Record, Sequence, UnitId, UnitTerms};
 use crate::{
     indexer::{Cause, Change, store::Reached},
-    object::{KeyRef, SharedObject, codec::Dictionary},
+    object::{KeyRef, SharedObject, packer::Packer},
 };
 
 /// fjall's directory within the state directory.
@@ -173,7 +173,8 @@ struct Inner {
     dir: PathBuf,
     lock: Mutex<Option<Lock>>,
     files: RwLock<State>,
-    units: RwLock<HashMap<UnitId, Arc<Unit>>>,
+    /// What packs the bodies of each unit.
+    packers: RwLock<HashMap<UnitId, Arc<Packer>>>,
     /// Units whose objects are gone; a body that was the state of one has nothing to wait for.
     forgotten: Mutex<HashSet<UnitId>>,
     /// Everything from here on is kept.
@@ -200,15 +201,6 @@ enum State {
     Closed,
 }
 
-/// What is remembered of a unit while the store is open.
-#[derive(Debug, Default)]
-struct Unit {
-    /// That of number n lies at n − 1.
-    dictionaries: RwLock<Vec<Arc<Dictionary>>>,
-    /// Held for the whole of an append.
-    sampler: Mutex<append::Sampler>,
-}
-
 impl Store {
     /// Opens the store in `dir`, which is made if absent, and takes its lock until [`Store::close`] or until the last
     /// clone is dropped. Reads fjall's journal file, up to some 100 MB.
@@ -227,6 +219,11 @@ impl Store {
     /// Waits while the disk cannot keep up.
     pub fn append(&self, append: &Append<'_>) -> Result<(), StoreError> {
         self.inner.with("append", |files| append::append(&self.inner, files, append))
+    }
+
+    /// Returns what packs the bodies of a unit.
+    pub fn packer(&self, unit: UnitId) -> Arc<Packer> {
+        self.inner.packer(unit)
     }
 
     /// Makes durable what was appended, and put, before the call. Appends go on meanwhile. After an error only
@@ -313,11 +310,11 @@ impl Inner {
         }
     }
 
-    fn unit(&self, unit: UnitId) -> Arc<Unit> {
-        if let Some(known) = self.units.read().unwrap_or_else(PoisonError::into_inner).get(&unit) {
+    fn packer(&self, unit: UnitId) -> Arc<Packer> {
+        if let Some(known) = self.packers.read().unwrap_or_else(PoisonError::into_inner).get(&unit) {
             return Arc::clone(known);
         }
-        let mut units = self.units.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(units.entry(unit).or_default())
+        let mut packers = self.packers.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(packers.entry(unit).or_insert_with(|| Arc::new(Packer::of_store())))
     }
 }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{memory::MemoryJournal, testing::*, *};
+use super::{backlog::ENTRY_BYTES, memory::MemoryJournal, testing::*, *};
 use crate::indexer::store::Reached;
 
 fn reader(journal: &mut MemoryJournal, max_events: usize, when_full: WhenFull) -> ReaderId {
@@ -134,6 +134,32 @@ fn i5_past_the_bound_the_oldest_deletions_are_dropped_counted_and_named() {
 }
 
 #[test]
+fn d7_objects_that_live_and_wait_cost_no_deletion() {
+    let mut journal = MemoryJournal::default();
+    let full = reader(&mut journal, 3, WhenFull::Coalesce);
+    let mut changes: Vec<_> = (0..9).map(|n| updated(&format!("p{n}"), &format!("u{n}"), 1, 2)).collect();
+    changes.extend((10..13).map(|n| deleted(&format!("p{n}"), &format!("u{n}"), 1)));
+    commit(&mut journal, 0, &changes);
+    assert_eq!((journal.stats(full).queued, journal.stats(full).dropped), (12, 0));
+    commit(&mut journal, 0, &[deleted("p0", "u0", 3)]);
+    assert_eq!(journal.take_losses(full).named.iter().map(|event| &*event.uid).collect::<Vec<_>>(), ["u10"]);
+    assert!(all(&mut journal, full).contains(&"deleted u0/3".to_owned()));
+}
+
+#[test]
+fn i5_living_objects_that_wait_take_room_from_olds_and_not_from_deletions() {
+    let mut journal = MemoryJournal::default();
+    let size = pod("a", "a", 1).size_bytes();
+    let bounds = Bounds { max_events: 2, max_bytes: size + 3 * ENTRY_BYTES, when_full: WhenFull::Coalesce };
+    let one = journal.open_reader(Start::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap();
+    commit(&mut journal, 0, &[deleted("d", "d", 1), updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
+    assert_eq!(journal.stats(one).olds_given_up, 2, "nothing is left beside the deletion");
+    commit(&mut journal, 0, &[updated("c", "c", 1, 2), updated("e", "e", 1, 2)]);
+    assert_eq!((journal.stats(one).olds_given_up, journal.stats(one).dropped), (4, 0));
+    assert_eq!(all(&mut journal, one), ["deleted d/1", "updated a/2", "updated b/2", "updated c/2", "updated e/2"]);
+}
+
+#[test]
 fn i2_a_life_that_nobody_saw_is_dropped_as_a_whole() {
     let mut journal = MemoryJournal::default();
     let full = reader(&mut journal, 3, WhenFull::Coalesce);
@@ -161,7 +187,8 @@ fn i5_a_reader_that_does_not_want_deletions_keeps_no_bodies_of_what_is_gone() {
 fn i5_olds_are_given_up_before_anything_is_dropped() {
     let mut journal = MemoryJournal::default();
     let size = pod("a", "a", 1).size_bytes();
-    let bounds = Bounds { max_events: 100, max_bytes: size * 2 + size / 2, when_full: WhenFull::Coalesce };
+    let max_bytes = size * 2 + size / 2 + 3 * ENTRY_BYTES;
+    let bounds = Bounds { max_events: 2, max_bytes, when_full: WhenFull::Coalesce };
     let one = journal.open_reader(Start::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap();
     commit(&mut journal, 0, &[updated("a", "a", 1, 2), updated("b", "b", 1, 2), updated("c", "c", 1, 2)]);
     assert_eq!(journal.stats(one).olds_given_up, 1);

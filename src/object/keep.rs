@@ -1,42 +1,47 @@
-//! What a cache keeps of an object: all of it, or only what identifies it (`cache = "none"`).
+//! What a cache keeps of an object: all of it, packed or not, or only what identifies it (`cache = "none"`).
 
 use std::sync::Arc;
 
-use super::{Identity, Object, SharedObject, scan::TypeMeta};
+use super::{Object, SharedObject, packer::Packer, scan::TypeMeta};
 
-/// How much of an object is kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// How much of an object is kept, and how.
+#[derive(Clone, Debug, Default)]
 pub enum Keep {
     /// The object.
     #[default]
     Whole,
+    /// The object, its body packed.
+    Packed(Arc<Packer>),
     /// Its `apiVersion` and `kind`, which are given here, and namespace, name, uid and resourceVersion: enough to tell
     /// what changed, and nothing to be read.
     Stub(Arc<TypeMeta>),
 }
 
 impl Keep {
-    /// Returns what is kept of `object`.
+    /// Looks at objects of which [`Keep::of`] will be asked.
+    pub fn look_at<'a>(&self, objects: impl Iterator<Item = &'a SharedObject>) {
+        if let Self::Packed(packer) = self {
+            packer.look_at(objects);
+        }
+    }
+
+    /// Returns what is kept of `object`; the same for the same one, as long as that lives.
     pub fn of(&self, object: &SharedObject) -> SharedObject {
         match self {
             Self::Whole => Arc::clone(object),
+            Self::Packed(packer) => packer.pack(object),
             Self::Stub(type_meta) => Arc::new(stub(object, type_meta)),
         }
     }
 
     /// Returns whether bodies are kept.
     pub fn is_whole(&self) -> bool {
-        *self == Self::Whole
+        !matches!(self, Self::Stub(_))
     }
 }
 
 fn stub(object: &Object, type_meta: &TypeMeta) -> Object {
-    let identity = Identity {
-        namespace: object.namespace(),
-        name: object.name(),
-        uid: object.uid(),
-        resource_version: object.resource_version(),
-    };
+    let identity = object.identity();
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let mut json = format!(
         "{{\"apiVersion\":{},\"kind\":{},\"metadata\":{{\"name\":{}",

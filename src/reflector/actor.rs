@@ -22,8 +22,8 @@ use tokio::{
 use super::{Action, Availability, Event, Input, Reflector, ReflectorState, Step, log::log};
 use crate::{
     delta_fifo::actor::{Compare, Events},
-    list_watch::{Failure, ListWatch, WatchStream},
-    object::ResourceType,
+    list_watch::{Failure, ListWatch, WatchEvent, WatchStream},
+    object::{Keep, ResourceType, SharedObject},
     status::{self, UnitState, UnitStatus},
     supervisor::child::{Heartbeat, Inject},
 };
@@ -85,7 +85,7 @@ impl ReflectorActor {
         source: Rc<dyn ListWatch>,
         fifo: Queue,
         list_permits: Arc<Semaphore>,
-        resource: Arc<ResourceType>,
+        (resource, keep): (Arc<ResourceType>, Keep),
         status: Arc<UnitStatus>,
         resyncs: Resyncs,
     ) -> Self {
@@ -96,6 +96,7 @@ impl ReflectorActor {
             fifo,
             list_permits,
             resource,
+            keep,
             status,
             stopped,
             started: Instant::now(),
@@ -146,6 +147,7 @@ struct Run {
     fifo: Queue,
     list_permits: Arc<Semaphore>,
     resource: Arc<ResourceType>,
+    keep: Keep,
     status: Arc<UnitStatus>,
     stopped: watch::Receiver<bool>,
     started: Instant,
@@ -181,9 +183,28 @@ impl Run {
                     None => return,
                 },
             };
+            if step.holds_list_permit {
+                self.pack(&mut input);
+            }
             if matches!(doing, Action::Compare(_)) {
                 doing = Action::Keep; // the core is then the only one that holds the list, and need not copy it
             }
+        }
+    }
+
+    /// Packs what came of a list: it is held until all of it is there.
+    fn pack(&self, input: &mut Input) {
+        if !self.keep.is_whole() {
+            return;
+        }
+        let mut objects: Vec<&mut SharedObject> = match input {
+            Input::Page(Ok(page)) => page.items.iter_mut().collect(),
+            Input::Received(events) => events.iter_mut().filter_map(WatchEvent::object_mut).collect(),
+            _ => return,
+        };
+        self.keep.look_at(objects.iter().map(|object| &**object));
+        for object in &mut objects {
+            **object = self.keep.of(object);
         }
     }
 

@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use async_nats::jetstream::{self, message::PublishMessage};
 
-use super::{Cluster, count, wait_all};
 use crate::support::{
     engine::Engine,
     nats::{Keys, NatsServer, stored},
     scripted::PATIENCE,
+    simulated::{Simulated, count, wait_all},
 };
 
 fn handler(server: &NatsServer, stream: &str, more: &str) -> String {
@@ -37,7 +37,7 @@ fn ids(server: &NatsServer) -> BTreeMap<String, Vec<String>> {
 fn stored_once_though_the_server_is_killed(name: &str, expect_last: &str) {
     const OBJECTS: usize = 20;
     let Some(mut server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
-    let mut cluster = Cluster::start();
+    let mut cluster = Simulated::start();
     let engine = cluster.run(&handler(&server, &format!("expect_last = \"{expect_last}\""), ""));
     for round in 0..4 {
         // Amid deliveries at first; then there are more, which find nobody.
@@ -51,7 +51,7 @@ fn stored_once_though_the_server_is_killed(name: &str, expect_last: &str) {
         server.start_again().unwrap();
     }
     cluster.delete("o9");
-    wait_all(&engine, cluster.happened.values().map(Vec::len).sum());
+    wait_all(&engine, cluster.events());
     assert_eq!((count(&engine, "dropped"), count(&engine, "coalesced")), (0, 0));
     assert_eq!(ids(&server), cluster.happened);
     assert!(engine.terminate().success());
@@ -88,10 +88,10 @@ fn window_passed(server: &NatsServer) {
 fn d8_a_change_is_stored_once_across_starts_of_the_engine_outside_of_the_window() {
     let name = "d8_a_change_is_stored_once_across_starts_of_the_engine_outside_of_the_window";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
-    let mut cluster = Cluster::start();
+    let mut cluster = Simulated::start();
     cluster.churn(10, 1);
     let stream = "duplicate_window = \"200ms\", expect_last = \"per-subject\"";
-    let run = |cluster: &Cluster| cluster.run(&handler(&server, stream, "initial = \"send\""));
+    let run = |cluster: &Simulated| cluster.run(&handler(&server, stream, "initial = \"send\""));
     let engine = run(&cluster);
     wait_all(&engine, 10);
     cluster.churn(10, 3);

@@ -19,10 +19,10 @@ use serde_json::Value;
 use server::{Seen, Server, replace};
 use tokio::runtime::Runtime;
 
-use super::{Cluster, count, row, wait_all};
 use crate::support::{
     engine::{request, text},
     scripted::PATIENCE,
+    simulated::{Simulated, count, row, wait_all},
 };
 
 /// A server, and the events that it took, in the order of their arrival.
@@ -86,7 +86,7 @@ fn i2_a_webhook_takes_each_change_once_and_in_order_though_it_fails_now_and_then
             Some((if is_fifth { 500 } else { 200 }, vec![]))
         };
         let hook = Hook::start(fifth_fails);
-        let mut cluster = Cluster::start();
+        let mut cluster = Simulated::start();
         let engine = cluster.run(&hook.handler(options));
         cluster.churn(20, 10);
         cluster.delete("o3");
@@ -106,7 +106,7 @@ fn what_is_too_large_is_sent_without_old_then_as_a_reference_then_given_up_and_c
         Some((if seen.body.len() > 3000 || is_never { 413 } else { 204 }, vec![]))
     };
     let hook = Hook::start(limit);
-    let mut cluster = Cluster::start();
+    let mut cluster = Simulated::start();
     let lost = text(cluster.dir(), "lost.jsonl");
     let handler = hook.handler(&format!(
         "batch = {{ max_events = 50 }}\ndead_letter = \"lost\"\n[handlers.lost]\ntype = \"file\"\nresources = []\n\
@@ -148,7 +148,7 @@ fn a_busy_receiver_is_left_alone_for_as_long_as_it_says() {
         times.push(now);
         Some(if times.len() == 1 { (429, vec![("retry-after", "2")]) } else { (200, vec![]) })
     });
-    let mut cluster = Cluster::start();
+    let mut cluster = Simulated::start();
     let engine = cluster.run(&hook.handler(""));
     cluster.put("a", "x");
     engine.wait_for("limited", PATIENCE, || row(&engine)["rateLimited"] == true);
@@ -164,7 +164,7 @@ fn a_busy_receiver_is_left_alone_for_as_long_as_it_says() {
 fn a_receiver_that_hangs_once_is_asked_again() {
     let requests = AtomicUsize::new(0);
     let hook = Hook::start(move |_| (requests.fetch_add(1, Ordering::SeqCst) > 0).then(|| (200, vec![])));
-    let mut cluster = Cluster::start();
+    let mut cluster = Simulated::start();
     let engine = cluster.run(&hook.handler("timeout = \"300ms\""));
     cluster.put("a", "x");
     cluster.put("a", "y");
@@ -177,7 +177,7 @@ fn a_receiver_that_hangs_once_is_asked_again() {
 #[test]
 fn a_paused_webhook_gets_nothing_and_then_all_of_it() {
     let hook = Hook::start(|_| Some((200, vec![])));
-    let mut cluster = Cluster::start();
+    let mut cluster = Simulated::start();
     let engine = cluster.run(&hook.handler("batch = { max_events = 7 }"));
     assert_eq!(request(&engine.http, "POST", "/v1/handlers/out/pause", &[]).unwrap().code, 200);
     cluster.churn(5, 4);
@@ -194,7 +194,7 @@ fn who_is_not_let_in_waits_for_another_token_and_loses_nothing() {
         let hook = Hook::start(move |seen| {
             Some((if seen.header("authorization") == "Bearer new" { 200 } else { status }, vec![]))
         });
-        let mut cluster = Cluster::start();
+        let mut cluster = Simulated::start();
         let token = cluster.dir().join("token");
         replace(&token, "old");
         let auth = format!("auth = {{ bearer = {{ file = {:?} }} }}", text(cluster.dir(), "token"));

@@ -45,6 +45,12 @@ impl Engine {
         Self::spawn_to(&["run", "-c", &text(dir, "config.toml")], Stdio::null(), environment)
     }
 
+    /// As [`Engine::run_again`], with stdout behind what is in a file.
+    pub(crate) fn run_again_to(dir: &Path, environment: &[(&'static str, PathBuf)], stdout: &Path) -> Self {
+        let stdout = fs::File::options().create(true).append(true).open(stdout).expect("the directory is writable");
+        Self::spawn_to(&["run", "-c", &text(dir, "config.toml")], stdout.into(), environment)
+    }
+
     /// Runs the binary with `args` and waits until it has said where it listens.
     pub(crate) fn spawn(args: &[&str]) -> Self {
         Self::spawn_to(args, Stdio::null(), &[])

@@ -1,15 +1,20 @@
 //! What integration tests share; each test crate uses a part of it.
 #![allow(dead_code, reason = "each test crate uses a part")]
 
+pub(crate) mod clock;
 pub(crate) mod cluster;
+pub(crate) mod disk;
 pub(crate) mod engine;
 pub(crate) mod forger;
+pub(crate) mod gate;
+pub(crate) mod layer;
 pub(crate) mod live;
 pub(crate) mod living;
 pub(crate) mod nats;
 pub(crate) mod observer;
 pub(crate) mod proxy;
 pub(crate) mod scripted;
+pub(crate) mod simulated;
 pub(crate) mod sabotaged;
 pub(crate) mod stream;
 pub(crate) mod unsynced;

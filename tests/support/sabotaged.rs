@@ -156,6 +156,9 @@ impl Scene {
             thread.join().expect("the cache was readable all the time");
             reads += counted.load(Ordering::Relaxed);
         }
+        for view in engine.handlers() {
+            assert_eq!((view.dead_lettered, view.dropped), (0, 0), "{view:#?}");
+        }
         assert_eq!(engine.stop().await, StopReport::default(), "everything was delivered");
         let mut replays = BTreeMap::new();
         for handler in HANDLERS {

@@ -5,8 +5,9 @@ use std::{
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    process::Command,
 };
+
+use super::layer::library;
 
 /// What a power failure at a moment would leave of a directory.
 #[derive(Debug)]
@@ -17,15 +18,10 @@ pub(crate) struct Unsynced {
 }
 
 impl Unsynced {
-    /// Compiles the layer into `work` and watches over `dir`, which exists.
+    /// Watches over `dir`, which exists, with a log in `work`.
     pub(crate) fn over(dir: &Path, work: &Path) -> Self {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/unsynced.c");
-        let library = work.join("unsynced.so");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-O2", "-Wall", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");
-        assert!(compiler.status().expect("a C compiler is among the toolchains").success(), "the layer compiles");
         let dir = dir.canonicalize().expect("the directory exists");
-        Self { library, dir, log: work.join("unsynced.log") }
+        Self { library: library("unsynced"), dir, log: work.join("unsynced.log") }
     }
 
     /// Returns what an engine has to be run with; its disk is slow then, so that there is something to lose.

@@ -73,8 +73,13 @@ fn a_unit_that_is_wanted_as_it_is_goes_on_whatever_the_occasion() {
 
 #[test]
 fn what_is_kept_otherwise_continues_and_what_is_fetched_otherwise_is_compared() {
-    let keeping =
-        ["index = [\"spec.nodeName\"]", "order = \"per-key\"", "fifo_max_bytes = \"1MiB\"", "recreated = \"update\""];
+    let keeping = [
+        "index = [\"spec.nodeName\"]",
+        "order = \"per-key\"",
+        "fifo_max_bytes = \"1MiB\"",
+        "recreated = \"update\"",
+        "compression = \"none\"",
+    ];
     for options in keeping {
         let said = told(&[running(1, spec("a", "*", ""))], &[spec("a", "*", options)], RELOAD);
         assert_eq!(said, "stop 1 Removed(Reload), start a/* with all of 1", "{options}");

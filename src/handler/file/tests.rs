@@ -176,3 +176,25 @@ fn a_batch_that_does_not_fit_on_the_disk_leaves_no_half_line() {
     assert!(status.success());
     assert_eq!(content(dir.path())["out.jsonl"], [1, 2, 3]);
 }
+
+#[test]
+fn i4_a_thread_that_comes_back_writes_nothing_and_cuts_nothing_that_its_successor_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.jsonl");
+    let returned = options(&path);
+    let thread = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            let mut handler = handler(returned.clone());
+            crate::handler::lane::leave_this_thread_behind();
+            // its successor is in the middle of a line
+            fs::write(&path, EVENT_START).unwrap();
+            let refused = handler.deliver(&batch(1, 1)).unwrap_err().to_string();
+            let unopened = FileHandler::with_clock(returned, Encoder::new("c", "j"), now).map(drop).unwrap_err();
+            (refused, unopened.to_string())
+        }
+    });
+    let (refused, unopened) = thread.join().unwrap();
+    assert!(refused.contains(REPLACED) && unopened.contains(REPLACED), "{refused}; {unopened}");
+    assert_eq!(fs::read(&path).unwrap(), EVENT_START);
+}

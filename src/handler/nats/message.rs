@@ -1,7 +1,7 @@
 //! An event as a message.
 
 use async_nats::{
-    HeaderMap, HeaderName, Subject,
+    HeaderMap, HeaderName, HeaderValue, Subject,
     header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID},
 };
 use bytes::Bytes;
@@ -62,30 +62,27 @@ impl Writer {
             return Err(HandlerError::Rejected(problem));
         }
         let (mut headers, mut len) = (HeaderMap::new(), HEADER_FRAME_LEN + EXPECTED_LEN);
-        let mut add = |name: HeaderName, value: &str| {
-            let name_len: &str = name.as_ref();
-            len += name_len.len() + value.len() + ": \r\n".len();
-            headers.insert(name, value);
+        let mut add = |name: HeaderName, value: String| {
+            let name_text: &str = name.as_ref();
+            len += name_text.len() + value.len() + ": \r\n".len();
+            headers.insert(name, HeaderValue::from(value));
         };
         let payload = match self.mode {
             ContentMode::Binary => {
-                let binary = self.encoder.binary(event, form);
-                for (name, value) in &binary.attributes {
-                    add(attribute(name), &header_value(value));
-                }
-                add(CONTENT_TYPE, DATA_CONTENT_TYPE);
-                binary.data
+                self.encoder.each_attribute(event, |name, value| add(attribute(name), header_value(value)));
+                add(CONTENT_TYPE, DATA_CONTENT_TYPE.to_owned());
+                self.encoder.data(event, form)
             }
             ContentMode::Structured => {
                 let mut out = Vec::new();
                 self.encoder.encode_form(&mut out, event, form);
-                add(CONTENT_TYPE, "application/cloudevents+json");
+                add(CONTENT_TYPE, "application/cloudevents+json".to_owned());
                 out
             }
         };
-        add(NATS_MESSAGE_ID, &id);
+        add(NATS_MESSAGE_ID, id.clone());
         if let Some(stream) = &self.stream {
-            add(NATS_EXPECTED_STREAM, stream);
+            add(NATS_EXPECTED_STREAM, stream.clone());
         }
         Ok(Message {
             subject: subject.into(),
@@ -101,25 +98,26 @@ impl Writer {
 
 /// Returns the header of an attribute.
 fn attribute(name: &str) -> HeaderName {
-    let known = match name {
-        "specversion" => "ce-specversion",
-        "id" => "ce-id",
-        "source" => "ce-source",
-        "type" => "ce-type",
-        "subject" => "ce-subject",
-        "time" => "ce-time",
-        "cause" => "ce-cause",
-        "journal" => "ce-journal",
-        "sequence" => "ce-sequence",
-        "apiversion" => "ce-apiversion",
-        "kind" => "ce-kind",
-        "resource" => "ce-resource",
-        "namespace" => "ce-namespace",
-        "name" => "ce-name",
-        "uid" => "ce-uid",
-        "resourceversion" => "ce-resourceversion",
-        // An attribute's name is lower-case letters and digits.
-        other => return format!("ce-{other}").parse().unwrap_or(HeaderName::from_static("ce-unknown")),
-    };
-    HeaderName::from_static(known)
+    /// Made when this is compiled: to make one looks through all names that NATS knows.
+    const KNOWN: [(&str, HeaderName); 16] = [
+        ("specversion", HeaderName::from_static("ce-specversion")),
+        ("id", HeaderName::from_static("ce-id")),
+        ("source", HeaderName::from_static("ce-source")),
+        ("type", HeaderName::from_static("ce-type")),
+        ("subject", HeaderName::from_static("ce-subject")),
+        ("time", HeaderName::from_static("ce-time")),
+        ("cause", HeaderName::from_static("ce-cause")),
+        ("journal", HeaderName::from_static("ce-journal")),
+        ("sequence", HeaderName::from_static("ce-sequence")),
+        ("apiversion", HeaderName::from_static("ce-apiversion")),
+        ("kind", HeaderName::from_static("ce-kind")),
+        ("resource", HeaderName::from_static("ce-resource")),
+        ("namespace", HeaderName::from_static("ce-namespace")),
+        ("name", HeaderName::from_static("ce-name")),
+        ("uid", HeaderName::from_static("ce-uid")),
+        ("resourceversion", HeaderName::from_static("ce-resourceversion")),
+    ];
+    let found = KNOWN.iter().find(|(known, _)| *known == name).map(|(_, header)| header.clone());
+    // An attribute's name is lower-case letters and digits.
+    found.unwrap_or_else(|| format!("ce-{name}").parse().unwrap_or(HeaderName::from_static("ce-unknown")))
 }

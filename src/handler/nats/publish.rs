@@ -3,266 +3,294 @@
 //! A message is sent when its predecessor of the same object is acknowledged. So whatever a lost connection swallows,
 //! nothing of an object is stored before what came before it.
 
-use std::{error::Error as _, sync::Mutex};
+use std::collections::{HashSet, VecDeque};
 
 use async_nats::{
-    HeaderMap, Subject,
-    datetime::from_nanos,
-    header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_ID},
-    jetstream::{
-        self, ErrorCode,
-        consumer::{AckPolicy, DeliverPolicy, pull},
-        context::{PublishError, PublishErrorKind},
-        message::PublishMessage,
-        publish::PublishAck,
-        stream::{LastRawMessageErrorKind, Stream},
-    },
+    HeaderValue, PublishErrorKind, Subject,
+    header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
+    jetstream::{ErrorCode, stream::Stream},
 };
-use bytes::Bytes;
-use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use tokio::sync::Semaphore;
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use tokio::time::timeout;
 
 use super::{
     ExpectLast,
-    last::Lasts,
+    acks::{Ack, Attempt, Receipt, Refusal},
     link::{ANSWER_WAIT, Link, Watch},
     message::Message,
+    stored::{Memory, Sought, Stored},
 };
-use crate::{handler::HandlerError, mutex::lock};
+use crate::handler::HandlerError;
 
-/// How far the clocks of engine and servers may differ.
-const CLOCK_SKEW_NANOS: i128 = 60_000_000_000;
-/// Subjects whose last sequence is remembered.
-const LASTS_MAX: usize = 262_144;
-/// Times that a message is sent again because somebody else was faster.
+/// Times that a message is sent because somebody else was faster.
 const CONFLICTS_MAX: u32 = 8;
-/// Consumers that search at a time: the server has one of each to make.
-const SEARCHES_MAX: usize = 16;
-/// Messages that a search asks for at a time.
-const SEARCH_BATCH: usize = 500;
 
-/// What is known of a stream between batches.
-pub(super) struct Publisher {
+/// The events of a batch, those of one object in a chain.
+#[derive(Debug, Default)]
+pub(super) struct Chains {
+    /// For each event the next one of its object.
+    pub(super) followers: Vec<Option<usize>>,
+    /// The first event of each object.
+    pub(super) heads: Vec<usize>,
+}
+
+/// Stores the messages of one batch.
+pub(super) struct Publisher<'a> {
     expect_last: ExpectLast,
-    lasts: Mutex<Lasts>,
-    searches: Semaphore,
+    memory: &'a Memory,
+    link: &'a Link,
+    stream: &'a Stream<()>,
+    /// Makes the message of an event, when it is sent: a batch's messages never are in memory all at once.
+    make: &'a (dyn Fn(usize) -> Result<Message, HandlerError> + Sync),
+    attempt: Attempt<'a>,
+    slots: Vec<Slot>,
+    /// What is to be sent now, and the last sequence that it expects, where it was looked up.
+    ready: VecDeque<(usize, Option<u64>)>,
+    unanswered: usize,
+    looks: FuturesUnordered<BoxFuture<'a, (usize, Result<Stored, HandlerError>)>>,
+    /// The first failure.
+    result: Result<(), HandlerError>,
+    refused: Option<Subject>,
 }
 
-/// Why a message is not stored.
-enum NotStored {
-    /// The subject's last message is another one than expected.
-    Conflict(Subject),
-    /// The user must not publish to the subject.
-    Refused(Subject),
-    Error(HandlerError),
+/// A message and where it is.
+struct Slot {
+    /// Where it was sent; empty before that.
+    subject: Subject,
+    follower: Option<usize>,
+    /// How often it met with somebody else's.
+    conflicts: u32,
+    is_awaited: bool,
 }
 
-/// What is stored under a subject.
-enum Stored {
-    /// This very event.
-    This,
-    /// Something else, this is its last sequence; 0 is nothing.
-    Other(u64),
+/// What a publisher waited for.
+enum Heard {
+    Acks(Vec<Ack>),
+    Found(usize, Result<Stored, HandlerError>),
+    Refused(HashSet<String>),
 }
 
-impl Publisher {
-    pub(super) fn new(expect_last: ExpectLast) -> Self {
-        Self { expect_last, lasts: Mutex::new(Lasts::new(LASTS_MAX)), searches: Semaphore::new(SEARCHES_MAX) }
+impl<'a> Publisher<'a> {
+    pub(super) async fn new(
+        expect_last: ExpectLast,
+        memory: &'a Memory,
+        link: &'a Link,
+        stream: &'a Stream<()>,
+        make: &'a (dyn Fn(usize) -> Result<Message, HandlerError> + Sync),
+    ) -> Result<Self, HandlerError> {
+        Ok(Self {
+            expect_last,
+            memory,
+            link,
+            stream,
+            make,
+            attempt: link.inbox().await?.attempt(),
+            slots: Vec::new(),
+            ready: VecDeque::new(),
+            unanswered: 0,
+            looks: FuturesUnordered::new(),
+            result: Ok(()),
+            refused: None,
+        })
     }
 
     /// Stores chains of messages: those of one chain in order, the chains side by side. Goes on after a failure with the
     /// other chains, and returns the first one; but a message that the server refuses first of all.
-    pub(super) async fn store_all(
-        &self,
-        link: &Link,
-        stream: &Stream<()>,
-        chains: Vec<Vec<Message>>,
-        watch: &Watch,
-    ) -> Result<(), HandlerError> {
-        let mut running: FuturesUnordered<_> =
-            chains.into_iter().map(|chain| self.store_chain(link, stream, chain, watch.clone())).collect();
-        let (mut result, mut refused) = (Ok(()), None);
-        while let Some(ended) = running.next().await {
-            match ended {
-                Err(NotStored::Refused(subject)) => refused = Some(subject),
-                Err(NotStored::Error(error)) if result.is_ok() => result = Err(error),
-                Err(NotStored::Conflict(subject)) if result.is_ok() => result = Err(unsettled(&subject)),
-                _ => {}
+    pub(super) async fn store_all(mut self, chains: Chains, mut watch: Watch) -> Result<(), HandlerError> {
+        let slot = |follower| Slot { subject: Subject::from_static(""), follower, conflicts: 0, is_awaited: false };
+        self.slots = chains.followers.into_iter().map(slot).collect();
+        self.ready.extend(chains.heads.into_iter().map(|head| (head, None)));
+        loop {
+            while let Some((index, expected)) = self.ready.pop_front() {
+                if let Err(error) = self.begin(index, expected).await {
+                    self.fail(index, error);
+                }
+            }
+            if self.unanswered == 0 && self.looks.is_empty() {
+                break;
+            }
+            match timeout(ANSWER_WAIT, self.hear(&mut watch)).await {
+                Ok(Heard::Acks(acks)) => self.take(acks),
+                Ok(Heard::Found(index, found)) => self.found(index, found),
+                Ok(Heard::Refused(subjects)) => self.take_refusals(&subjects),
+                Err(_) => self.take_silence(),
             }
         }
-        match refused {
-            Some(subject) => Err(link.refusal(&subject)), // now it is known whether the server has taken others
-            None => result,
+        match self.refused {
+            Some(subject) => Err(self.link.refusal(&subject)), // now it is known whether the server has taken others
+            None => self.result,
         }
     }
 
-    async fn store_chain(
-        &self,
-        link: &Link,
-        stream: &Stream<()>,
-        chain: Vec<Message>,
-        mut watch: Watch,
-    ) -> Result<(), NotStored> {
-        for message in chain {
-            match self.expect_last {
-                ExpectLast::Off => {
-                    send(link, &mut watch, message.subject, message.headers, message.payload).await?;
-                }
-                ExpectLast::PerSubject => self.store_once(link, stream, &message, &mut watch).await?,
-            }
+    async fn hear(&mut self, watch: &mut Watch) -> Heard {
+        let mut acks = Vec::new();
+        tokio::select! {
+            biased;
+            () = self.attempt.hear(&mut acks) => Heard::Acks(acks),
+            Some((index, found)) = self.looks.next() => Heard::Found(index, found),
+            subjects = watch.refused() => Heard::Refused(subjects),
         }
+    }
+
+    /// Begins with a message: it is sent, or its subject is looked at before.
+    async fn begin(&mut self, index: usize, expected: Option<u64>) -> Result<(), HandlerError> {
+        let message = (self.make)(index)?;
+        self.slots[index].subject = message.subject.clone();
+        if self.expect_last == ExpectLast::Off {
+            return self.send(index, message, None).await;
+        }
+        let supposed = || self.memory.last(&message.subject).or(message.is_new.then_some(0));
+        let Some(expected) = expected.or_else(supposed) else {
+            self.look(index, Sought::of(&message));
+            return Ok(());
+        };
+        self.send(index, message, Some(expected)).await
+    }
+
+    fn look(&mut self, index: usize, sought: Sought) {
+        let (memory, stream) = (self.memory, self.stream);
+        self.looks.push(Box::pin(async move { (index, memory.look(stream, sought).await) }));
+    }
+
+    fn found(&mut self, index: usize, found: Result<Stored, HandlerError>) {
+        match found {
+            Ok(Stored::This) => self.advance(index),
+            Ok(Stored::Other(last)) => self.ready.push_back((index, Some(last))),
+            Err(error) => self.fail(index, error),
+        }
+    }
+
+    /// Sends a message, on condition that the last sequence of its subject is the expected one.
+    async fn send(&mut self, index: usize, message: Message, expected: Option<u64>) -> Result<(), HandlerError> {
+        let slot = &mut self.slots[index];
+        let reply = self.attempt.reply_to(index, slot.conflicts).await?;
+        let Message { subject, mut headers, payload, .. } = message;
+        if let Some(expected) = expected {
+            headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected));
+        }
+        let sent = self.link.client.publish_with_reply_and_headers(subject, reply, headers, payload).await;
+        sent.map_err(|error| match error.kind() {
+            PublishErrorKind::MaxPayloadExceeded => too_large(&slot.subject, &error),
+            _ => HandlerError::Failed(format!("failed to send: {error}")),
+        })?;
+        slot.is_awaited = true;
+        self.unanswered += 1;
         Ok(())
     }
 
-    /// Stores a message unless it is stored: it is sent on condition that nothing follows what is known of its subject.
-    async fn store_once(
-        &self,
-        link: &Link,
-        stream: &Stream<()>,
-        message: &Message,
-        watch: &mut Watch,
-    ) -> Result<(), NotStored> {
-        let subject = message.subject.as_str();
-        let mut known = lock(&self.lasts).get(subject).or(message.is_new.then_some(0));
-        for _ in 0..CONFLICTS_MAX {
-            let expected = match known {
-                Some(expected) => expected,
-                None => match self.look(stream, message).await.map_err(NotStored::Error)? {
-                    Stored::This => return Ok(()),
-                    Stored::Other(last) => last,
-                },
-            };
-            let mut headers = message.headers.clone();
-            headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, expected.to_string());
-            match send(link, watch, message.subject.clone(), headers, message.payload.clone()).await {
-                // A duplicate's sequence is where it is stored, which need not be the last.
-                Ok(ack) if ack.duplicate => lock(&self.lasts).forget(subject),
-                Ok(ack) => lock(&self.lasts).insert(subject, ack.sequence),
-                Err(NotStored::Conflict(_)) => {
-                    known = None;
-                    lock(&self.lasts).forget(subject);
-                    continue;
+    fn take(&mut self, acks: Vec<Ack>) {
+        let mut is_any_stored = false;
+        for Ack { message: index, attempt, answer } in acks {
+            let Some(slot) = self.slots.get_mut(index) else { continue };
+            if !slot.is_awaited || slot.conflicts != attempt {
+                continue; // somebody answers twice
+            }
+            slot.is_awaited = false;
+            self.unanswered -= 1;
+            let subject = &slot.subject;
+            match answer {
+                Ok(Receipt { sequence, is_duplicate }) => {
+                    is_any_stored = true;
+                    match self.expect_last {
+                        ExpectLast::Off => {}
+                        // A duplicate's sequence is where it is stored, which need not be the last.
+                        ExpectLast::PerSubject if is_duplicate => self.memory.forget(subject),
+                        ExpectLast::PerSubject => self.memory.remember(subject, sequence),
+                    }
+                    self.advance(index);
                 }
-                Err(other) => {
-                    lock(&self.lasts).forget(subject);
-                    return Err(other);
+                Err(Refusal::Error(error)) if is_conflict(error.error_code()) => self.conflict(index),
+                Err(refusal) => {
+                    let error = not_stored(subject, refusal);
+                    self.fail(index, error);
                 }
             }
-            return Ok(());
         }
-        Err(NotStored::Conflict(message.subject.clone()))
+        if is_any_stored {
+            self.link.note_taken();
+        }
     }
 
-    /// Looks whether an event is stored: as the last one of its subject, or before that, since it happened.
-    async fn look(&self, stream: &Stream<()>, message: &Message) -> Result<Stored, HandlerError> {
-        let subject = message.subject.as_str();
-        let last = match stream.get_last_raw_message_by_subject(subject).await {
-            Ok(last) => last,
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(Stored::Other(0)),
-            Err(error) => return Err(failed(&format!("look at the last message of {subject}"), &error)),
-        };
-        let is_this = is_message(&last.headers, &message.id);
-        let is_older = last.time.unix_timestamp_nanos() + CLOCK_SKEW_NANOS < message.time_nanos;
-        if is_this || (!is_older && self.search(stream, message).await?) {
-            return Ok(Stored::This);
+    /// The last message of the subject is another one than expected.
+    fn conflict(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        self.memory.forget(&slot.subject);
+        slot.conflicts += 1;
+        if slot.conflicts == CONFLICTS_MAX || self.expect_last == ExpectLast::Off {
+            let subject = &slot.subject;
+            let problem = format!(
+                "{subject} got other messages {CONFLICTS_MAX} times in between: does somebody else write to it?"
+            );
+            return self.fail(index, HandlerError::Failed(problem));
         }
-        lock(&self.lasts).insert(subject, last.sequence);
-        Ok(Stored::Other(last.sequence))
+        match (self.make)(index) {
+            Ok(message) => self.look(index, Sought::of(&message)),
+            Err(error) => self.fail(index, error),
+        }
     }
 
-    /// Looks for an event among the messages of its subject that were stored since it happened.
-    async fn search(&self, stream: &Stream<()>, message: &Message) -> Result<bool, HandlerError> {
-        let _permit = self.searches.acquire().await;
-        let what = format!("search {} for an earlier delivery", message.subject);
-        let start_time = from_nanos(message.time_nanos - CLOCK_SKEW_NANOS).map_err(|error| failed(&what, &*error))?;
-        let config = pull::Config {
-            deliver_policy: DeliverPolicy::ByStartTime { start_time },
-            ack_policy: AckPolicy::None,
-            filter_subject: message.subject.to_string(),
-            headers_only: true,
-            memory_storage: true,
-            inactive_threshold: ANSWER_WAIT,
-            ..pull::Config::default()
-        };
-        let consumer = stream.create_consumer(config).await.map_err(|error| failed(&what, &error))?;
-        let mut left = consumer.cached_info().num_pending;
-        let mut is_found = false;
-        while left > 0 && !is_found {
-            let batch = consumer.fetch().max_messages(SEARCH_BATCH).messages().await;
-            let mut batch = batch.map_err(|error| failed(&what, &error))?;
-            let before = left;
-            while let Some(found) = batch.next().await {
-                let found = found.map_err(|error| failed(&what, &*error))?;
-                is_found |= found.headers.as_ref().is_some_and(|headers| is_message(headers, &message.id));
-                left = left.saturating_sub(1);
-            }
-            if left == before {
-                break; // what was left has expired
+    /// Goes on with the next message of the object.
+    fn advance(&mut self, index: usize) {
+        if let Some(follower) = self.slots[index].follower {
+            self.ready.push_back((follower, None));
+        }
+    }
+
+    /// Ends a chain: what follows in it is not sent.
+    fn fail(&mut self, index: usize, error: HandlerError) {
+        self.memory.forget(&self.slots[index].subject);
+        if self.result.is_ok() {
+            self.result = Err(error);
+        }
+    }
+
+    fn take_refusals(&mut self, subjects: &HashSet<String>) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_awaited) {
+            if subjects.contains(slot.subject.as_str()) {
+                slot.is_awaited = false;
+                self.unanswered -= 1;
+                self.memory.forget(&slot.subject);
+                self.refused = Some(slot.subject.clone());
             }
         }
-        if let Err(error) = stream.delete_consumer(&consumer.cached_info().name).await {
-            tracing::debug!(%error, "the server removes the consumer by itself");
+    }
+
+    /// Nothing was heard for so long that nothing will come of what was sent.
+    fn take_silence(&mut self) {
+        let silent: Vec<usize> = (0..self.slots.len()).filter(|index| self.slots[*index].is_awaited).collect();
+        for index in silent {
+            self.slots[index].is_awaited = false;
+            self.unanswered -= 1;
+            let subject = &self.slots[index].subject;
+            let problem = format!("no acknowledgement for {subject} within {ANSWER_WAIT:?}");
+            self.fail(index, HandlerError::Failed(problem));
         }
-        Ok(is_found)
     }
 }
 
-/// Sends a message and waits for its acknowledgement, or for the refusal of its subject.
-async fn send(
-    link: &Link,
-    watch: &mut Watch,
-    subject: Subject,
-    headers: HeaderMap,
-    payload: Bytes,
-) -> Result<PublishAck, NotStored> {
-    let publish = PublishMessage::build().payload(payload).headers(headers);
-    let storing = async { link.context.send_publish(subject.clone(), publish).await?.await };
-    let stored = tokio::select! {
-        biased;
-        stored = storing => stored,
-        () = watch.refused(&subject) => return Err(NotStored::Refused(subject)),
-    };
-    if stored.is_ok() {
-        link.note_taken();
-    }
-    stored.map_err(|error| not_stored(subject, &error))
+fn is_conflict(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::STREAM_WRONG_LAST_SEQUENCE | ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT)
 }
 
-fn not_stored(subject: Subject, error: &PublishError) -> NotStored {
-    let answer = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
-    let code = answer.map(jetstream::Error::error_code);
-    let text = match (error.kind(), code) {
-        (PublishErrorKind::WrongLastSequence, _) | (_, Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT)) => {
-            return NotStored::Conflict(subject);
-        }
-        (PublishErrorKind::MaxPayloadExceeded, _)
-        | (_, Some(ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM)) => {
-            return NotStored::Error(HandlerError::TooLarge(format!("the message to {subject} is too large: {error}")));
-        }
-        (PublishErrorKind::StreamNotFound, _) => {
+fn not_stored(subject: &Subject, refusal: Refusal) -> HandlerError {
+    let text = match refusal {
+        Refusal::NoStream => {
             format!("no stream takes {subject}: nobody answered; is the stream there, and has it this subject?")
         }
-        (_, Some(ErrorCode::STREAM_NOT_MATCH)) => {
-            format!("another stream than the configured one takes {subject}: change `stream` or `subject`")
-        }
-        (PublishErrorKind::TimedOut, _) => {
-            format!("no acknowledgement for {subject} within {ANSWER_WAIT:?}")
-        }
-        _ => format!("NATS did not store the message to {subject}: {error}"),
+        Refusal::Unreadable(problem) => format!("NATS answered something odd to the message to {subject}: {problem}"),
+        Refusal::Error(error) => match error.error_code() {
+            ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM => {
+                return too_large(subject, &error);
+            }
+            ErrorCode::STREAM_NOT_MATCH => {
+                format!("another stream than the configured one takes {subject}: change `stream` or `subject`")
+            }
+            _ => format!("NATS did not store the message to {subject}: {error}"),
+        },
     };
-    NotStored::Error(HandlerError::Failed(text))
+    HandlerError::Failed(text)
 }
 
-fn is_message(headers: &HeaderMap, id: &str) -> bool {
-    headers.get(NATS_MESSAGE_ID).is_some_and(|stored| stored.as_str() == id)
-}
-
-fn unsettled(subject: &str) -> HandlerError {
-    HandlerError::Failed(format!(
-        "{subject} got other messages {CONFLICTS_MAX} times in between: does somebody else write to it?"
-    ))
-}
-
-fn failed(what: &str, error: &dyn std::fmt::Display) -> HandlerError {
-    HandlerError::Failed(format!("failed to {what}: {error}"))
+fn too_large(subject: &Subject, error: &dyn std::fmt::Display) -> HandlerError {
+    HandlerError::TooLarge(format!("the message to {subject} is too large: {error}"))
 }

@@ -1,16 +1,12 @@
 //! One append is one batch of fjall: heads, bodies, states of objects, versions reached.
 
-use std::{
-    collections::HashMap,
-    mem,
-    sync::{Arc, PoisonError, atomic::Ordering::SeqCst},
-};
+use std::{collections::HashMap, sync::atomic::Ordering::SeqCst};
 
 use fjall::OwnedWriteBatch;
 use foldhash::fast::RandomState;
 
 use super::{
-    Append, Fault, Files, Inner, Unit,
+    Append, Fault, Files, Inner,
     body::{Pointer, encode_body, object_key, old_key, sequence_key},
     record::{Body, Old, StoredHead},
     state,
@@ -19,50 +15,8 @@ use super::{
 use crate::{
     indexer::{Cause, Change},
     journal::{ChangeKind, UnitId},
-    mutex::lock,
-    object::{Object, SharedObject, codec::Dictionary},
+    object::{Object, packer::Packer},
 };
-
-/// A dictionary is made when this many bodies of a unit have come by,
-const SAMPLED: u32 = 1000;
-
-/// of every so many of them.
-const SAMPLE_EVERY: u32 = 83;
-
-/// Chooses the bodies that a unit's dictionary is made of.
-#[derive(Debug, Default)]
-pub(super) struct Sampler {
-    seen: u32,
-    samples: Vec<SharedObject>,
-    /// The dictionary that no batch has written yet.
-    unwritten: Option<Vec<u8>>,
-}
-
-impl Sampler {
-    /// A unit that has its dictionary samples no more.
-    pub(super) fn done() -> Self {
-        Self { seen: SAMPLED, ..Self::default() }
-    }
-
-    /// Looks at a body, and chooses a dictionary once it has seen enough of them.
-    fn offer(&mut self, object: &SharedObject) -> Option<Vec<u8>> {
-        if self.seen >= SAMPLED {
-            return None;
-        }
-        if self.seen.is_multiple_of(SAMPLE_EVERY) {
-            self.samples.push(Arc::clone(object));
-        }
-        self.seen += 1;
-        if self.seen < SAMPLED {
-            return None;
-        }
-        let samples: Vec<_> = mem::take(&mut self.samples).iter().map(|object| object.json().into_owned()).collect();
-        Dictionary::choose(&samples)
-    }
-}
-
-/// The number of the dictionary in use. There is one a unit; there may be more when a form comes that makes new ones.
-const DICTIONARY: u8 = 1;
 
 /// The key of a unit's dictionary.
 pub(super) fn dictionary_key(unit: UnitId, number: u8) -> [u8; 5] {
@@ -77,20 +31,12 @@ pub(super) fn append(inner: &Inner, files: &Files, append: &Append<'_>) -> Resul
     if is_again && files.records.contains_key(sequence_key(first))? {
         return Ok(());
     }
-    let unit = inner.unit(append.unit);
-    let mut sampler = lock(&unit.sampler);
-    for object in append.changes.iter().filter_map(Change::object) {
-        if let Some(bytes) = sampler.offer(object)
-            && let Some(dictionary) = Dictionary::new(&bytes)
-        {
-            unit.dictionaries.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(dictionary));
-            sampler.unwritten = Some(bytes);
-        }
-    }
-    let mut writer = Writer::new(files, append, &unit);
-    if let Some(bytes) = &sampler.unwritten {
-        let key = dictionary_key(append.unit, DICTIONARY);
-        writer.batch.insert(&files.dictionaries, key, bytes.as_slice());
+    let packer = inner.packer(append.unit);
+    packer.look_at(append.changes.iter().filter_map(Change::object));
+    let mut writer = Writer::new(files, append, &packer);
+    let dictionaries = packer.unwritten();
+    for (number, bytes) in &dictionaries {
+        writer.batch.insert(&files.dictionaries, dictionary_key(append.unit, *number), bytes.as_slice());
     }
     for (change, sequence) in append.changes.iter().zip(first..) {
         writer.put(change, sequence)?;
@@ -103,7 +49,9 @@ pub(super) fn append(inner: &Inner, files: &Files, append: &Append<'_>) -> Resul
         writer.batch.insert(&files.meta, MARK_KEY, mark.encode());
     }
     files.commit(writer.batch)?;
-    sampler.unwritten = None;
+    if let Some((number, _)) = dictionaries.last() {
+        packer.written(*number);
+    }
     if !append.changes.is_empty() {
         inner.last.fetch_max(end - 1, SeqCst);
     }
@@ -115,17 +63,15 @@ struct Writer<'a> {
     files: &'a Files,
     append: &'a Append<'a>,
     batch: OwnedWriteBatch,
-    dictionary: Option<Arc<Dictionary>>,
+    packer: &'a Packer,
     /// States that this append has changed.
     changed: HashMap<Vec<u8>, Option<Pointer>, RandomState>,
 }
 
 impl<'a> Writer<'a> {
-    fn new(files: &'a Files, append: &'a Append<'a>, unit: &Unit) -> Self {
+    fn new(files: &'a Files, append: &'a Append<'a>, packer: &'a Packer) -> Self {
         let batch = OwnedWriteBatch::with_capacity(files.db.clone(), append.changes.len() * 3 + 3);
-        let dictionaries = unit.dictionaries.read().unwrap_or_else(PoisonError::into_inner);
-        let dictionary = dictionaries.last().cloned();
-        Self { files, append, batch, dictionary, changed: HashMap::default() }
+        Self { files, append, batch, packer, changed: HashMap::default() }
     }
 
     fn put(&mut self, change: &Change, sequence: u64) -> Result<(), Fault> {
@@ -177,7 +123,7 @@ impl<'a> Writer<'a> {
     }
 
     fn put_body(&mut self, key: &[u8], object: &Object) {
-        let body = encode_body(object, self.dictionary.as_deref().map(|dictionary| (DICTIONARY, dictionary)));
+        let body = encode_body(object, self.packer);
         self.batch.insert(&self.files.bodies, key, body);
     }
 

@@ -7,23 +7,32 @@ use crate::{
     journal::UnitId,
     object::{
         Identity, KeyRef, Object, SharedObject,
-        codec::{self, CodecError, Dictionary},
+        codec::{self, CodecError},
+        packer::{Compression, Packer},
     },
 };
 
 /// Version of the form of bodies and pointers. A new form gets a new number; old ones stay readable.
 const FORM: u8 = 1;
 
-/// Packs the body of an object, with the dictionary of that number.
-pub(super) fn encode_body(object: &Object, dictionary: Option<(u8, &Dictionary)>) -> Vec<u8> {
-    let json = object.json();
-    let mut out = Vec::with_capacity(1024);
-    out.extend_from_slice(&[FORM, dictionary.map_or(0, |(number, _)| number)]);
-    put_number(&mut out, json.len() as u64);
-    put_uid(&mut out, object.uid());
-    put_text(&mut out, object.resource_version());
-    codec::pack(&json, dictionary.map(|(_, dictionary)| dictionary), &mut out);
-    out
+/// A body that is not packed.
+const PLAIN: u8 = 2;
+
+/// Writes the body of an object, packed as `packer` says.
+pub(super) fn encode_body(object: &Object, packer: &Packer) -> Vec<u8> {
+    let head = |form: u8, number: u8, body: &[u8]| {
+        let mut out = Vec::with_capacity(80 + body.len());
+        out.extend_from_slice(&[form, number]);
+        put_number(&mut out, object.json_bytes() as u64);
+        put_uid(&mut out, object.uid());
+        put_text(&mut out, object.resource_version());
+        out.extend_from_slice(body);
+        out
+    };
+    match packer.compression() {
+        Compression::Zstd => packer.with_body(object, |number, body| head(FORM, number, body)),
+        Compression::None => head(PLAIN, 0, &object.json()),
+    }
 }
 
 /// What is wrong with a body.
@@ -37,25 +46,24 @@ pub(super) enum BodyError {
     Codec(#[from] CodecError),
 }
 
-/// Unpacks what [`encode_body`] made. `dictionaries` holds that of number n at n − 1.
-pub(super) fn decode_body(
-    key: KeyRef<'_>,
-    value: &[u8],
-    dictionaries: &[Arc<Dictionary>],
-) -> Result<SharedObject, BodyError> {
+/// Reads what [`encode_body`] made.
+pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Result<SharedObject, BodyError> {
     let mut wire = Wire(value);
     let head = (|| {
-        (wire.byte()? == FORM).then_some(())?;
+        let form = wire.byte().filter(|form| [FORM, PLAIN].contains(form))?;
         let number = wire.byte()?;
-        Some((number, usize::try_from(wire.number()?).ok()?, wire.uid()?, wire.text()?))
+        Some((form, number, usize::try_from(wire.number()?).ok()?, wire.uid()?, wire.text()?))
     })();
-    let (number, len, uid, resource_version) = head.ok_or(BodyError::Form)?;
-    let dictionary = match usize::from(number).checked_sub(1) {
-        None => None,
-        Some(at) => Some(&**dictionaries.get(at).ok_or(BodyError::Dictionary(number))?),
-    };
+    let (form, number, len, uid, resource_version) = head.ok_or(BodyError::Form)?;
     let identity = Identity { namespace: key.namespace, name: key.name, uid: uid.as_str(), resource_version };
-    Ok(Arc::new(codec::unpack(identity, wire.0, len, dictionary)?))
+    if form == PLAIN {
+        return Ok(Arc::new(codec::plain(identity, wire.0, len)?));
+    }
+    let dictionary = match number {
+        0 => None,
+        number => Some(packer.dictionary(number).ok_or(BodyError::Dictionary(number))?),
+    };
+    Ok(Arc::new(codec::of_packed(identity, wire.0, len, dictionary)?))
 }
 
 /// Where the state of an object lies, and which one it is.

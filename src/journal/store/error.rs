@@ -34,7 +34,7 @@ pub enum StoreError {
     /// No room is left. [`Store::reopen`](super::Store::reopen) goes on once there is.
     #[error(
         "the disk of the state directory {dir} is full ({source}); make room there, or lower `[state] max_bytes`: \
-         writing goes on by itself once there is room"
+         a running engine goes on by itself once there is room"
     )]
     DiskFull {
         /// The directory.

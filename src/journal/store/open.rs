@@ -14,13 +14,13 @@ use std::{
 use fjall::PersistMode;
 
 use super::{
-    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, StoreOptions, Unit, append::Sampler, read,
-    retain::FIRST_KEY, state, sync,
+    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, StoreOptions, read, retain::FIRST_KEY, state,
+    sync,
 };
 use crate::{
     journal::{Sequence, UnitId},
     mutex::lock,
-    object::codec::Dictionary,
+    object::packer::Packer,
 };
 
 const CLUSTER_KEY: &[u8] = b"cluster";
@@ -49,12 +49,12 @@ pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovere
     let format = format_of(dir)?;
     let files = Files::open(&dir.join(DB)).map_err(|fault| fault.tell(dir, action))?;
     let opened = begin(dir, &files, format, options).map_err(|fault| fault.tell(dir, action));
-    let (recovered, units, forgotten) = opened?;
+    let (recovered, packers, forgotten) = opened?;
     let inner = Inner {
         dir: dir.to_owned(),
         lock: Mutex::new(Some(taken)),
         files: RwLock::new(State::Open(files)),
-        units: RwLock::new(units),
+        packers: RwLock::new(packers),
         forgotten: Mutex::new(forgotten),
         first: AtomicU64::new(recovered.first.0),
         dropped: AtomicU64::new(0),
@@ -100,7 +100,7 @@ fn write_format(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-type Begun = (Recovered, HashMap<UnitId, Arc<Unit>>, HashSet<UnitId>);
+type Begun = (Recovered, HashMap<UnitId, Arc<Packer>>, HashSet<UnitId>);
 
 /// Reads what the store holds, and notes that a run has begun.
 fn begin(dir: &Path, files: &Files, format: u32, options: StoreOptions) -> Result<Begun, Fault> {
@@ -143,20 +143,18 @@ fn bounds(files: &Files) -> Result<(u64, u64), Fault> {
     Ok((first, last.max(first - 1)))
 }
 
-fn dictionaries(files: &Files) -> Result<HashMap<UnitId, Arc<Unit>>, Fault> {
-    let mut units: HashMap<UnitId, Arc<Unit>> = HashMap::new();
+fn dictionaries(files: &Files) -> Result<HashMap<UnitId, Arc<Packer>>, Fault> {
+    let mut packers: HashMap<UnitId, Arc<Packer>> = HashMap::new();
     for entry in files.dictionaries.iter() {
         let (key, bytes) = entry.into_inner()?;
         let bad = || Fault::damaged(files.dictionaries.path().to_owned(), format!("{key:02x?} is unreadable"));
         let unit = key.first_chunk::<4>().map(|unit| UnitId(u32::from_be_bytes(*unit))).ok_or_else(bad)?;
-        let dictionary = Dictionary::new(&bytes).ok_or_else(bad)?;
-        let unit = units.entry(unit).or_insert_with(|| {
-            let sampler = Mutex::new(Sampler::done());
-            Arc::new(Unit { sampler, ..Unit::default() })
-        });
-        unit.dictionaries.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(dictionary));
+        let packer = packers.entry(unit).or_insert_with(|| Arc::new(Packer::of_store()));
+        if !packer.restore(&bytes) {
+            return Err(bad());
+        }
     }
-    Ok(units)
+    Ok(packers)
 }
 
 pub(super) fn bind(dir: &Path, files: &Files, cluster_uid: &str) -> Result<(), Fault> {

@@ -1,6 +1,8 @@
 //! Reading back: heads, records with their bodies, states of objects.
 
-use std::sync::{PoisonError, atomic::Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+
+use fjall::{Keyspace, KvPair, UserValue};
 
 use super::{
     Fault, Files, Head, Inner,
@@ -9,28 +11,73 @@ use super::{
 };
 use crate::{
     journal::{Record, Sequence, UnitId},
-    object::{KeyRef, SharedObject},
+    object::{KeyRef, SharedObject, packer::Packer},
 };
+
+/// Of places that lie so close to each other, one in so many asked for, all in between are passed over: that costs less
+/// than to look for each.
+const CLOSE: u64 = 4;
 
 pub(super) fn load(inner: &Inner, files: &Files, sequences: &[u64]) -> Result<Vec<Record>, Fault> {
     let first = inner.first.load(SeqCst);
-    let mut records = Vec::with_capacity(sequences.len());
-    for &sequence in sequences.iter().filter(|sequence| **sequence >= first) {
-        let Some(value) = files.records.get(sequence_key(sequence))? else { continue };
+    let asked: Vec<u64> = sequences.iter().copied().filter(|sequence| *sequence >= first).collect();
+    let (Some(&from), Some(&to)) = (asked.first(), asked.last()) else { return Ok(Vec::new()) };
+    let is_close = asked.is_sorted() && to - from < asked.len() as u64 * CLOSE;
+    let walk = |keyspace: &Keyspace| is_close.then(|| Walk::over(keyspace, sequence_key(from), old_key(to)));
+    let (mut heads, mut bodies) = (walk(&files.records), walk(&files.bodies));
+    let find = |walk: &mut Option<Walk>, keyspace: &Keyspace, key: &[u8]| match walk {
+        Some(walk) => walk.find(key),
+        None => Ok(keyspace.get(key)?),
+    };
+    let mut records = Vec::with_capacity(asked.len());
+    for sequence in asked {
+        let key = sequence_key(sequence);
+        let Some(value) = find(&mut heads, &files.records, &key)? else { continue };
         let head = head_of(files, sequence, &value)?;
+        let packer = inner.packer(head.unit);
+        let object_of =
+            |value: Option<UserValue>| value.map(|value| decode(files, &packer, head.key, &value)).transpose();
         let object = match head.body {
             Body::None => None,
-            Body::Own => body(inner, files, head.unit, head.key, &sequence_key(sequence))?,
-            Body::At(at) => body(inner, files, head.unit, head.key, &sequence_key(at))?,
+            Body::Own => object_of(find(&mut bodies, &files.bodies, &key)?)?,
+            Body::At(at) => object_of(files.bodies.get(sequence_key(at))?)?,
         };
         let old = match (head.old, head.supersedes) {
-            (Old::Own, _) => body(inner, files, head.unit, head.key, &old_key(sequence))?,
-            (Old::Superseded, Some(at)) => body(inner, files, head.unit, head.key, &sequence_key(at))?,
+            (Old::Own, _) => object_of(find(&mut bodies, &files.bodies, &old_key(sequence))?)?,
+            (Old::Superseded, Some(at)) => object_of(files.bodies.get(sequence_key(at))?)?,
             _ => None,
         };
         records.extend(head.record(object, old));
     }
     Ok(records)
+}
+
+/// Goes once over the keys between two, to find some of them in order.
+struct Walk {
+    entries: fjall::Iter,
+    /// The first entry behind what was asked for last.
+    ahead: Option<KvPair>,
+}
+
+impl Walk {
+    fn over(keyspace: &Keyspace, from: [u8; 8], to: [u8; 9]) -> Self {
+        Self { entries: keyspace.range::<&[u8], _>(&from[..]..=&to[..]), ahead: None }
+    }
+
+    /// Returns the value of a key, which lies behind those asked for before.
+    fn find(&mut self, key: &[u8]) -> Result<Option<UserValue>, Fault> {
+        loop {
+            if let Some((_, value)) = self.ahead.take_if(|(found, _)| **found == *key) {
+                return Ok(Some(value));
+            }
+            if self.ahead.as_ref().is_some_and(|(found, _)| **found > *key) {
+                return Ok(None);
+            }
+            let Some(entry) = self.entries.next() else { return Ok(None) };
+            let (found, value) = entry.into_inner_if(|found| **found >= *key)?;
+            self.ahead = value.map(|value| (found, value));
+        }
+    }
 }
 
 pub(super) fn heads(
@@ -68,7 +115,7 @@ pub(super) fn objects(
     Ok(())
 }
 
-/// Reads and unpacks one body.
+/// Reads one body.
 fn body(
     inner: &Inner,
     files: &Files,
@@ -77,12 +124,13 @@ fn body(
     key: &[u8],
 ) -> Result<Option<SharedObject>, Fault> {
     let Some(value) = files.bodies.get(key)? else { return Ok(None) };
-    let unit = inner.unit(unit);
-    let dictionaries = unit.dictionaries.read().unwrap_or_else(PoisonError::into_inner);
-    let object = decode_body(name, &value, &dictionaries).map_err(|error| {
+    Ok(Some(decode(files, &inner.packer(unit), name, &value)?))
+}
+
+fn decode(files: &Files, packer: &Packer, name: KeyRef<'_>, value: &[u8]) -> Result<SharedObject, Fault> {
+    decode_body(name, value, packer).map_err(|error| {
         Fault::damaged(files.bodies.path().to_owned(), format!("a body of {name} is unreadable: {error}"))
-    })?;
-    Ok(Some(object))
+    })
 }
 
 /// Reads the sequence that a key of a record is.

@@ -93,7 +93,7 @@ impl<'a> StoredHead<'a> {
             }
             change => {
                 let object = change.object().expect("only a synced has none");
-                (object.key(), object.uid(), object.resource_version(), object.json().len() as u64)
+                (object.key(), object.uid(), object.resource_version(), object.json_bytes() as u64)
             }
         };
         Self {

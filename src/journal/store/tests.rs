@@ -239,8 +239,8 @@ fn d2_bodies_are_compressed_with_a_dictionary_that_outlives_the_run() {
     };
     let opened = fresh();
     let changes: Vec<Change> = (1..=1500).map(big).collect();
-    opened.store.append(&batch(1, &changes[..900])).unwrap();
-    opened.store.append(&batch(901, &changes[900..])).unwrap();
+    opened.store.append(&batch(1, &changes[..100])).unwrap();
+    opened.store.append(&batch(101, &changes[100..])).unwrap();
     let length = |opened: &Opened, sequence: u64| {
         let value = |files: &Files| Ok(files.bodies.get(body::sequence_key(sequence))?.unwrap().len());
         opened.store.inner.with("measure", value).unwrap()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,6 +22,8 @@ func runBench(args []string) error {
 	batch := flags.Int("batch", 1000, "sent before the acknowledgements are waited for")
 	subjects := flags.Int("subjects", 1, "over how many subjects they go")
 	ids := flags.Bool("ids", false, "with a Nats-Msg-Id each")
+	headers := flags.Int("headers", 0, "how many other headers each has")
+	headerSize := flags.Int("header-size", 40, "bytes of such a header on the wire, its name and line end included")
 	flags.Parse(args)
 
 	connection, err := nats.Connect(*url)
@@ -37,6 +40,7 @@ func runBench(args []string) error {
 		return err
 	}
 	payload := make([]byte, *size)
+	value := strings.Repeat("x", *headerSize)
 	begin := time.Now()
 	for sent := 0; sent < *messages; {
 		acknowledgements := make([]jetstream.PubAckFuture, 0, *batch)
@@ -45,7 +49,13 @@ func runBench(args []string) error {
 			if *ids {
 				options = append(options, jetstream.WithMsgID(fmt.Sprintf("id-%d", sent)))
 			}
-			acknowledgement, err := js.PublishAsync(fmt.Sprintf("%s.%d", *stream, sent%*subjects), payload, options...)
+			message := nats.NewMsg(fmt.Sprintf("%s.%d", *stream, sent%*subjects))
+			message.Data = payload
+			for i := range *headers {
+				name := fmt.Sprintf("ce-%02d", i)
+				message.Header[name] = []string{value[:max(*headerSize-len(name)-len(": \r\n"), 0)]}
+			}
+			acknowledgement, err := js.PublishMsgAsync(message, options...)
 			if err != nil {
 				return err
 			}

@@ -1,0 +1,65 @@
+//! What it costs to pack a body and to unpack it, and what is left of it: with a dictionary of its type and without.
+
+use std::{hint::black_box, sync::Arc};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use deltabus::{
+    object::{
+        FieldPath, Object,
+        codec::{self, Dictionary},
+        scan::{ScanPlan, TypeMeta, scan_object},
+    },
+    simulator::{diverse_pod, realistic_pod},
+};
+
+/// Pods that are packed, beside those that the dictionary is made of.
+const PODS: usize = 1_000;
+/// Pods that the dictionary is made of, at most.
+const SAMPLES: usize = 24;
+
+/// Makes the JSON of a pod.
+type Make = fn(usize) -> String;
+
+fn pods(make: impl Fn(usize) -> String, numbers: impl Iterator<Item = usize>) -> Vec<Object> {
+    let drop = [FieldPath::parse("metadata.managedFields").expect("a constant path")];
+    let plan = ScanPlan::new(&drop, Some(TypeMeta::new("v1", "Pod")));
+    numbers.map(|n| scan_object(make(n).as_bytes(), &plan).expect("a pod")).collect()
+}
+
+fn bodies(c: &mut Criterion) {
+    let kinds: [(&str, Make); 2] = [("one shape", realistic_pod), ("diverse", |n| diverse_pod(7, n))];
+    for (kind, make) in kinds {
+        let samples = pods(make, (0..SAMPLES).map(|n| 2 * PODS + n * 37));
+        let samples: Vec<_> = samples.iter().map(Object::json).collect();
+        let dictionary = Dictionary::choose(&samples).and_then(|bytes| Dictionary::new(1, &bytes)).map(Arc::new);
+        let pods = pods(make, 0..PODS);
+        let bytes: usize = pods.iter().map(Object::json_bytes).sum();
+        for (how, dictionary) in [("with a dictionary", dictionary), ("without", None)] {
+            let pack = |pod: &Object| codec::with_packed(&pod.json(), dictionary.as_deref(), <[u8]>::to_vec);
+            let packed: Vec<_> = pods.iter().map(pack).collect();
+            let left: usize = packed.iter().map(Vec::len).sum();
+            println!("{kind}, {how}: {} bytes of {}", left / PODS, bytes / PODS);
+            let mut group = c.benchmark_group(format!("bodies of {kind} {how}"));
+            group.throughput(Throughput::Elements(PODS as u64));
+            group.bench_function("pack", |b| {
+                b.iter(|| pods.iter().map(|pod| pack(black_box(pod)).len()).sum::<usize>());
+            });
+            let objects: Vec<Object> = pods
+                .iter()
+                .zip(&packed)
+                .map(|(pod, body)| codec::of_packed(pod.identity(), body, pod.json_bytes(), dictionary.clone()))
+                .map(|object| object.expect("a body"))
+                .collect();
+            group.bench_function("unpack", |b| b.iter(|| objects.iter().map(|pod| pod.json().len()).sum::<usize>()));
+            group.finish();
+        }
+    }
+    c.bench_function("make a dictionary of 24 pods", |b| {
+        let samples = pods(|n| diverse_pod(7, n), 0..SAMPLES);
+        let samples: Vec<_> = samples.iter().map(Object::json).collect();
+        b.iter(|| Dictionary::choose(black_box(&samples)).map(|bytes| Dictionary::new(1, &bytes)));
+    });
+}
+
+criterion_group!(benches, bodies);
+criterion_main!(benches);
