@@ -1,23 +1,23 @@
-//! What it costs to write an event of a 6 KB object with its old state.
+//! What it costs to write an event of a 6 KB object with its old state, in each format.
 
 use std::{hint::black_box, sync::Arc};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use deltabus::{
-    cloud_event::Encoder,
+    cloud_event::{Encoder, Format, Formatter, template::Template},
     dispatcher::{Event, UnitInfo},
     indexer::{Cause, Change},
     journal::{Record, Sequence, UnitId},
     object::{Object, ResourceType},
 };
 
-fn pod(version: &str) -> Arc<Object> {
+fn pod(version: &str) -> Object {
     let filler = r#"{"name":"KEY","value":"a quoted \"value\" of some length"},"#.repeat(100);
     let json = format!(
         r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"web-1","namespace":"default","uid":"5f1c0e62","resourceVersion":"{version}"}},"spec":{{"env":[{}]}}}}"#,
         filler.trim_end_matches(',')
     );
-    Arc::new(Object::from_json(json.as_bytes()).expect("a pod"))
+    Object::from_json(json.as_bytes()).expect("a pod")
 }
 
 fn encode(criterion: &mut Criterion) {
@@ -37,7 +37,7 @@ fn encode(criterion: &mut Criterion) {
         change,
         old_lost: false,
     };
-    let event = Event { unit, record };
+    let mut event = Event { unit, record };
     let encoder = Encoder::new("prod-eu1", "9f2c41d07b6e");
     let mut out = Vec::new();
     encoder.encode_line(&mut out, &event);
@@ -50,6 +50,24 @@ fn encode(criterion: &mut Criterion) {
             out.len()
         });
     });
+    let template = Template::compile("{{ object.metadata.name }}: {{ changes | tojson }}").expect("a template");
+    for (name, format) in [
+        ("object", Format::Object),
+        ("patch", Format::Patch),
+        ("merge_patch", Format::MergePatch),
+        ("diff", Format::Diff),
+        ("template", Format::Template(Arc::new(template))),
+    ] {
+        let formatter = Formatter::new(encoder.clone(), format);
+        group.bench_function(format!("update_6k_as_{name}"), |bencher| {
+            bencher.iter(|| {
+                event.record.sequence.0 += 1; // another event: what was computed of the one before is of no use
+                out.clear();
+                formatter.line(&mut out, black_box(&event)).expect("it can be written");
+                out.len()
+            });
+        });
+    }
     group.finish();
 }
 

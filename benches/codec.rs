@@ -1,4 +1,5 @@
-//! What it costs to pack a body and to unpack it, and what is left of it: with a dictionary of its type and without.
+//! What it costs to pack a body and to unpack it, and what is left of it: by zstd and by lz4, with a dictionary of its type
+//! and without.
 
 use std::{hint::black_box, sync::Arc};
 
@@ -6,7 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use deltabus::{
     object::{
         FieldPath, Object,
-        codec::{self, Dictionary},
+        codec::{self, Codec, Dictionary},
         scan::{ScanPlan, TypeMeta, scan_object},
     },
     simulator::{diverse_pod, realistic_pod},
@@ -34,12 +35,18 @@ fn bodies(c: &mut Criterion) {
         let dictionary = Dictionary::choose(&samples).and_then(|bytes| Dictionary::new(1, &bytes)).map(Arc::new);
         let pods = pods(make, 0..PODS);
         let bytes: usize = pods.iter().map(Object::json_bytes).sum();
-        for (how, dictionary) in [("with a dictionary", dictionary), ("without", None)] {
-            let pack = |pod: &Object| codec::with_packed(&pod.json(), dictionary.as_deref(), <[u8]>::to_vec);
+        let ways = [
+            ("zstd with a dictionary", Codec::Zstd, dictionary.clone()),
+            ("zstd without", Codec::Zstd, None),
+            ("lz4 with a dictionary", Codec::Lz4, dictionary),
+            ("lz4 without", Codec::Lz4, None),
+        ];
+        for (how, codec, dictionary) in ways {
+            let pack = |pod: &Object| codec::with_packed(&pod.json(), codec, dictionary.as_deref(), <[u8]>::to_vec);
             let packed: Vec<_> = pods.iter().map(pack).collect();
             let left: usize = packed.iter().map(Vec::len).sum();
             println!("{kind}, {how}: {} bytes of {}", left / PODS, bytes / PODS);
-            let mut group = c.benchmark_group(format!("bodies of {kind} {how}"));
+            let mut group = c.benchmark_group(format!("bodies of {kind}, {how}"));
             group.throughput(Throughput::Elements(PODS as u64));
             group.bench_function("pack", |b| {
                 b.iter(|| pods.iter().map(|pod| pack(black_box(pod)).len()).sum::<usize>());
@@ -47,7 +54,7 @@ fn bodies(c: &mut Criterion) {
             let objects: Vec<Object> = pods
                 .iter()
                 .zip(&packed)
-                .map(|(pod, body)| codec::of_packed(pod.identity(), body, pod.json_bytes(), dictionary.clone()))
+                .map(|(pod, body)| codec::of_packed(pod.identity(), body, pod.json_bytes(), codec, dictionary.clone()))
                 .map(|object| object.expect("a body"))
                 .collect();
             group.bench_function("unpack", |b| b.iter(|| objects.iter().map(|pod| pod.json().len()).sum::<usize>()));

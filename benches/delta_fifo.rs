@@ -1,26 +1,26 @@
 //! What an event costs in the queue: pushed, popped, known.
 
-use std::{hint::black_box, sync::Arc};
+use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use deltabus::{
     delta_fifo::{DeltaFifo, Order},
-    object::{Object, SharedObject},
+    object::Object,
     reflector::Event,
 };
 
 const KEYS: usize = 100_000;
 
-fn object(n: usize, version: usize) -> SharedObject {
+fn object(n: usize, version: usize) -> Object {
     let json = format!(
         r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"namespace":"ns-{}","name":"pod-{n}","uid":"uid-{n}","resourceVersion":"{version}"}}}}"#,
         n % 100
     );
-    Arc::new(Object::from_json(json.as_bytes()).expect("it is an object"))
+    Object::from_json(json.as_bytes()).expect("it is an object")
 }
 
 fn queue(c: &mut Criterion) {
-    let known: Vec<SharedObject> = (0..KEYS).map(|n| object(n, 1)).collect();
+    let known: Vec<Object> = (0..KEYS).map(|n| object(n, 1)).collect();
     for (order, name) in [(Order::Stream, "stream"), (Order::PerKey, "per_key")] {
         let mut group = c.benchmark_group(format!("delta_fifo/{name}"));
         for len in [1, 64, 1024] {

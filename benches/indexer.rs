@@ -10,21 +10,21 @@ use deltabus::{
         store::{EvmapStore, IndexStore},
     },
     lister::{LabelSelector, Lister, Selector},
-    object::{KeyRef, Object, ResourceType, SharedObject},
+    object::{KeyRef, Object, ResourceType},
 };
 
 const KEYS: usize = 100_000;
 
-fn object(namespaces: usize, n: usize, version: usize) -> SharedObject {
+fn object(namespaces: usize, n: usize, version: usize) -> Object {
     let json = format!(
         r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"namespace":"ns-{}","name":"pod-{n}","uid":"uid-{n}","resourceVersion":"{version}","labels":{{"app":"a{}"}}}}}}"#,
         n % namespaces,
         n % 10
     );
-    Arc::new(Object::from_json(json.as_bytes()).expect("it is an object"))
+    Object::from_json(json.as_bytes()).expect("it is an object")
 }
 
-fn batch(kind: DeltaKind, objects: impl Iterator<Item = SharedObject>) -> Deltas {
+fn batch(kind: DeltaKind, objects: impl Iterator<Item = Object>) -> Deltas {
     Deltas { deltas: objects.map(|object| Delta { kind, object }).collect(), ..Deltas::default() }
 }
 
@@ -83,7 +83,7 @@ fn reads(c: &mut Criterion) {
     };
     let lister = Lister::new(indexer.store().reader(), Arc::new(resource));
     let mut group = c.benchmark_group("indexer/read");
-    let keys: Vec<SharedObject> = (0..KEYS).map(|n| object(1_000, n * 7919 % KEYS, 1)).collect();
+    let keys: Vec<Object> = (0..KEYS).map(|n| object(1_000, n * 7919 % KEYS, 1)).collect();
     let mut next = 0;
     group.bench_function("by key", |b| {
         b.iter(|| {
@@ -107,7 +107,7 @@ fn memory(_: &mut Criterion) {
         let pages = std::fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(1)?.parse::<usize>().ok()?;
         Some(pages * 4096)
     };
-    let objects: Vec<SharedObject> = (0..KEYS).map(|n| object(100, n, 1)).collect();
+    let objects: Vec<Object> = (0..KEYS).map(|n| object(100, n, 1)).collect();
     let before = resident();
     let mut indexer = Indexer::new(EvmapStore::new(1, []), IndexerOptions::default());
     for piece in objects.chunks(1_000) {

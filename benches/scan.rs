@@ -79,6 +79,10 @@ fn objects(c: &mut Criterion) {
         group.bench_function("scan, cut, copy", |b| {
             b.iter(|| scan_object(black_box(pod.as_bytes()), &cut).expect("a pod"));
         });
+        let noting = cut.clone().noting_who_changed();
+        group.bench_function("scan, cut, copy, who changed it", |b| {
+            b.iter(|| scan_object(black_box(pod.as_bytes()), &noting).expect("a pod"));
+        });
         group.bench_function("scan, copy", |b| {
             b.iter(|| scan_object(black_box(pod.as_bytes()), &whole).expect("a pod"));
         });

@@ -1,8 +1,10 @@
 //! What handlers that speak to other systems take, without an engine: a real NATS server beside what NATS' own client
-//! does in the same run, and a webhook to a server that answers at once.
+//! does in the same run, a webhook to a server that answers at once, and with the feature `kafka` a real Kafka broker
+//! beside Kafka's own producer.
 //!
-//! Each handler has one thread, as in the engine. `--sample-size 10` or less makes one run of each in place of three. The
-//! rows of a run follow one another, and a ratio is of two rows of one run.
+//! Each handler has one thread, as in the engine. `--sample-size 10` or less makes one run of each in place of three, and
+//! `--only TEXT` the rows alone whose system is called so: NATS, webhook, Kafka. The rows of a run follow one another, and a
+//! ratio is of two rows of one run.
 //!
 //! NATS' Go client does what `nats bench js pub async` does: asynchronous publishing with acknowledgements, 1,000 at a
 //! time. It sends as many bytes a message as the handler does in binary mode, over as many subjects, to a stream of the
@@ -13,6 +15,13 @@
 //! more than the rate where other work shares the machine.
 #[path = "../tests/support/cluster.rs"]
 mod cluster;
+#[cfg(feature = "kafka")]
+#[expect(dead_code, reason = "tests use the rest")]
+#[path = "../tests/support/kafka.rs"]
+mod kafka;
+#[cfg(feature = "kafka")]
+#[path = "sinks/kafka_rows.rs"]
+mod kafka_rows;
 #[expect(dead_code, reason = "tests use the rest")]
 #[path = "../tests/support/nats.rs"]
 mod nats;
@@ -62,7 +71,7 @@ fn main() -> Outcome<()> {
     println!("a message of NATS: {payload} bytes of payload, {headers} headers of {header} bytes");
     let (plain, alike) = (MessageSize { payload: size.total(), headers: 0, header: 0 }, size);
     let nats = |expect_last, mode, concurrency| to_nats(expect_last, mode, &thousand, concurrency);
-    let rows: Vec<Row<'_>> = vec![
+    let mut rows: Vec<Row<'_>> = vec![
         ("NATS' Go client, 1,000 at a time", Box::new(|| go_client(plain, false))),
         ("NATS' Go client, with `Nats-Msg-Id`", Box::new(|| go_client(plain, true))),
         ("NATS' Go client, with the same headers", Box::new(|| go_client(alike, true))),
@@ -73,27 +82,46 @@ fn main() -> Outcome<()> {
         ("**webhook**, batches of 1", Box::new(|| to_webhook(false, &single))),
         ("**webhook**, batches of 50", Box::new(|| to_webhook(true, &fifty))),
     ];
+    #[cfg(feature = "kafka")]
+    rows.extend(kafka_rows::rows(&thousand));
+    if let Some(only) = args.iter().position(|arg| arg == "--only").and_then(|at| args.get(at + 1)) {
+        let only = only.to_lowercase();
+        rows.retain(|(name, _)| name.to_lowercase().contains(&only));
+    }
     let mut rates = vec![Vec::new(); rows.len()];
     let (mut ratios, mut costs) = (rates.clone(), rates.clone());
     for _ in 0..runs {
         for (at, (_, run)) in rows.iter().enumerate() {
             let before = cpu_ticks();
-            let rate = run()?;
-            costs[at].push((cpu_ticks() - before) * MICROS_PER_TICK / count(EVENTS));
+            let Took { events, rate } = run()?;
+            costs[at].push((cpu_ticks() - before) * MICROS_PER_TICK / count(events));
             rates[at].push(rate);
-            let go_client = rates[0].last().copied().unwrap_or(rate);
-            ratios[at].push(100.0 * rate / go_client);
+            let own_client = rates[own_client(&rows, at)].last().copied().unwrap_or(rate);
+            ratios[at].push(100.0 * rate / own_client);
         }
     }
-    println!("| | events/s | % of the Go client | µs CPU an event, both sides |\n|---|---|---|---|");
+    println!("| | events/s | % of the system's own client | µs CPU an event, both sides |\n|---|---|---|---|");
     for ((name, _), ((rates, ratios), costs)) in rows.iter().zip(rates.into_iter().zip(ratios).zip(costs)) {
         println!("| {name} | {:.0} | {:.0} | {:.1} |", median(rates), median(ratios), median(costs));
     }
     Ok(())
 }
 
-/// What a row of the table is called, and one run of it: events a second.
-type Row<'a> = (&'a str, Box<dyn Fn() -> Outcome<f64> + 'a>);
+/// What a row of the table is called, and one run of it.
+type Row<'a> = (&'a str, Box<dyn Fn() -> Outcome<Took> + 'a>);
+
+/// What a system took in a run.
+struct Took {
+    events: u64,
+    /// Events a second.
+    rate: f64,
+}
+
+/// Returns the row of the own client of the system that a row is of: Kafka's for its rows, NATS' for all others.
+fn own_client(rows: &[Row<'_>], row: usize) -> usize {
+    let own_client = rows[..=row].iter().rposition(|(name, _)| name.starts_with("Kafka's"));
+    own_client.unwrap_or(0)
+}
 
 /// Linux counts CPU for programs in hundredths of a second, whatever it does itself (`USER_HZ`, proc(5)).
 const MICROS_PER_TICK: f64 = 10_000.0;
@@ -169,7 +197,7 @@ fn server() -> Outcome<NatsServer> {
     NatsServer::start_or_skip("sinks", Keys::jetstream).ok_or_else(|| "there is no NATS server to measure with".into())
 }
 
-fn go_client(size: MessageSize, with_ids: bool) -> Outcome<f64> {
+fn go_client(size: MessageSize, with_ids: bool) -> Outcome<Took> {
     let server = server()?;
     let MessageSize { payload, headers, header } = size;
     let mut command = Command::new(cluster::build("nats")?);
@@ -187,18 +215,19 @@ fn go_client(size: MessageSize, with_ids: bool) -> Outcome<f64> {
     }
     let output = command.output()?;
     let line: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    line["per_second"].as_f64().ok_or_else(|| String::from_utf8_lossy(&output.stderr).into())
+    let rate = line["per_second"].as_f64().ok_or_else(|| String::from_utf8_lossy(&output.stderr))?;
+    Ok(Took { events: EVENTS, rate })
 }
 
-fn to_nats(expect_last: ExpectLast, mode: ContentMode, batches: &[Notification], concurrency: usize) -> Outcome<f64> {
+fn to_nats(expect_last: ExpectLast, mode: ContentMode, batches: &[Notification], concurrency: usize) -> Outcome<Took> {
     let server = server()?;
     let mut options = server.options();
     options.mode = mode;
     options.jetstream.as_mut().expect("it has a stream").expect_last = expect_last;
-    rate(&NatsHandler::new(options, Encoder::new("prod", "9f2c")), batches, concurrency)
+    deliver(&NatsHandler::new(options, Encoder::new("prod", "9f2c")), batches, 1, concurrency)
 }
 
-fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<f64> {
+fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<Took> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}/", listener.local_addr()?).parse()?;
     thread::spawn(move || answer(listener));
@@ -213,19 +242,20 @@ fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<f64> {
         tls: TlsOptions::default(),
         timeout: std::time::Duration::from_secs(30),
     };
-    rate(&Webhook::new(options, Encoder::new("prod", "9f2c"))?, batches, CONCURRENCY)
+    deliver(&Webhook::new(options, Encoder::new("prod", "9f2c"))?, batches, 1, CONCURRENCY)
 }
 
-/// Delivers all batches, so many at a time but in their order; returns events a second.
-fn rate(handler: &dyn AsyncHandler, batches: &[Notification], concurrency: usize) -> Outcome<f64> {
+/// Delivers all batches so many times over, so many at a time but in their order.
+fn deliver(handler: &dyn AsyncHandler, batches: &[Notification], times: u32, concurrency: usize) -> Outcome<Took> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let begin = now();
-        let attempts = batches.iter().map(|batch| handler.deliver(batch, Form::Whole));
+        let (begin, events) = (now(), EVENTS * u64::from(times));
+        let batches = (0..times).flat_map(|_| batches);
+        let attempts = batches.map(|batch| handler.deliver(batch, Form::Whole));
         stream::iter(attempts).buffered(concurrency).try_collect::<Vec<()>>().await?;
-        let rate = count(EVENTS) / begin.elapsed().as_secs_f64();
+        let rate = count(events) / begin.elapsed().as_secs_f64();
         handler.close().await?;
-        Ok(rate)
+        Ok(Took { events, rate })
     })
 }
 

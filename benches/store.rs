@@ -10,19 +10,19 @@ use std::{
     error::Error,
     hint::black_box,
     path::Path,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use criterion::{BatchSize, Criterion, Throughput};
 use deltabus::{
+    bench::measure::written,
     indexer::{Cause, Change},
     journal::{
         Sequence, UnitId,
         store::{Append, Store, StoreOptions},
     },
     object::{
-        FieldPath, SharedObject,
+        FieldPath, Object,
         scan::{ScanPlan, TypeMeta, scan_object},
     },
     simulator::{diverse_pod, realistic_pod},
@@ -49,11 +49,11 @@ impl Pods {
     }
 
     /// Returns pod `n` in a version, and the bytes that the server sent.
-    fn make(&self, n: usize, version: usize) -> (SharedObject, usize) {
+    fn make(&self, n: usize, version: usize) -> (Object, usize) {
         let text = if self.diverse { diverse_pod(7, n) } else { realistic_pod(n) };
         let sent = format!(r#""resourceVersion":"{}""#, 1000 + n);
         let text = text.replace(&sent, &format!(r#""resourceVersion":"{}""#, 1000 + n + version));
-        (Arc::new(scan_object(text.as_bytes(), &self.plan).expect("a pod")), text.len())
+        (scan_object(text.as_bytes(), &self.plan).expect("a pod"), text.len())
     }
 
     fn added(&self, n: usize) -> (Change, usize) {
@@ -93,7 +93,7 @@ fn run(store: &Store, first: u64, count: usize, change: impl Fn(usize) -> (Chang
         let chunk: Vec<(Change, usize)> = (at..count.min(at + 80 * BATCH)).map(&change).collect();
         sent += chunk.iter().map(|(_, sent)| sent).sum::<usize>();
         let changes: Vec<Change> = chunk.into_iter().map(|(change, _)| change).collect();
-        let (cpu_before, bytes_before) = (measure::cpu(), measure::written());
+        let (cpu_before, bytes_before) = (measure::cpu(), written());
         for (n, batch) in changes.chunks(BATCH).enumerate() {
             append(store, first + (at + n * BATCH) as u64, batch)?;
             if n % 10 == 9 {
@@ -103,7 +103,7 @@ fn run(store: &Store, first: u64, count: usize, change: impl Fn(usize) -> (Chang
         let last = first + (at + changes.len()) as u64;
         while store.retain(Sequence(last.saturating_sub(KEPT)))?.more {}
         cpu += measure::cpu().saturating_sub(cpu_before);
-        bytes += measure::written() - bytes_before;
+        bytes += written() - bytes_before;
         at += changes.len();
     }
     let events = count as u64;

@@ -1,5 +1,6 @@
 //! The command line: what can be asked for, one file a subcommand.
 
+pub(crate) mod bench;
 pub(crate) mod completion;
 pub(crate) mod config_show;
 pub(crate) mod demo;
@@ -13,7 +14,9 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod server;
 pub(crate) mod table;
+pub(crate) mod tail;
 pub(crate) mod terminal;
+pub(crate) mod test;
 pub(crate) mod validate;
 pub(crate) mod verify;
 
@@ -40,12 +43,15 @@ Examples:
   deltabus run -c config.toml                     watch the cluster that kubectl talks to
   deltabus run -c base.toml -c local.toml         the second file is merged into the first
   deltabus validate -c config.toml                every mistake at once, with file and line
+  deltabus test -c config.toml                    its [[tests]]: which handler would send what, and why not
   deltabus resources -c config.toml               which types that means on this cluster
   deltabus rbac -c config.toml | kubectl apply -f -
                                                   the least rights it needs
   deltabus get pods -A                            what a running engine has cached
+  deltabus tail pods -n shop                      what happens, as it happens
   deltabus verify                                 proves that it misses nothing
   deltabus handlers                               what each handler has delivered, and what waits
+  deltabus bench                                  what this machine takes
   DELTABUS__HANDLERS__OUT__INITIAL=send deltabus run -c config.toml
                                                   override [handlers.out] initial
 
@@ -69,11 +75,14 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     Demo(demo::DemoArgs),
     Validate(validate::ValidateArgs),
+    Test(test::TestArgs),
     Resources(resources::ResourcesArgs),
     Rbac(rbac::RbacArgs),
     Get(get::GetArgs),
+    Tail(Box<tail::TailArgs>),
     Verify(verify::VerifyArgs),
     Handlers(handlers::HandlersArgs),
+    Bench(Box<bench::BenchArgs>),
     Completion(completion::CompletionArgs),
     /// Looks at configurations.
     Config {
@@ -93,13 +102,25 @@ pub(crate) enum ConfigCommand {
     Show(config_show::ConfigShowArgs),
 }
 
+/// Something that was asked for and cannot be, which was seen only after the command line was read: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub(crate) struct BadUsage(pub(crate) anyhow::Error);
+
+impl BadUsage {
+    /// Makes one of what is to be said.
+    pub(crate) fn of(said: impl Into<String>) -> Self {
+        Self(anyhow::Error::msg(said.into()))
+    }
+}
+
 /// Where the configuration is.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
     /// A TOML file, or a directory of *.toml; can be repeated.
     ///
-    /// Later ones are merged into earlier ones: tables key by key, lists and scalars replace. The files of a directory
-    /// come in the order of their names. Environment variables override all of them:
+    /// Later ones are merged into earlier ones: tables key by key, lists and scalars replace, [[tests]] of all count. The
+    /// files of a directory come in the order of their names. Environment variables override all of them:
     /// `DELTABUS__HANDLERS__OUT__PATH=/tmp/x` is `[handlers.out] path`.
     #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1.., required = true)]
     files: Vec<PathBuf>,

@@ -1,9 +1,12 @@
 //! How an event looks outside: `CloudEvents` 1.0 in JSON, one a line (`interfaces.md` §3, D8).
 //!
 //! Written by hand into one buffer: an object's bytes are copied as they are, nothing is parsed. A [`Form`] says how much
-//! of an event is written, a [`ContentMode`] how it travels where a sink has headers.
+//! of an event is written, a [`ContentMode`] how it travels where a sink has headers, a [`Format`] what its data is.
 
 mod binary;
+mod format;
+mod shared;
+pub mod template;
 
 use jiff::Timestamp;
 
@@ -14,7 +17,9 @@ use crate::{
     object::Object,
 };
 
-pub use binary::{Binary, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
+pub use binary::{Attribute, Binary, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
+pub use format::{Body, Format, FormatError, Formatter};
+pub use shared::SharedBodies;
 
 /// How much of an event is sent: what a sink finds too large is tried again with less (`interfaces.md` §3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +54,7 @@ pub struct Encoder {
     journal: Box<[u8]>,
     /// Source and journal as they are.
     plain: (Box<str>, Box<str>),
+    tells_who_changed: bool,
 }
 
 impl Encoder {
@@ -62,7 +68,18 @@ impl Encoder {
         escape(&mut place, journal);
         place.extend_from_slice(br#"","sequence":""#);
         let plain = (format!("/clusters/{cluster}").into(), journal.into());
-        Self { source: source.into(), journal: place.into(), plain }
+        Self { source: source.into(), journal: place.into(), plain, tells_who_changed: false }
+    }
+
+    /// Writes also who changed an object, where that is known: `changed_by` beside it.
+    #[must_use]
+    pub fn telling_who_changed(self) -> Self {
+        Self { tells_who_changed: true, ..self }
+    }
+
+    /// Returns the name of the cluster.
+    fn cluster(&self) -> &str {
+        self.plain.0.strip_prefix("/clusters/").unwrap_or_default()
     }
 
     /// Appends the event to `out`, without a line break and with none inside.
@@ -72,22 +89,13 @@ impl Encoder {
 
     /// Appends the event in a form; else as [`Encoder::encode`].
     pub fn encode_form(&self, out: &mut Vec<u8>, event: &Event, form: Form) {
-        self.write_attributes(out, event);
+        self.write_attributes(out, event, DATA_CONTENT_TYPE);
         out.extend_from_slice(br#","data":{"#);
         write_data(out, &event.record, form);
-        out.extend_from_slice(b"}}");
-    }
-
-    /// Appends a JSON array of events: a batch of the JSON batch format.
-    pub fn encode_batch(&self, out: &mut Vec<u8>, events: &[Event], form: Form) {
-        out.push(b'[');
-        for (i, event) in events.iter().enumerate() {
-            if i > 0 {
-                out.push(b',');
-            }
-            self.encode_form(out, event, form);
+        if let Some(object) = event.record.object().filter(|_| self.tells_who_changed && form != Form::Reference) {
+            write_changed_by(out, object);
         }
-        out.push(b']');
+        out.extend_from_slice(b"}}");
     }
 
     /// Appends the event and a line break.
@@ -96,8 +104,8 @@ impl Encoder {
         out.push(b'\n');
     }
 
-    /// Writes everything but `data`, without the closing brace.
-    fn write_attributes(&self, out: &mut Vec<u8>, event: &Event) {
+    /// Writes everything but `data`, which is of this content type, without the closing brace.
+    fn write_attributes(&self, out: &mut Vec<u8>, event: &Event, content_type: &str) {
         let Event { unit, record } = event;
         out.extend_from_slice(br#"{"specversion":"1.0","id":""#);
         write_id(out, unit, record, escape);
@@ -108,7 +116,9 @@ impl Encoder {
         write_subject(out, unit, record, escape);
         out.extend_from_slice(br#"","time":""#);
         write_time(out, record.time_micros);
-        out.extend_from_slice(br#"","datacontenttype":"application/json","cause":""#);
+        out.extend_from_slice(br#"","datacontenttype":""#);
+        out.extend_from_slice(content_type.as_bytes());
+        out.extend_from_slice(br#"","cause":""#);
         out.extend_from_slice(cause(&record.change).as_bytes());
         out.push(b'"');
         out.extend_from_slice(&self.journal);
@@ -117,19 +127,24 @@ impl Encoder {
         member(out, "apiversion", &[&unit.resource.group, slash(unit), &unit.resource.version]);
         member(out, "kind", &[&unit.resource.kind]);
         member(out, "resource", &[&unit.resource.plural]);
-        if let Some(object) = record.object() {
-            for (name, value) in [
-                ("namespace", object.namespace()),
-                ("name", object.name()),
-                ("uid", object.uid()),
-                ("resourceversion", object.resource_version()),
-            ] {
-                if !value.is_empty() {
-                    member(out, name, &[value]);
-                }
-            }
+        for (attribute, value) in identity_attributes(record) {
+            member(out, attribute.name(), &[value]);
         }
     }
+}
+
+/// Returns the attributes that say which object it was, in which version: those that it has.
+fn identity_attributes(record: &Record) -> impl Iterator<Item = (Attribute, &str)> {
+    let identity = record.object().map(|object| object.identity());
+    let attributes = identity.map(|of| {
+        [
+            (Attribute::Namespace, of.namespace),
+            (Attribute::Name, of.name),
+            (Attribute::Uid, of.uid),
+            (Attribute::ResourceVersion, of.resource_version),
+        ]
+    });
+    attributes.into_iter().flatten().filter(|(_, value)| !value.is_empty())
 }
 
 /// Returns the event's id: the same change has the same one, always and everywhere (D8).
@@ -203,7 +218,9 @@ fn write_data(out: &mut Vec<u8>, record: &Record, form: Form) {
             }
         }
         _ if form == Form::Reference => {}
-        Change::Added { object, .. } | Change::Removed { object, .. } => write_object(out, object),
+        Change::Added { object, .. } | Change::Removed { object, .. } | Change::Refreshed { object } => {
+            write_object(out, object);
+        }
         Change::Updated { object, .. } => {
             write_object(out, object);
             if let Some(old) = record.old()
@@ -237,6 +254,14 @@ fn write_old(out: &mut Vec<u8>, old: &Object) {
     write_json(out, old);
 }
 
+/// Writes who changed an object, behind another member; nothing where that is not known.
+fn write_changed_by(out: &mut Vec<u8>, object: &Object) {
+    if let Some(changed_by) = object.changed_by() {
+        out.extend_from_slice(br#","changed_by":"#);
+        out.extend_from_slice(&serde_json::to_vec(&changed_by).expect("texts can be written"));
+    }
+}
+
 /// Copies an object's JSON. Raw line breaks cannot occur inside of its strings, so blanks in their place mean the same.
 fn write_json(out: &mut Vec<u8>, object: &Object) {
     let json = object.json();
@@ -251,12 +276,8 @@ fn write_json(out: &mut Vec<u8>, object: &Object) {
 
 fn cause(change: &Change) -> &'static str {
     let cause = match change {
-        Change::Added { cause, .. }
-        | Change::Updated { cause, .. }
-        | Change::Deleted { cause, .. }
-        | Change::Removed { cause, .. }
-        | Change::Unchanged { cause, .. } => *cause,
         Change::Synced { .. } => Cause::Initial,
+        _ => change.cause().unwrap_or(Cause::Watch), // no reader is handed what has none
     };
     match cause {
         Cause::Initial => "initial",
@@ -299,16 +320,20 @@ fn plain(write: impl FnOnce(&mut Vec<u8>)) -> String {
 /// Writes text as the inside of a JSON string.
 fn escape(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
-    for &byte in text.as_bytes() {
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)) {
+        let byte = rest[at];
+        out.extend_from_slice(&rest[..at]);
         match byte {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            0..0x20 => {
+            _ => {
                 out.extend_from_slice(b"\\u00");
                 out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
             }
-            _ => out.push(byte),
         }
+        rest = &rest[at + 1..];
     }
+    out.extend_from_slice(rest);
 }
 
 /// Writes RFC 3339 in UTC with microseconds.
@@ -384,16 +409,16 @@ mod tests {
         serde_json::from_str(&text(event)).unwrap()
     }
 
-    pub(super) fn object(namespace: &str, name: &str, uid: &str, json: &str) -> Arc<Object> {
+    pub(super) fn object(namespace: &str, name: &str, uid: &str, json: &str) -> Object {
         let identity = Identity { namespace, name, uid, resource_version: "7" };
-        Arc::new(Object::assemble(identity, &[json.as_bytes()]))
+        Object::assemble(identity, &[json.as_bytes()])
     }
 
     #[test]
     fn an_update_is_written_field_by_field_as_promised() {
         let pod = |version: &str| {
             let identity = Identity { namespace: "default", name: "web-1", uid: "5f1c", resource_version: version };
-            Arc::new(Object::assemble(identity, &[br#"{"a":"#, version.as_bytes(), b"}"]))
+            Object::assemble(identity, &[br#"{"a":"#, version.as_bytes(), b"}"])
         };
         let change = Change::Updated { old: pod("1"), object: pod("48211"), cause: Cause::Watch };
         let expected = concat!(

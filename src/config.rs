@@ -11,17 +11,23 @@
 
 mod engine;
 mod error;
+mod exec;
+pub(crate) mod format;
 mod handler;
 mod http;
+pub(crate) mod kafka;
 mod layers;
 mod meaning;
 pub(crate) mod nats;
+mod oddities;
 mod redact;
 mod resource;
 pub(crate) mod secret;
 pub mod schema;
 mod state;
 mod structure;
+mod subscribe;
+mod test_case;
 mod text;
 pub(crate) mod webhook;
 
@@ -33,17 +39,22 @@ use serde_json::{Map, Value};
 
 pub use engine::{Backoff, Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, StreamingLists, Supervision};
 pub use error::{ConfigErrors, Finding, Origin};
+pub use exec::ExecSink;
+pub use format::Format;
 pub use handler::{
     Batch, Buffer, Compress, DeliveryOrder, EventType, FileSink, Fsync, Handler, HandlerOptions, Initial, Retry,
     Rotate, Sink, WhenFull,
 };
 pub use http::{Http, HttpAuth, HttpTls};
+pub use kafka::{KafkaSink, KafkaTls, Sasl};
 pub use nats::{ExpectLast, NatsAuth, NatsJetStream, NatsSink, NatsTls};
 pub use redact::{Redact, RedactedPath, SecretValues};
 pub use resource::{
     Cache, Compression, Mode, OnMissing, OnRemoved, QueueOrder, Recreated, Resource, ResourceOptions, TypePattern,
 };
 pub use state::{Commit, OnFull, State};
+pub use subscribe::Subscribe;
+pub use test_case::TestCase;
 pub use webhook::{WebhookAuth, WebhookMethod, WebhookSink, WebhookTls};
 
 /// The version of the file format that this program reads.
@@ -71,6 +82,8 @@ pub struct Config {
     pub supervision: Supervision,
     /// Where HTTP is served.
     pub http: Http,
+    /// How streams of events are served.
+    pub subscribe: Subscribe,
     /// What outlives a restart.
     pub state: State,
     /// What is logged, and how.
@@ -85,6 +98,12 @@ pub struct Config {
     /// Where changes go: handlers by name.
     #[schemars(transform = schema::names)]
     pub handlers: BTreeMap<String, Handler>,
+    /// Who changed objects is noted of all of them, for the program that runs the engine; no file says it.
+    #[serde(skip)]
+    pub notes_who_changed: bool,
+    /// What handlers are sent where an object changes: `deltabus test` tries it. The tests of all files count.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tests: Vec<TestCase>,
 }
 
 impl Default for Config {
@@ -96,12 +115,15 @@ impl Default for Config {
             kube: Kube::default(),
             supervision: Supervision::default(),
             http: Http::default(),
+            subscribe: Subscribe::default(),
             state: State::default(),
             log: Log::default(),
             reload: Reload::default(),
             redact: Redact::default(),
             resources: BTreeMap::new(),
             handlers: BTreeMap::new(),
+            notes_who_changed: false,
+            tests: Vec::new(),
         }
     }
 }
@@ -127,7 +149,7 @@ impl Config {
     /// Loads files, and directories (their `*.toml` in the order of their names), each merged into those before it, and
     /// then the variables of `environment` that begin with `DELTABUS__`.
     ///
-    /// Tables are merged key by key, lists and scalars replaced. The error holds every mistake. Reads files: blocks.
+    /// Tables are merged key by key, lists and scalars replaced, `[[tests]]` put one behind the other. The error holds every mistake. Reads files: blocks.
     pub fn load<P: AsRef<Path>>(
         paths: &[P],
         environment: impl IntoIterator<Item = (String, String)>,
@@ -145,6 +167,21 @@ impl Config {
         let mut layers = layers::Layers::default();
         layers.add_text("configuration", text);
         resolve(layers).map(|loaded| loaded.config)
+    }
+
+    /// Returns whether who changed the objects of an entry is to be noted: a handler asks that gets its changes, or takes
+    /// what one gives up on.
+    pub fn asks_who_changed(&self, entry: &str) -> bool {
+        let mut asking = self.handlers.iter().filter(|(_, handler)| handler.enabled && handler.asks_who_changed());
+        self.notes_who_changed || asking.any(|(name, _)| self.gets(name, entry, self.handlers.len()))
+    }
+
+    /// Returns whether a handler gets the changes of an entry, or what another one gives up on, so many steps away.
+    fn gets(&self, name: &str, entry: &str, steps: usize) -> bool {
+        let mut givers =
+            self.handlers.iter().filter(|(_, other)| other.enabled && other.dead_letter.as_deref() == Some(name));
+        self.handlers.get(name).is_some_and(|handler| handler.takes(entry))
+            || steps > 0 && givers.any(|(giver, _)| self.gets(giver, entry, steps - 1))
     }
 
     /// Writes the configuration as TOML from which [`Config::from_toml_str`] makes an equal one.

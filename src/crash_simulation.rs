@@ -5,7 +5,8 @@
 //! synced and any beginning of the rest; a start goes on with that. What a sink accepts is checked as it comes, what it
 //! has once everything is at rest:
 //!
-//! - I1: it is what the server has; what was said to be deleted is.
+//! - I1: it is what the server has, but for updates that are ignored, which only the cache and the state show; what was
+//!   said to be deleted is.
 //! - I2: after dropping what repeats an id: added, updated …, deleted.
 //! - I3: in sequence; nothing that is not in the cache, nor, with `fsync = "group"`, what is not durable.
 //! - I4: what was acknowledged and saved does not come again, whatever was journaled and not lost has come.
@@ -90,6 +91,11 @@ const EXPECTED: &[&str] = &[
     "a reader goes on from the store",
     "a unit restarts within a batch",
     "records are removed",
+    "records are merged",
+    "an update is ignored",
+    "an ignored update is lost with the tail",
+    "crash: within a merge",
+    "crash: merged, not durable",
 ];
 
 fn run(seed: u64, durability: Durability, hits: &mut Hits, traces: bool) {

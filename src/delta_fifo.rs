@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 
 use self::{known::Known, per_key::PerKeyQueue, stream::StreamQueue};
 use crate::{
-    object::{Keep, KeyRef, ResourceVersion, SharedObject},
+    object::{Keep, KeyRef, Object, ResourceVersion},
     reflector::{Comparison, Event},
 };
 
@@ -37,6 +37,12 @@ pub enum DeltaKind {
     Tombstone,
     /// It came with a list (F-2).
     Replaced,
+    /// It says of itself that it is not to be shown ([`Object::opts_out`](crate::object::Object::opts_out)); the object is
+    /// what identifies it. To who was shown it, it is gone; it may come back.
+    OptedOut {
+        /// A list says so, not a watch.
+        listed: bool,
+    },
     /// Redelivered from memory (F-16, F-24), in the unit's `round`-th resync.
     Sync {
         /// As in [`Event::Resync`].
@@ -45,9 +51,9 @@ pub enum DeltaKind {
 }
 
 impl DeltaKind {
-    /// Returns whether the object is gone after it.
+    /// Returns whether there is nothing to be shown after it.
     pub fn is_deletion(self) -> bool {
-        matches!(self, Self::Deleted | Self::Tombstone)
+        matches!(self, Self::Deleted | Self::Tombstone | Self::OptedOut { .. })
     }
 
     fn is_sync(self) -> bool {
@@ -61,7 +67,7 @@ pub struct Delta {
     /// What happened.
     pub kind: DeltaKind,
     /// The object after it; before it for [`DeltaKind::Tombstone`].
-    pub object: SharedObject,
+    pub object: Object,
 }
 
 /// What the queue emits: deltas to apply as one transaction, with one publish.
@@ -116,6 +122,15 @@ pub struct FifoCounters {
     pub bodies_shared: u64,
 }
 
+/// What one step of packing anew has done.
+#[derive(Clone, Debug, Default)]
+pub struct Repacked {
+    /// The same states of the same objects.
+    pub objects: Vec<Object>,
+    /// It was the last step, for so many [`Packer::retirements`](crate::object::packer::Packer::retirements).
+    pub done: Option<u64>,
+}
+
 /// The queue of one unit: events in, batches out.
 ///
 /// It owns `known`, the state after what was popped, so that a Replace or a Resync needs no look into another actor.
@@ -134,6 +149,8 @@ pub struct DeltaFifo {
     sync: SyncState,
     closed: bool,
     counters: FifoCounters,
+    /// The retirements of dictionaries that the consumer has done with.
+    repacked: u64,
 }
 
 #[derive(Debug)]
@@ -163,7 +180,7 @@ impl DeltaFifo {
     ///
     /// What is known to a unit that is not synced was cached by another, which may have cut other parts from it: the
     /// first Replace keeps the bodies that it brings.
-    pub fn new(order: Order, known: impl Iterator<Item = SharedObject>, synced: bool) -> Self {
+    pub fn new(order: Order, known: impl Iterator<Item = Object>, synced: bool) -> Self {
         let queue = match order {
             Order::Stream => Queue::Stream(StreamQueue::default()),
             Order::PerKey => Queue::PerKey(PerKeyQueue::default()),
@@ -176,6 +193,7 @@ impl DeltaFifo {
             sync,
             closed: false,
             counters: FifoCounters::default(),
+            repacked: 0,
         }
     }
 
@@ -207,14 +225,15 @@ impl DeltaFifo {
         }
     }
 
-    fn push_change(&mut self, kind: DeltaKind, object: SharedObject) {
+    fn push_change(&mut self, kind: DeltaKind, object: Object) {
+        let kind = if object.opts_out() { DeltaKind::OptedOut { listed: false } } else { kind };
         let delta = Delta { kind, object };
         match &mut self.queue {
             Queue::Stream(queue) => queue.push(delta),
             Queue::PerKey(queue) => {
                 let key = delta.object.key();
-                if kind == DeltaKind::Deleted && !queue.contains(key) && self.known.get(key).is_none() {
-                    self.counters.deletes_unknown += 1;
+                if kind.is_deletion() && !queue.contains(key) && self.known.get(key).is_none() {
+                    self.counters.deletes_unknown += u64::from(kind == DeltaKind::Deleted);
                     return queue.reach(delta.object);
                 }
                 self.counters.deletes_merged += u64::from(queue.push(delta));
@@ -228,13 +247,13 @@ impl DeltaFifo {
 
     /// Returns how much of the state after everything queued a list of `items` would delete. Costs a look at every item
     /// and every known key.
-    pub fn compare(&self, items: &[SharedObject]) -> Comparison {
+    pub fn compare(&self, items: &[Object]) -> Comparison {
         let mut comparison = Comparison::default();
         if self.known.len() == 0 && self.is_empty() {
             return comparison;
         }
         let listed: KeySet<'_> = items.iter().map(|item| item.key()).collect();
-        let mut count = |object: &SharedObject| {
+        let mut count = |object: &Object| {
             comparison.known += 1;
             comparison.missing += usize::from(!listed.contains(&object.key()));
         };
@@ -245,12 +264,13 @@ impl DeltaFifo {
         comparison
     }
 
-    fn push_replace(&mut self, items: Vec<SharedObject>, spared: &[SharedObject], version: ResourceVersion) {
-        let items = self.without_duplicates(items);
+    fn push_replace(&mut self, items: Vec<Object>, spared: &[Object], version: ResourceVersion) {
+        let mut items = self.without_duplicates(items);
+        let opted_out = items.extract_if(.., |item| item.opts_out()).collect();
         let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;
         let pushed = match &mut self.queue {
-            Queue::Stream(queue) => queue.push_replace(List { items, spared, version }, &self.known, share),
-            Queue::PerKey(queue) => queue.push_replace(List { items, spared, version }, &self.known, share),
+            Queue::Stream(queue) => queue.push_replace(List { items, opted_out, spared, version }, &self.known, share),
+            Queue::PerKey(queue) => queue.push_replace(List { items, opted_out, spared, version }, &self.known, share),
         };
         self.counters.deltas_in += pushed.deltas;
         self.counters.deletes_merged += pushed.merged;
@@ -261,7 +281,7 @@ impl DeltaFifo {
     }
 
     /// Leaves out every item that a later one of the same key follows (F-31).
-    fn without_duplicates(&mut self, mut items: Vec<SharedObject>) -> Vec<SharedObject> {
+    fn without_duplicates(&mut self, mut items: Vec<Object>) -> Vec<Object> {
         let mut last = KeyMap::with_capacity_and_hasher(items.len(), <_>::default());
         for (at, item) in items.iter().enumerate() {
             last.insert(item.key(), at);
@@ -306,6 +326,20 @@ impl DeltaFifo {
         if self.sync == SyncState::InFlight {
             self.sync = SyncState::Synced;
         }
+    }
+
+    /// Returns whether the consumer holds what shall be packed anew, because a dictionary is on its way out (D7): ask it
+    /// when there is nothing else to do, step by step, and tell the answers to [`DeltaFifo::repacked`].
+    pub fn wants_repacking(&self) -> bool {
+        self.keep.packer().is_some_and(|packer| packer.retirements() > self.repacked)
+    }
+
+    /// Takes what the consumer has packed anew, so that both share it.
+    pub fn repacked(&mut self, Repacked { objects, done }: &Repacked) {
+        for object in objects {
+            self.known.replace(object);
+        }
+        self.repacked = done.unwrap_or(self.repacked);
     }
 
     /// Returns whether the initial state was applied: the first Replace was processed, its deletions included, or a
@@ -368,16 +402,18 @@ struct Popped {
 
 /// A list to append.
 struct List<'a> {
-    items: Vec<SharedObject>,
+    items: Vec<Object>,
+    /// What it has and is not to be shown.
+    opted_out: Vec<Object>,
     /// See [`Event::Replace`].
-    spared: &'a [SharedObject],
+    spared: &'a [Object],
     version: ResourceVersion,
 }
 
 impl List<'_> {
     /// Returns the keys that it does not delete.
     fn keys(&self) -> KeySet<'_> {
-        self.items.iter().chain(self.spared).map(|item| item.key()).collect()
+        self.items.iter().chain(&self.opted_out).chain(self.spared).map(|item| item.key()).collect()
     }
 }
 
@@ -404,7 +440,6 @@ fn bytes_of(delta: &Delta, shared: bool) -> usize {
 
 /// Returns whether two objects of one key are the same state: equal uid and resourceVersion (S-4), and equal bytes
 /// where the API gives no resourceVersion.
-pub(crate) fn is_same_state(one: &SharedObject, other: &SharedObject) -> bool {
-    std::sync::Arc::ptr_eq(one, other)
-        || one.same_version(other) && (!one.resource_version().is_empty() || one.json() == other.json())
+pub(crate) fn is_same_state(one: &Object, other: &Object) -> bool {
+    one.ptr_eq(other) || one.same_version(other) && (!one.resource_version().is_empty() || one.json() == other.json())
 }

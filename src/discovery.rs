@@ -6,12 +6,15 @@
 //! catalog     Catalog: every served type in kubectl's order of preference; resolves a Pattern (pure)
 //! pattern     kubectl's spelling of a type (pure)
 //! selection   select: which entry watches which type (pure)
+//! assumed     Assumed: the catalog of a server that nobody can ask (pure)
 //! ask         discover, cluster_uid, allowed: the requests
 //! ```
 //!
 //! **Invariant:** one API group that fails hides no other; it is in [`Catalog::unavailable`] with its error.
 
 mod ask;
+mod assumed;
+mod built_in;
 mod catalog;
 mod documents;
 mod pattern;
@@ -20,6 +23,8 @@ mod selection;
 mod tests;
 
 pub use ask::{Access, DiscoveryError, allowed, allowed_each, cluster_uid, discover};
+pub use assumed::{Assumed, ObjectType};
+pub(crate) use built_in::built_in;
 pub use catalog::{Catalog, Resolution, ServedType, Unavailable};
 pub use pattern::{Pattern, PatternError};
 pub use selection::{

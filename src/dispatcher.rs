@@ -21,8 +21,9 @@ use std::{
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::{
-    journal::{ChangeSet, Interest, Record, Sequence, TypeNumber, UnitId, UnitInterest, UnitTerms},
+    journal::{ChangeSet, Interest, Record, RecordFilter, Sequence, TypeNumber, UnitId, UnitInterest, UnitTerms},
     object::ResourceType,
+    rules::Rules,
 };
 
 /// What is known of a unit beside its objects.
@@ -60,6 +61,7 @@ pub struct Route {
     resources: GlobSet,
     changes: ChangeSet,
     resync: Duration,
+    rules: Option<RecordFilter>,
 }
 
 /// What a route is made of.
@@ -73,6 +75,8 @@ pub struct RouteOptions {
     /// `initial = "send"`: also objects of the first list, where `on` has added. Skipped ones count as added: the
     /// next thing heard of them is an update or a deletion (I2).
     pub initial: bool,
+    /// Also what happened while the process was down, of what `on` has.
+    pub catch_up: bool,
     /// A relist redelivers unchanged objects, as updates, where `on` has updated (S-4, D-8).
     pub deliver_unchanged: bool,
     /// How often it takes resync events, where `on` has updated: zero is never, and less than a second is a second
@@ -86,6 +90,7 @@ impl Default for RouteOptions {
             resources: vec!["*".to_owned()],
             on: ChangeSet::ADDED.with(ChangeSet::UPDATED).with(ChangeSet::DELETED).with(ChangeSet::REMOVED),
             initial: false,
+            catch_up: true,
             deliver_unchanged: false,
             resync: Duration::ZERO,
         }
@@ -99,9 +104,13 @@ impl Route {
         for pattern in &options.resources {
             resources.add(Glob::new(pattern)?);
         }
-        let mut changes = options.on.without(ChangeSet::INITIAL.with(ChangeSet::UNCHANGED).with(ChangeSet::RESYNC));
+        let switched = [ChangeSet::INITIAL, ChangeSet::UNCHANGED, ChangeSet::RESYNC, ChangeSet::DOWNTIME];
+        let mut changes = switched.into_iter().fold(options.on, ChangeSet::without);
         if options.initial && changes.has(ChangeSet::ADDED) {
             changes = changes.with(ChangeSet::INITIAL);
+        }
+        if options.catch_up {
+            changes = changes.with(ChangeSet::DOWNTIME);
         }
         if options.deliver_unchanged && changes.has(ChangeSet::UPDATED) {
             changes = changes.with(ChangeSet::UNCHANGED);
@@ -109,7 +118,14 @@ impl Route {
         if !options.resync.is_zero() && changes.has(ChangeSet::UPDATED) {
             changes = changes.with(ChangeSet::RESYNC);
         }
-        Ok(Self { resources: resources.build()?, changes, resync: options.resync })
+        Ok(Self { resources: resources.build()?, changes, resync: options.resync, rules: None })
+    }
+
+    /// Lets only what these rules say be on the route.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        let rules = (!rules.is_empty()).then(|| RecordFilter::new(Arc::new(rules)));
+        Self { rules, ..self }
     }
 
     /// Returns whether units of this `[resources.*]` entry are on the route.
@@ -254,6 +270,12 @@ impl Dispatcher {
         takers
     }
 
+    /// Returns whether a lane that takes this entry is not told what happened while the process was down.
+    pub fn skips_downtime(&self, entry: &str) -> bool {
+        let mut takers = self.lanes.values().filter(|lane| lane.route.takes(entry));
+        takers.any(|lane| !lane.route.changes().has(ChangeSet::DOWNTIME))
+    }
+
     /// Notes that a unit has to introduce a lane, which takes it and saw nothing of it in an earlier run.
     pub fn will_join(&mut self, lane: LaneId, unit: UnitId) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
@@ -304,7 +326,7 @@ impl Dispatcher {
             let resync_every = route.resync_every(unit.options.resync_period);
             (*id, UnitInterest { joins: joins.contains(id), resync_every })
         };
-        Interest { units: taken.map(seen).collect(), changes: route.changes }
+        Interest { units: taken.map(seen).collect(), changes: route.changes, filter: route.rules.clone() }
     }
 
     /// Returns the types at work that a lane takes, as `plural.group`, in order.
@@ -331,6 +353,11 @@ impl Dispatcher {
     /// is a mistake of the caller's.
     pub fn notification(&self, records: Vec<Record>) -> Notification {
         Notification::new(self.events(records))
+    }
+
+    /// Returns what is known of a unit.
+    pub fn unit(&self, unit: UnitId) -> Option<Arc<UnitInfo>> {
+        self.units.get(&unit).map(|unit| Arc::clone(&unit.info))
     }
 
     /// As [`Dispatcher::notification`], event by event.
@@ -459,12 +486,14 @@ mod tests {
     /// Says which of all kinds of changes a route takes.
     fn taken(options: &RouteOptions) -> String {
         let unchanged = |cause| Change::Unchanged { object: pod("a", "a", 1), cause };
+        let missed = Change::Deleted { object: pod("a", "a", 1), tombstone: true, cause: Cause::Downtime };
         let changes = [
             ('a', added("a", "a", 1)),
             ('i', initial("a", "a", 1)),
             ('u', updated("a", "a", 1, 2)),
             ('d', deleted("a", "a", 1)),
             ('r', removed("a", "a", 1)),
+            ('m', missed),
             ('s', synced(1)),
             ('=', unchanged(Cause::Relist)),
             ('~', unchanged(Cause::Resync { round: 1 })),
@@ -476,17 +505,18 @@ mod tests {
     #[test]
     fn a_route_takes_what_on_and_the_switches_say() {
         let with = RouteOptions::default;
-        assert_eq!(taken(&with()), "audr");
-        assert_eq!(taken(&RouteOptions { initial: true, ..with() }), "aiudr");
-        assert_eq!(taken(&RouteOptions { initial: true, on: ChangeSet::DELETED, ..with() }), "d");
+        assert_eq!(taken(&with()), "audrm");
+        assert_eq!(taken(&RouteOptions { initial: true, ..with() }), "aiudrm");
+        assert_eq!(taken(&RouteOptions { initial: true, on: ChangeSet::DELETED, ..with() }), "dm");
         assert_eq!(taken(&RouteOptions { on: ChangeSet::ADDED.with(ChangeSet::SYNCED), ..with() }), "as");
-        assert_eq!(taken(&RouteOptions { deliver_unchanged: true, ..with() }), "audr=");
-        assert_eq!(taken(&RouteOptions { resync: RESYNC_MIN, ..with() }), "audr~");
+        assert_eq!(taken(&RouteOptions { deliver_unchanged: true, ..with() }), "audrm=");
+        assert_eq!(taken(&RouteOptions { catch_up: false, ..with() }), "audr");
+        assert_eq!(taken(&RouteOptions { resync: RESYNC_MIN, ..with() }), "audrm~");
         assert_eq!(
             taken(&RouteOptions { resync: RESYNC_MIN, deliver_unchanged: true, on: ChangeSet::ADDED, ..with() }),
             "a"
         );
-        assert_eq!(taken(&RouteOptions { on: ChangeSet::ALL, ..with() }), "audrs");
+        assert_eq!(taken(&RouteOptions { on: ChangeSet::ALL, ..with() }), "audrms");
     }
 
     #[test]

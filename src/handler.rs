@@ -4,12 +4,15 @@
 //! the pure machine that decides what a failure, a panic or a long silence means for a batch: again, in halves, with
 //! less of each event, to the dead letter. [`Pace`](pace::Pace) says when an attempt may begin. `handler/actor.rs`
 //! carries it out for one lane; `handler/lane.rs` is the thread a handler that blocks lives on,
-//! `handler/asynchronous.rs` that of one that does not.
+//! `handler/asynchronous.rs` that of one that does not. `handler/chains.rs` says what of a batch has to wait for what.
 
 pub mod actor;
 pub mod asynchronous;
 pub mod blackhole;
+mod chains;
+pub mod exec;
 pub mod file;
+pub mod kafka;
 pub mod lane;
 pub mod nats;
 pub mod pace;
@@ -29,7 +32,7 @@ use std::{fmt, ops::Range, time::Duration};
 use futures_util::future::BoxFuture;
 
 pub use crate::cloud_event::Form;
-use crate::dispatcher::Notification;
+use crate::{cloud_event::FormatError, dispatcher::Notification};
 
 /// Where events go. Its methods may block: each handler has a thread of its own, but for those that never do.
 ///
@@ -99,6 +102,18 @@ pub enum HandlerError {
     /// Nobody listens any more and nobody will: the handler ends, the engine goes on.
     #[error("{0}")]
     Closed(String),
+}
+
+impl From<FormatError> for HandlerError {
+    /// What cannot be written never will be.
+    fn from(error: FormatError) -> Self {
+        match error {
+            FormatError::NoSmaller(_) => Self::TooLarge(error.to_string()),
+            FormatError::Undecodable(_) | FormatError::Template(_) | FormatError::NoJson(_) => {
+                Self::Rejected(error.to_string())
+            }
+        }
+    }
 }
 
 /// How failures are repeated; `[handlers.*.retry]`.

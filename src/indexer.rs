@@ -8,6 +8,7 @@ pub mod index_func;
 #[cfg(test)]
 mod model_test;
 mod posting;
+mod repacking;
 pub mod store;
 pub mod union;
 #[cfg(test)]
@@ -16,7 +17,7 @@ mod tests;
 use std::{
     hash::BuildHasher,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -26,11 +27,12 @@ use hashbrown::HashTable;
 
 use self::{
     index_func::IndexFunc,
+    repacking::Repacking,
     store::{EvmapStore, IndexExists, IndexStore, Reached, ReadStore as _},
 };
 use crate::{
-    delta_fifo::{Delta, DeltaKind, Deltas, is_same_state},
-    object::{Keep, KeyRef, ResourceVersion, SharedObject},
+    delta_fifo::{Delta, DeltaKind, Deltas, Repacked, is_same_state},
+    object::{IgnoredPaths, Keep, KeyRef, Object, ResourceVersion},
 };
 
 /// How a change came to be known; `cause` of `interfaces.md` §3.
@@ -61,42 +63,48 @@ pub enum Change {
     /// The key was not in the cache.
     Added {
         /// The new object.
-        object: SharedObject,
+        object: Object,
         /// How it came to be known.
         cause: Cause,
     },
     /// The key was in the cache with another version.
     Updated {
         /// The object before; the very same pointer as `object` where it is not known: see [`Change::old`].
-        old: SharedObject,
+        old: Object,
         /// The object now.
-        object: SharedObject,
+        object: Object,
         /// How it came to be known.
         cause: Cause,
     },
     /// The server said that the object is gone.
     Deleted {
         /// Its final state, or the last one known where `tombstone`.
-        object: SharedObject,
+        object: Object,
         /// The deletion was found by a list: the final state was never seen.
         tombstone: bool,
         /// How it came to be known.
         cause: Cause,
     },
-    /// It left what this unit is configured to show, and may live on (units with a selector).
+    /// It left what this unit is configured to show, and may live on: units with a selector, objects that opt out.
     Removed {
         /// The last state shown.
-        object: SharedObject,
+        object: Object,
         /// How it came to be known.
         cause: Cause,
     },
     /// A list or a resync delivered the version that the cache had already (S-4, D-8).
     Unchanged {
         /// The cached object.
-        object: SharedObject,
+        object: Object,
         /// [`Cause::Relist`], [`Cause::Downtime`] or [`Cause::Resync`]; [`Cause::Watch`] where a watch repeats itself; [`Cause::Reload`]
         /// where the body may be another one, cut in another way.
         cause: Cause,
+    },
+    /// An update touched nothing but what the configuration ignores ([`IndexerOptions::ignored`]): the cache has the new
+    /// object, and it is no event. The next update has it as `old`.
+    Refreshed {
+        /// The object now.
+        object: Object,
     },
     /// The initial state is complete; comes once, after the last change with [`Cause::Initial`].
     Synced {
@@ -109,21 +117,34 @@ pub enum Change {
 
 impl Change {
     /// Returns the object it is about; `None` for [`Change::Synced`].
-    pub fn object(&self) -> Option<&SharedObject> {
+    pub fn object(&self) -> Option<&Object> {
         match self {
             Self::Added { object, .. }
             | Self::Updated { object, .. }
             | Self::Deleted { object, .. }
             | Self::Removed { object, .. }
-            | Self::Unchanged { object, .. } => Some(object),
+            | Self::Unchanged { object, .. }
+            | Self::Refreshed { object } => Some(object),
             Self::Synced { .. } => None,
         }
     }
 
-    /// Returns the state before an update; `None` where it is not known, because the cache keeps no bodies.
-    pub fn old(&self) -> Option<&SharedObject> {
+    /// Returns how it came to be known; `None` of a [`Change::Synced`] and of what nobody is told.
+    pub fn cause(&self) -> Option<Cause> {
         match self {
-            Self::Updated { old, object, .. } if !Arc::ptr_eq(old, object) => Some(old),
+            Self::Added { cause, .. }
+            | Self::Updated { cause, .. }
+            | Self::Deleted { cause, .. }
+            | Self::Removed { cause, .. }
+            | Self::Unchanged { cause, .. } => Some(*cause),
+            Self::Refreshed { .. } | Self::Synced { .. } => None,
+        }
+    }
+
+    /// Returns the state before an update; `None` where it is not known, because the cache keeps no bodies.
+    pub fn old(&self) -> Option<&Object> {
+        match self {
+            Self::Updated { old, object, .. } if !old.ptr_eq(object) => Some(old),
             _ => None,
         }
     }
@@ -136,7 +157,8 @@ impl Change {
             Self::Added { object, .. }
             | Self::Deleted { object, .. }
             | Self::Removed { object, .. }
-            | Self::Unchanged { object, .. } => pack(object),
+            | Self::Unchanged { object, .. }
+            | Self::Refreshed { object } => pack(object),
             Self::Synced { .. } => {}
         }
         change
@@ -148,7 +170,7 @@ impl Change {
     }
 
     /// Returns the state it leaves its key in; `None` where the key is absent then.
-    fn state(&self) -> Option<&SharedObject> {
+    fn state(&self) -> Option<&Object> {
         match self {
             Self::Deleted { .. } | Self::Removed { .. } => None,
             change => change.object(),
@@ -156,7 +178,7 @@ impl Change {
     }
 }
 
-fn pack(object: &mut SharedObject) {
+fn pack(object: &mut Object) {
     if let Some(packed) = object.packed_before() {
         *object = packed;
     }
@@ -180,6 +202,9 @@ pub struct IndexerOptions {
     pub selective: bool,
     /// See [`Recreated`].
     pub recreated: Recreated,
+    /// An update that touches nothing but these is [`Change::Refreshed`], whoever tells of it: a watch, a later list, or one
+    /// after a restart. Without effect where no bodies are kept.
+    pub ignored: Option<Arc<IgnoredPaths>>,
     /// What the cache keeps of an object. Where that is no body, an update has no `old`, a tombstone's object is the stub,
     /// and only the index `namespace` finds what it should: all others are made of the stub.
     pub keep: Keep,
@@ -211,21 +236,47 @@ impl Default for FirstList {
 /// It ends for good with the first event or bookmark of a watch, or with the list. The unit and its indexer share it, over
 /// all restarts of the actors; the default is over from the beginning.
 #[derive(Clone, Debug, Default)]
-pub struct Absence(Arc<AtomicBool>);
+pub struct Absence(Arc<AbsenceState>);
+
+#[derive(Debug, Default)]
+struct AbsenceState {
+    lasts: AtomicBool,
+    /// Somebody does not want to hear of it.
+    is_named: AtomicBool,
+    /// Where the server was when it was asked, if it is named.
+    until: OnceLock<ResourceVersion>,
+}
 
 impl Absence {
     /// Makes that of a unit that begins with a saved cache.
     pub fn begun() -> Self {
-        Self(Arc::new(AtomicBool::new(true)))
+        Self(Arc::new(AbsenceState { lasts: AtomicBool::new(true), ..AbsenceState::default() }))
     }
 
     /// Returns whether it lasts.
     pub fn lasts(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.lasts.load(Ordering::Acquire)
     }
 
     fn end(&self) {
-        self.0.store(false, Ordering::Release);
+        self.0.lasts.store(false, Ordering::Release);
+    }
+
+    /// Has what a watch brings that happened meanwhile be [`Cause::Downtime`] too: for who does not want to hear of it.
+    pub fn be_named(&self) {
+        self.0.is_named.store(true, Ordering::Release);
+    }
+
+    /// Notes the version at which the server is, asked before it said anything else: what is not newer happened meanwhile.
+    pub(crate) fn server_is_at(&self, version: &ResourceVersion) {
+        if self.lasts() && self.0.is_named.load(Ordering::Acquire) {
+            let _noted_before = self.0.until.set(version.clone());
+        }
+    }
+
+    /// Returns whether an object of this version is from then.
+    fn saw_nothing_of(&self, version: &str) -> bool {
+        self.0.until.get().and_then(|until| until.compare_text(version)).is_some_and(std::cmp::Ordering::is_ge)
     }
 }
 
@@ -275,12 +326,14 @@ pub struct Indexer<S = EvmapStore> {
     options: IndexerOptions,
     first_list: FirstList,
     absence: Absence,
+    repacking: Repacking,
 }
 
 impl<S: IndexStore> Indexer<S> {
     /// Makes an indexer over what `store` holds.
     pub fn new(store: S, options: IndexerOptions) -> Self {
-        Self { store, options, first_list: FirstList::default(), absence: Absence::default() }
+        let (first_list, absence, repacking) = <_>::default();
+        Self { store, options, first_list, absence, repacking }
     }
 
     /// Says what the first list is compared with: see [`FirstList`].
@@ -327,7 +380,9 @@ impl<S: IndexStore> Indexer<S> {
     pub fn commit(&mut self, transaction: &Transaction) {
         for change in &transaction.changes {
             match change {
-                Change::Added { object, .. } | Change::Updated { object, .. } => self.put(object),
+                Change::Added { object, .. } | Change::Updated { object, .. } | Change::Refreshed { object } => {
+                    self.put(object);
+                }
                 Change::Deleted { object, .. } | Change::Removed { object, .. } => self.store.remove(object.key()),
                 Change::Unchanged { object, .. } if transaction.replaces_bodies => self.put(object),
                 Change::Unchanged { .. } | Change::Synced { .. } => {}
@@ -339,7 +394,12 @@ impl<S: IndexStore> Indexer<S> {
         }
     }
 
-    fn put(&mut self, object: &SharedObject) {
+    /// Stages the place in the journal up to which the unit's records are committed.
+    pub fn reach_place(&mut self, place: u64) {
+        self.store.reach_place(place);
+    }
+
+    fn put(&mut self, object: &Object) {
         put_kept(&mut self.store, &self.options.keep, object);
     }
 
@@ -351,6 +411,27 @@ impl<S: IndexStore> Indexer<S> {
     /// Frees what the last publishes replaced; call it once when a busy time ends.
     pub fn publish_idle(&mut self) {
         self.store.publish_idle();
+    }
+
+    /// Packs some of the objects anew that a dictionary packs which is on its way out, and publishes them; call it while
+    /// nothing is committed that is not published. Readers see the same version of the same states.
+    pub fn repack(&mut self) -> Repacked {
+        let Some(packer) = self.options.keep.packer() else { return Repacked::default() };
+        let all = |visit: &mut dyn FnMut(&Object)| self.store.reader().read(|snapshot| snapshot.for_each(visit));
+        self.repacking.begin(packer.retirements(), packer.retiring().as_ref(), all);
+        let (mut objects, done) = self.repacking.next_step();
+        let states = self.store.get_all(objects.iter().map(|object| object.key()));
+        let mut states = states.into_iter();
+        // what has changed since, or is gone, uses another dictionary
+        objects.retain(|object| states.next().flatten().is_some_and(|state| state.ptr_eq(object)));
+        for object in &mut objects {
+            *object = packer.repack(object);
+            self.store.replace(object.clone());
+        }
+        if !objects.is_empty() {
+            self.store.publish(self.store.meta().published_micros);
+        }
+        Repacked { objects, done }
     }
 
     /// Forgets what was committed and not published.
@@ -371,9 +452,9 @@ impl<S: IndexStore> Indexer<S> {
     }
 
     /// Returns every object that readers see, in the order of keys.
-    pub fn objects(&self) -> Vec<SharedObject> {
+    pub fn objects(&self) -> Vec<Object> {
         let mut objects = Vec::new();
-        self.store.reader().read(|snapshot| snapshot.for_each(&mut |object| objects.push(Arc::clone(object))));
+        self.store.reader().read(|snapshot| snapshot.for_each(&mut |object| objects.push(object.clone())));
         objects.sort_unstable_by(|one, other| one.key().cmp(&other.key()));
         objects
     }
@@ -391,7 +472,7 @@ impl<S: IndexStore> Indexer<S> {
 
 /// Stages as much of an object as `keep` says. Indexes are read of what was handed over, which nobody has to unpack, but
 /// where they would say of a stub what it does not.
-pub(crate) fn put_kept(store: &mut impl IndexStore, keep: &Keep, object: &SharedObject) {
+pub(crate) fn put_kept(store: &mut impl IndexStore, keep: &Keep, object: &Object) {
     match keep.of(object) {
         kept if keep.is_whole() => store.put_as(kept, object),
         stub => store.put(stub),
@@ -443,19 +524,21 @@ impl<'a, S: IndexStore> Plan<'a, S> {
     }
 
     /// Adds what `delta` means for its key, whose state before the batch was `cached`.
-    fn add(&mut self, delta: Delta, cached: Option<SharedObject>) {
-        let cause = self.cause_of(delta.kind);
+    fn add(&mut self, delta: Delta, cached: Option<Object>) {
+        let cause = self.cause_of(delta.kind, &delta.object);
         let object = delta.object;
         let Some(old) = self.state_of(object.key(), cached) else {
             if delta.kind.is_deletion() {
-                self.suppressed += 1;
+                self.suppressed += u64::from(!matches!(delta.kind, DeltaKind::OptedOut { .. }));
             } else {
                 self.push(Change::Added { object, cause });
             }
             return;
         };
         let recreated = self.indexer.options.recreated == Recreated::DeleteAdd && is_another(&old, &object);
-        if delta.kind.is_deletion() {
+        if matches!(delta.kind, DeltaKind::OptedOut { .. }) && !recreated {
+            self.push(Change::Removed { object: old, cause });
+        } else if delta.kind.is_deletion() {
             let change = match self.indexer.options.selective {
                 // a stub would say less than the event
                 true if self.hides_olds && !recreated => Change::Removed { object, cause },
@@ -471,21 +554,40 @@ impl<'a, S: IndexStore> Plan<'a, S> {
         } else if recreated {
             self.push(Change::Deleted { object: old, tombstone: true, cause });
             self.push(Change::Added { object, cause });
+        } else if self.is_ignored(&old, &object) {
+            self.push(Change::Refreshed { object });
         } else {
             let old = if self.hides_olds { object.clone() } else { old };
             self.push(Change::Updated { old, object, cause });
         }
     }
 
-    fn cause_of(&self, kind: DeltaKind) -> Cause {
+    /// Returns whether one state differs from the other, of the same uid, in nothing that counts.
+    fn is_ignored(&self, old: &Object, object: &Object) -> bool {
+        let ignored = self.indexer.options.ignored.as_ref().filter(|_| !self.hides_olds && !is_another(old, object));
+        ignored.is_some_and(|ignored| ignored.covers_all_between(old, object))
+    }
+
+    fn cause_of(&self, kind: DeltaKind, object: &Object) -> Cause {
         match kind {
-            DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted => Cause::Watch,
-            DeltaKind::Replaced | DeltaKind::Tombstone => self.listed,
+            DeltaKind::Added
+            | DeltaKind::Updated
+            | DeltaKind::Deleted
+            | DeltaKind::Replaced
+            | DeltaKind::OptedOut { listed: false }
+                if self.indexer.absence.saw_nothing_of(object.resource_version()) =>
+            {
+                Cause::Downtime
+            }
+            DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted | DeltaKind::OptedOut { listed: false } => {
+                Cause::Watch
+            }
+            DeltaKind::Replaced | DeltaKind::Tombstone | DeltaKind::OptedOut { listed: true } => self.listed,
             DeltaKind::Sync { round } => Cause::Resync { round },
         }
     }
 
-    fn state_of(&self, key: KeyRef<'_>, cached: Option<SharedObject>) -> Option<SharedObject> {
+    fn state_of(&self, key: KeyRef<'_>, cached: Option<Object>) -> Option<Object> {
         if !self.single {
             let is_it = |&at: &usize| self.changes[at].object().is_some_and(|object| object.key() == key);
             if let Some(&at) = self.newest.find(self.hasher.hash_one(key), is_it) {
@@ -526,7 +628,7 @@ pub enum Retirement {
 }
 
 /// Returns the last changes of a unit that has ended: what becomes of `objects`, in the order of their keys.
-pub fn retirement(mut objects: Vec<SharedObject>, how: Retirement) -> Vec<Change> {
+pub fn retirement(mut objects: Vec<Object>, how: Retirement) -> Vec<Change> {
     objects.sort_unstable_by(|one, other| one.key().cmp(&other.key()));
     let change = |object| match how {
         Retirement::Removed(cause) => Change::Removed { object, cause },
@@ -536,13 +638,16 @@ pub fn retirement(mut objects: Vec<SharedObject>, how: Retirement) -> Vec<Change
 }
 
 /// Returns whether both have a uid, and not the same.
-fn is_another(old: &SharedObject, new: &SharedObject) -> bool {
+fn is_another(old: &Object, new: &Object) -> bool {
     !old.uid().is_empty() && !new.uid().is_empty() && old.uid() != new.uid()
 }
 
 /// Returns the version a store reaches with its last delta (I-11): what a list or a resync brings says nothing of it.
 fn version_reached(delta: &Delta) -> Option<ResourceVersion> {
-    let told = matches!(delta.kind, DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted);
+    let told = matches!(
+        delta.kind,
+        DeltaKind::Added | DeltaKind::Updated | DeltaKind::Deleted | DeltaKind::OptedOut { listed: false }
+    );
     let version = delta.object.resource_version();
     (told && !version.is_empty()).then(|| version.into())
 }

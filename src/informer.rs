@@ -19,7 +19,10 @@ use tokio::{sync::Semaphore, task::JoinHandle};
 use tracing::error;
 
 use crate::{
-    delta_fifo::{DeltaFifo, Order, actor::DeltaFifoActor},
+    delta_fifo::{
+        DeltaFifo, Order,
+        actor::{Consumer, DeltaFifoActor},
+    },
     indexer::{
         Absence, Cause, Change, FirstList, Indexer, IndexerOptions,
         actor::{IndexerActor, IndexerLease, IndexerSlot, finish, show_cache},
@@ -35,7 +38,7 @@ use crate::{
     },
     lister::Lister,
     mutex::lock,
-    object::{ResourceType, ResourceVersion, SharedObject, scan::ScanPlan},
+    object::{Object, ResourceType, ResourceVersion, scan::ScanPlan},
     reflector::{
         Reflector, ReflectorConfig, Start,
         actor::{Queue, ReflectorActor, ResyncDue, Resyncs},
@@ -75,7 +78,7 @@ pub enum Seed {
     /// The objects are kept in another way and fetched as before: the watch goes on, without a list and without events.
     Resume {
         /// All of them.
-        objects: Vec<SharedObject>,
+        objects: Vec<Object>,
         /// See [`Meta::store_version`].
         store_version: ResourceVersion,
         /// See [`Meta::resume_version`].
@@ -86,7 +89,7 @@ pub enum Seed {
     /// are [`Cause::Downtime`].
     Saved {
         /// All of them.
-        objects: Vec<SharedObject>,
+        objects: Vec<Object>,
         /// See [`Meta::store_version`].
         store_version: ResourceVersion,
         /// See [`Meta::resume_version`]. Where it is unset, a list comes first.
@@ -95,7 +98,7 @@ pub enum Seed {
     /// Something else is fetched, or there is no version to go on from: the first list is compared with the objects.
     Relist {
         /// Those of the unit's scope.
-        objects: Vec<SharedObject>,
+        objects: Vec<Object>,
         /// What the differences are called, and whether the objects are more than stubs.
         first_list: FirstList,
     },
@@ -201,7 +204,8 @@ impl Informer {
             store.reach(Reached { generation: 1, store_version, resume_version, synced: resumed });
             store.publish(Timestamp::now().as_microsecond());
         }
-        let status = Arc::new(UnitStatus::new(entry, &resource, options.scope.namespace.as_deref()));
+        let status = UnitStatus::new(entry, &resource, options.scope.namespace.as_deref());
+        let status = Arc::new(status.with_redact_errors(Arc::clone(&options.gate.doubts)));
         show_cache(store.meta(), &status);
         siblings.join(id, store.meta().synced, store.meta().objects);
         let readers = store.reader_factory();
@@ -224,10 +228,10 @@ impl Informer {
     }
 
     /// Returns every object that readers see, in no order.
-    pub fn objects(&self) -> Vec<SharedObject> {
+    pub fn objects(&self) -> Vec<Object> {
         self.readers.load().reader().read(|snapshot| {
             let mut objects = Vec::new();
-            snapshot.for_each(&mut |object| objects.push(Arc::clone(object)));
+            snapshot.for_each(&mut |object| objects.push(object.clone()));
             objects
         })
     }
@@ -235,6 +239,11 @@ impl Informer {
     /// Returns whether reads have an answer: it has synced, or goes on with what a unit before it had.
     pub fn is_readable(&self) -> bool {
         self.first_list.complete || self.meta().synced
+    }
+
+    /// Has what happened before the server was heard be [`Cause::Downtime`], though a watch brings it. Before its actors.
+    pub fn name_what_was_missed(&self) {
+        self.absence.be_named();
     }
 
     /// Returns what another unit of the same scope goes on with where this one ended. Its actors must have.
@@ -252,7 +261,7 @@ impl Informer {
 
     /// Returns what another unit that fetches something else, or in another way, compares its first list with: the
     /// objects in its scope, complete if that lies within the scope of this one. The actors of this one must have ended.
-    pub fn seed_to_relist(&self, is_covered: impl Fn(&SharedObject) -> bool) -> Seed {
+    pub fn seed_to_relist(&self, is_covered: impl Fn(&Object) -> bool) -> Seed {
         let mut objects = self.objects();
         objects.retain(is_covered);
         let bodies = self.options.indexer.keep.is_whole() && (self.meta().synced || self.first_list.bodies);
@@ -345,7 +354,8 @@ impl Informer {
         let siblings = Arc::clone(&self.siblings);
         let indexer = IndexerActor::new(lease, shared.journal.clone(), (self.id, epoch), siblings, status());
         let (indexer, indexer_exit) = spawn(indexer);
-        let fifo = DeltaFifoActor::new(fifo, indexer.clone().recipient(), self.options.fifo_max_bytes, status());
+        let consumer = Consumer { apply: indexer.clone().recipient(), repack: indexer.clone().recipient() };
+        let fifo = DeltaFifoActor::new(fifo, consumer, self.options.fifo_max_bytes, status());
         let (fifo, fifo_exit) = spawn(fifo);
         let mut config = self.options.reflector;
         if !keep.is_whole() {
@@ -362,6 +372,8 @@ impl Informer {
             status(),
             Resyncs { round: Arc::clone(&self.round), due: self.resync_due(&shared.journal) },
         );
+        let absence = self.absence.clone();
+        let reflector = reflector.telling_server_version(move |version| absence.server_is_at(version));
         let (reflector, reflector_exit) = spawn(reflector);
         Ok(Actors { reflector, fifo, indexer, exits: [reflector_exit, fifo_exit, indexer_exit] })
     }

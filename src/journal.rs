@@ -4,7 +4,8 @@
 //! overtakes the read that it announces (I3).
 //!
 //! [`Journal`] is the handle that everything shares; [`memory::MemoryJournal`] is the pure core behind it, with what
-//! waits for each reader (`journal/reader.rs`), merged where the reader is slow (`journal/backlog.rs`).
+//! waits for each reader (`journal/reader.rs`), merged where the reader is slow (`journal/backlog.rs`). What a reader's rules
+//! refuse it is not told (`journal/filter.rs`).
 //!
 //! With a [`Store`](store::Store) it is **append → write → publish → release**, and a thread of its own makes durable what
 //! was written, in groups, and only that is handed out (`journal/committer.rs`). What a slow reader cannot take stays in
@@ -12,14 +13,22 @@
 
 mod backlog;
 mod committer;
+pub(crate) mod compaction;
 mod disk;
+pub mod filter;
+#[cfg(test)]
+mod filter_tests;
 mod handle;
+#[cfg(test)]
+mod judging_tests;
 pub mod memory;
 #[cfg(test)]
 mod model_tests;
 mod reader;
 pub mod recovery;
 mod retention;
+#[cfg(test)]
+mod room_tests;
 mod spill;
 pub mod store;
 #[cfg(test)]
@@ -33,11 +42,14 @@ use std::{collections::HashMap, fmt};
 
 pub use self::{
     disk::{Fsync, JournalHealth, JournalOptions, NotWritable, OnFull, OpenJournalError},
+    filter::{Filter, Judgement, RecordFilter},
     handle::Journal,
+    reader::Held,
+    spill::ToLoad,
 };
 use crate::{
     indexer::{Cause, Change},
-    object::{ObjectKey, SharedObject},
+    object::{Object, ObjectKey},
 };
 
 /// Names one unit (a resource type in one scope) within an engine.
@@ -65,19 +77,20 @@ pub struct Record {
 
 impl Record {
     /// Returns the object the change is about; none for [`Change::Synced`].
-    pub fn object(&self) -> Option<&SharedObject> {
+    pub fn object(&self) -> Option<&Object> {
         match &self.change {
             Change::Added { object, .. }
             | Change::Updated { object, .. }
             | Change::Deleted { object, .. }
             | Change::Removed { object, .. }
-            | Change::Unchanged { object, .. } => Some(object),
+            | Change::Unchanged { object, .. }
+            | Change::Refreshed { object } => Some(object),
             Change::Synced { .. } => None,
         }
     }
 
     /// Returns the state before, where it is known and may be shown.
-    pub fn old(&self) -> Option<&SharedObject> {
+    pub fn old(&self) -> Option<&Object> {
         match &self.change {
             Change::Updated { old, .. } if !self.old_lost => Some(old),
             _ => None,
@@ -97,7 +110,7 @@ impl Record {
 
     /// Returns the bytes of the objects it refers to.
     fn body_bytes(&self) -> usize {
-        self.object().map_or(0, |object| object.size_bytes()) + self.old().map_or(0, |old| old.size_bytes())
+        self.object().map_or(0, Object::size_bytes) + self.old().map_or(0, Object::size_bytes)
     }
 
     /// Returns the same of packed objects, as far as a cache packed them: it shares them with the cache then.
@@ -123,6 +136,8 @@ pub enum ChangeKind {
     Removed,
     /// [`Change::Unchanged`].
     Unchanged,
+    /// [`Change::Refreshed`].
+    Refreshed,
     /// [`Change::Synced`].
     Synced,
 }
@@ -136,15 +151,16 @@ impl ChangeKind {
             Change::Deleted { .. } => Self::Deleted,
             Change::Removed { .. } => Self::Removed,
             Change::Unchanged { .. } => Self::Unchanged,
+            Change::Refreshed { .. } => Self::Refreshed,
             Change::Synced { .. } => Self::Synced,
         }
     }
 
-    /// Returns the word an event's `type` ends in; an unchanged object travels as `updated`.
+    /// Returns the word an event's `type` ends in; an unchanged object travels as `updated`, a refreshed one does not.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Added => "added",
-            Self::Updated | Self::Unchanged => "updated",
+            Self::Updated | Self::Unchanged | Self::Refreshed => "updated",
             Self::Deleted => "deleted",
             Self::Removed => "removed",
             Self::Synced => "synced",
@@ -306,7 +322,7 @@ pub struct TypeNumber(pub u32);
 
 /// A set of kinds of changes, finer than [`ChangeKind`]: an initial object is not a new one, nor a relist a resync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChangeSet(u8);
+pub struct ChangeSet(u16);
 
 impl ChangeSet {
     /// Objects that appear, the initial ones aside.
@@ -325,8 +341,12 @@ impl ChangeSet {
     pub const UNCHANGED: Self = Self(1 << 6);
     /// Unchanged objects of a resync.
     pub const RESYNC: Self = Self(1 << 7);
-    /// Everything.
-    pub const ALL: Self = Self(u8::MAX);
+    /// Of those above also what happened while nobody looked ([`Cause::Downtime`]).
+    pub const DOWNTIME: Self = Self(1 << 8);
+    /// Everything that is an event.
+    pub const ALL: Self = Self(0x1ff);
+    /// What nobody is told: the journal has it, so that what waits is merged with it.
+    const REFRESHED: Self = Self(1 << 9);
 
     /// Returns the union.
     #[must_use]
@@ -347,25 +367,23 @@ impl ChangeSet {
 
     /// Returns whether the change is in the set.
     pub fn contains(self, change: &Change) -> bool {
-        let cause = match change {
-            Change::Added { cause, .. } | Change::Unchanged { cause, .. } => Some(*cause),
-            _ => None, // it makes no difference
-        };
-        self.has(Self::of(ChangeKind::of(change), cause))
+        self.has(Self::of(ChangeKind::of(change), change.cause()))
     }
 
     /// Returns the set of one kind of changes.
     pub fn of(kind: ChangeKind, cause: Option<Cause>) -> Self {
-        match (kind, cause) {
+        let set = match (kind, cause) {
             (ChangeKind::Added, Some(Cause::Initial)) => Self::INITIAL,
             (ChangeKind::Added, _) => Self::ADDED,
             (ChangeKind::Updated, _) => Self::UPDATED,
             (ChangeKind::Deleted, _) => Self::DELETED,
             (ChangeKind::Removed, _) => Self::REMOVED,
+            (ChangeKind::Refreshed, _) => Self::REFRESHED,
             (ChangeKind::Synced, _) => Self::SYNCED,
             (ChangeKind::Unchanged, Some(Cause::Resync { .. })) => Self::RESYNC,
             (ChangeKind::Unchanged, _) => Self::UNCHANGED,
-        }
+        };
+        if cause == Some(Cause::Downtime) { set.with(Self::DOWNTIME) } else { set }
     }
 }
 
@@ -376,6 +394,8 @@ pub struct Interest {
     pub units: HashMap<UnitId, UnitInterest>,
     /// These changes.
     pub changes: ChangeSet,
+    /// Of them, what this says; all where there is none. What waits and was not judged yet is judged by the last one.
+    pub filter: Option<RecordFilter>,
 }
 
 /// How a reader sees a unit.
@@ -421,12 +441,12 @@ pub enum MoveKind {
 
 /// What there is to see of a reader.
 ///
-/// **Invariant:** `wanted = acknowledged + in_flight + queued + coalesced + dropped`.
+/// **Invariant:** `wanted = acknowledged + in_flight + queued + coalesced + dropped + filtered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderStats {
-    /// Released records that it wanted.
+    /// Released records of its interest.
     pub wanted: u64,
-    /// Of these, waiting to be read.
+    /// Of these, waiting to be read; some of them may be refused by its filter yet.
     pub queued: u64,
     /// Of these, in the store alone.
     pub spilled: u64,
@@ -440,6 +460,10 @@ pub struct ReaderStats {
     pub dropped: u64,
     /// Updates that lost their `old` at the bound.
     pub olds_given_up: u64,
+    /// Refused by its filter, which counts as acknowledged.
+    pub filtered: u64,
+    /// Of these, refused because the filter could not say.
+    pub filter_errors: u64,
     /// Acknowledged ones that were given up, to be had by [`Journal::replay`].
     pub given_up: u64,
     /// Everything up to here is acknowledged, merged, dropped or not wanted.
@@ -467,13 +491,13 @@ pub(crate) mod testing {
     use crate::object::{Identity, Object};
 
     /// Makes a pod of namespace `ns`.
-    pub(crate) fn pod(name: &str, uid: &str, version: u64) -> SharedObject {
+    pub(crate) fn pod(name: &str, uid: &str, version: u64) -> Object {
         let version = version.to_string();
         let json = format!(
             r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"namespace":"ns","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}}}}"#
         );
         let identity = Identity { namespace: "ns", name, uid, resource_version: &version };
-        Arc::new(Object::assemble(identity, &[json.as_bytes()]))
+        Object::assemble(identity, &[json.as_bytes()])
     }
 
     pub(crate) fn added(name: &str, uid: &str, version: u64) -> Change {
@@ -503,7 +527,33 @@ pub(crate) mod testing {
     /// Everything of the units 0 … 7.
     pub(crate) fn everything() -> Interest {
         let all = UnitInterest { joins: false, resync_every: 1 };
-        Interest { units: (0..8).map(|unit| (UnitId(unit), all)).collect(), changes: ChangeSet::ALL }
+        Interest { units: (0..8).map(|unit| (UnitId(unit), all)).collect(), changes: ChangeSet::ALL, filter: None }
+    }
+
+    /// Refuses a third of all records, by the versions they speak of: what two of them are merged into is another one.
+    #[derive(Debug)]
+    pub(crate) struct ByVersions;
+
+    impl ByVersions {
+        pub(crate) fn shared() -> RecordFilter {
+            RecordFilter::new(Arc::new(Self))
+        }
+
+        pub(crate) fn passes(change: &Change) -> bool {
+            let version = |object: &Object| object.resource_version().parse::<u64>().expect("a number");
+            let object = change.object().map_or(1, version);
+            !(object + change.old().map_or(0, version)).is_multiple_of(3)
+        }
+    }
+
+    impl Filter for ByVersions {
+        fn judge(&self, record: &Record) -> Judgement {
+            match Self::passes(&record.change) {
+                true => Judgement::Wanted,
+                false if record.sequence.0.is_multiple_of(2) => Judgement::Refused,
+                false => Judgement::Failed("on purpose".to_owned()),
+            }
+        }
     }
 
     /// Says `added a/7` or, with the state before, `updated a/7<3`.

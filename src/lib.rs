@@ -25,6 +25,7 @@
 //! | [`delta_fifo`] | [`Deltas`](delta_fifo::Deltas) | order, tombstones, what is one transaction |
 //! | [`indexer`] | [`Change`](indexer::Change) | what differs from the cache |
 //! | [`journal`] | [`Record`](journal::Record) | sequence; what may be read; what a slow reader keeps |
+//! | [`rules`] | [`Verdict`](rules::Verdict) | which changes a handler wants beside what `on` says |
 //! | [`dispatcher`] | [`Notification`](dispatcher::Notification) | who gets it |
 //! | [`handler`] | – | again, in halves, or given up |
 //!
@@ -32,22 +33,22 @@
 //! secrets are. Where `[state] dir` is set the journal writes what it holds to [`journal::store`], and a slow reader
 //! costs disk instead of memory. A lane's [`dispatcher::schedule`] says which events go out together, and the
 //! [`handler::pace`] when. [`informer`] wires one type in one scope, [`supervisor`] keeps it
-//! alive, [`engine`] runs the whole. [`lister`], [`registry`] and [`serve`] read. [`work_queue`] is for handlers of
+//! alive, [`engine`] runs the whole; [`engine::dry_run`] tries a configuration on two states of an object. [`lister`], [`registry`] and [`serve`] read; [`subscribe`] streams. [`work_queue`] is for handlers of
 //! controllers: what is to be done, each key once. [`simulator`] is an API server in this process for the demo, tests and
-//! benchmarks.
+//! benchmarks; [`bench`](mod@bench) measures an engine against a server that makes up its objects.
 //!
 //! # Invariants
 //!
 //! - A core (the file of a stage) has no async, actor, clock, random source, I/O or log. A shell decides nothing.
 //! - A batch is appended, then published, then released: no event overtakes the read that it announces.
-//! - Objects are the server's bytes, shared and never changed; nobody on the way decodes them.
+//! - Objects are the server's bytes, shared and never changed; nobody on the way decodes them but rules, and those only
+//!   what they name.
 //! - Every queue has a bound and an owner.
 //! - Nothing that one type, handler or request does stops another.
 mod mutex;
 pub mod secret;
 pub mod object;
 pub mod scope;
-pub mod redact;
 
 pub mod backoff;
 mod client_error;
@@ -58,6 +59,8 @@ pub mod delta_fifo;
 pub mod indexer;
 pub mod lister;
 pub mod journal;
+pub mod rules;
+pub mod redact;
 pub mod dispatcher;
 pub mod cloud_event;
 pub mod handler;
@@ -67,12 +70,14 @@ pub mod supervisor;
 pub mod status;
 pub mod informer;
 pub mod registry;
+pub mod subscribe;
 pub mod config;
 pub mod metrics;
 pub mod serve;
 pub mod engine;
 
 pub mod simulator;
+pub mod bench;
 pub mod testing;
 #[cfg(test)]
 mod crash_simulation;

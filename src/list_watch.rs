@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::{future::LocalBoxFuture, stream::LocalBoxStream};
 
-use crate::object::{ResourceVersion, SharedObject};
+use crate::object::{Object, ResourceVersion};
 
 /// A source of one resource type in one fixed scope (LW-1): type, namespace and selectors are the source's own,
 /// everything else is in the requests.
@@ -60,7 +60,7 @@ pub struct ListPage {
     /// Set when there are more pages.
     pub continue_token: Option<String>,
     /// The items, in list order, each with `apiVersion` and `kind`.
-    pub items: Vec<SharedObject>,
+    pub items: Vec<Object>,
     /// Items that were refused: no name (K-4) or another type.
     pub rejected: u64,
 }
@@ -69,11 +69,11 @@ pub struct ListPage {
 #[derive(Clone, Debug)]
 pub enum WatchEvent {
     /// `ADDED`.
-    Added(SharedObject),
+    Added(Object),
     /// `MODIFIED`.
-    Modified(SharedObject),
+    Modified(Object),
     /// `DELETED`, with the final state.
-    Deleted(SharedObject),
+    Deleted(Object),
     /// `BOOKMARK`.
     Bookmark {
         /// How far the stream has come.
@@ -99,7 +99,7 @@ pub enum WatchEvent {
 
 impl WatchEvent {
     /// Returns the object that there is now.
-    pub(crate) fn object_mut(&mut self) -> Option<&mut SharedObject> {
+    pub(crate) fn object_mut(&mut self) -> Option<&mut Object> {
         match self {
             Self::Added(object) | Self::Modified(object) => Some(object),
             _ => None,

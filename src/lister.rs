@@ -18,7 +18,7 @@ use crate::{
         store::{Meta, ReadStore, Snapshot},
         union::UnionReader,
     },
-    object::{KeyRef, Object, ObjectKey, ResourceType, ResourceVersion, SharedObject},
+    object::{KeyRef, Object, ObjectKey, ResourceType, ResourceVersion},
 };
 
 /// Why a read has no answer.
@@ -90,7 +90,7 @@ impl<R: ReadStore> Lister<R> {
     }
 
     /// Returns the object of `key` (L-1, I-5).
-    pub fn get(&self, key: KeyRef<'_>) -> Result<SharedObject, ReadError> {
+    pub fn get(&self, key: KeyRef<'_>) -> Result<Object, ReadError> {
         self.snapshot(|query| query.get(key))
     }
 
@@ -101,7 +101,7 @@ impl<R: ReadStore> Lister<R> {
     }
 
     /// Returns every object that matches, in no order (L-2).
-    pub fn list(&self, selector: &Selector) -> Vec<SharedObject> {
+    pub fn list(&self, selector: &Selector) -> Vec<Object> {
         if selector.is_nothing() {
             return Vec::new();
         }
@@ -127,7 +127,7 @@ impl<R: ReadStore> Lister<R> {
     }
 
     /// Returns the objects that have `value` in `index`, in no order (I-6).
-    pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<SharedObject>, ReadError> {
+    pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<Object>, ReadError> {
         self.snapshot(|query| query.by_index(index, value))
     }
 
@@ -139,7 +139,7 @@ impl<R: ReadStore> Lister<R> {
     }
 
     /// Returns the objects that share any value of `object` in `index`, each once (I-6).
-    pub fn index(&self, index: &str, object: &Object) -> Result<Vec<SharedObject>, ReadError> {
+    pub fn index(&self, index: &str, object: &Object) -> Result<Vec<Object>, ReadError> {
         self.snapshot(|query| query.index(index, object))
     }
 
@@ -194,7 +194,7 @@ pub struct NamespaceLister<'a, R = UnionReader> {
 
 impl<R: ReadStore> NamespaceLister<'_, R> {
     /// Returns the object of this name.
-    pub fn get(&self, name: &str) -> Result<SharedObject, ReadError> {
+    pub fn get(&self, name: &str) -> Result<Object, ReadError> {
         self.lister.get(KeyRef { namespace: self.namespace, name })
     }
 
@@ -204,7 +204,7 @@ impl<R: ReadStore> NamespaceLister<'_, R> {
     }
 
     /// Returns every object of the namespace that matches, in no order; found by the index `namespace` (L-3).
-    pub fn list(&self, selector: &Selector) -> Vec<SharedObject> {
+    pub fn list(&self, selector: &Selector) -> Vec<Object> {
         if self.namespace.is_empty() {
             return self.lister.list(selector);
         }
@@ -238,25 +238,25 @@ impl Query<'_> {
     }
 
     /// Returns the object of `key`.
-    pub fn get(&self, key: KeyRef<'_>) -> Result<SharedObject, ReadError> {
+    pub fn get(&self, key: KeyRef<'_>) -> Result<Object, ReadError> {
         let not_found = || ReadError::NotFound { resource: self.resource.qualified_name(), key: key.to_string() };
         self.snapshot.get(key).cloned().ok_or_else(not_found)
     }
 
     /// Returns every object, in no order.
-    pub fn list(&self) -> Vec<SharedObject> {
+    pub fn list(&self) -> Vec<Object> {
         let mut objects = Vec::with_capacity(usize::try_from(self.meta().objects).unwrap_or_default());
         self.snapshot.for_each(&mut |object| objects.push(object.clone()));
         objects
     }
 
     /// Returns every object of one namespace, in no order.
-    pub fn in_namespace(&self, namespace: &str) -> Vec<SharedObject> {
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Object> {
         self.by_index(NAMESPACE_INDEX, namespace).unwrap_or_default() // every store has this index
     }
 
     /// Returns the objects that have `value` in `index`, in no order.
-    pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<SharedObject>, ReadError> {
+    pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<Object>, ReadError> {
         let index = self.index_id(index)?;
         let mut objects = Vec::new();
         self.snapshot.for_each_with(index, value, &mut |object| objects.push(object.clone()));
@@ -264,7 +264,7 @@ impl Query<'_> {
     }
 
     /// Returns the objects that share any value of `object` in `index`, each once.
-    pub fn index(&self, index: &str, object: &Object) -> Result<Vec<SharedObject>, ReadError> {
+    pub fn index(&self, index: &str, object: &Object) -> Result<Vec<Object>, ReadError> {
         let index = self.index_id(index)?;
         let values = self.meta().indexes.as_slice()[index as usize].values(object).unwrap_or_default();
         let mut objects = Vec::new();

@@ -7,18 +7,18 @@ use std::{io, process::ExitCode};
 use clap::Parser;
 use deltabus::{config::ConfigErrors, engine::EngineError};
 
-use cli::{Cli, Command, ConfigCommand, report};
+use cli::{BadUsage, Cli, Command, ConfigCommand, report};
 
 /// Failed at run time.
 const FAILED: u8 = 1;
-/// Bad usage (clap says so itself) or a bad configuration.
-const BAD_CONFIGURATION: u8 = 2;
+/// Bad usage (of flags clap says so itself) or a bad configuration.
+const BAD_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let Err(error) = dispatch(Cli::parse().command) else { return ExitCode::SUCCESS };
     if let Some(errors) = error.downcast_ref::<ConfigErrors>() {
         report::errors(errors);
-        return ExitCode::from(BAD_CONFIGURATION);
+        return ExitCode::from(BAD_USAGE);
     }
     // Whoever read our output has seen enough: `deltabus schema | head`.
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     if let Some(hint) = hint(&error) {
         report::note(hint);
     }
-    ExitCode::from(FAILED)
+    ExitCode::from(if error.is::<BadUsage>() { BAD_USAGE } else { FAILED })
 }
 
 /// Says what helps, where the error does not.
@@ -47,11 +47,14 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Run(args) => cli::run::run(&args)?,
         Command::Demo(args) => cli::demo::demo(&args)?,
         Command::Validate(args) => cli::validate::validate(&args)?,
+        Command::Test(args) => cli::test::test(&args)?,
         Command::Resources(args) => cli::resources::resources(&args)?,
         Command::Rbac(args) => cli::rbac::rbac(&args)?,
         Command::Get(args) => cli::get::get(&args)?,
+        Command::Tail(args) => cli::tail::tail(&args)?,
         Command::Verify(args) => cli::verify::verify(&args)?,
         Command::Handlers(args) => cli::handlers::handlers(&args)?,
+        Command::Bench(args) => cli::bench::bench(&args)?,
         Command::Completion(args) => cli::completion::print(&args)?,
         Command::Config { command: ConfigCommand::Show(args) } => {
             let config = cli::config_show::load(&args)?;

@@ -14,6 +14,7 @@ use crate::{
     handler::status::{HandlerState, HandlerView},
     journal::JournalHealth,
     status::{ReloadCounts, UnitView},
+    subscribe::SubscribeCounts,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -67,6 +68,7 @@ pub fn render(
     handlers: &[HandlerView],
     journal: &JournalHealth,
     reloads: ReloadCounts,
+    streams: SubscribeCounts,
 ) -> String {
     let mut registry = Registry::with_prefix("deltabus");
     let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
@@ -75,6 +77,7 @@ pub fn render(
     register_handlers(&mut registry, handlers);
     register_journal(&mut registry, journal);
     register_reloads(&mut registry, reloads);
+    register_streams(&mut registry, streams);
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string succeeds");
     text
@@ -184,12 +187,7 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
     for view in views {
         let ResourceLabels { name, group, resource } = resource_labels(view);
         let counts = view.events;
-        for (r#type, count) in [
-            ("added", counts.added),
-            ("updated", counts.updated),
-            ("deleted", counts.deleted),
-            ("removed", counts.removed),
-        ] {
+        for (r#type, count) in counts.by_type() {
             let labels = EventLabels { name: name.clone(), group: group.clone(), resource: resource.clone(), r#type };
             events.get_or_create(&labels).inc_by(count);
         }
@@ -215,6 +213,8 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
     let queued = Family::<HandlerLabels, Gauge>::default();
     let up = Family::<HandlerLabels, Gauge>::default();
     let synced = Family::<HandlerLabels, Gauge>::default();
+    let filtered = Family::<HandlerLabels, Counter>::default();
+    let rule_errors = Family::<HandlerLabels, Counter>::default();
     let oversize = Family::<FormLabels, Counter>::default();
     let paused = Family::<HandlerLabels, Gauge>::default();
     let in_flight = Family::<HandlerLabels, Gauge>::default();
@@ -237,6 +237,8 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
             let labels = FormLabels { handler: status.name.clone(), form };
             oversize.get_or_create(&labels).inc_by(count);
         }
+        filtered.get_or_create(&labels).inc_by(status.filtered);
+        rule_errors.get_or_create(&labels).inc_by(status.rule_errors);
         paused.get_or_create(&labels).set((status.state == HandlerState::Paused).into());
         in_flight.get_or_create(&labels).set(signed(status.in_flight));
         rate_limited.get_or_create(&labels).set(status.rate_limited.into());
@@ -246,6 +248,9 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
         lag.get_or_create(&labels).set(status.oldest_undelivered_age_seconds.unwrap_or(0.0));
     }
     registry.register("handler_events", "Events a handler is done with, by outcome; retries count attempts", outcomes);
+    registry.register("handler_filtered", "Events that `changed` and `when` refused", filtered);
+    let help = "Events of which `when` could not be evaluated, and that were refused for it";
+    registry.register("handler_rule_errors", help, rule_errors);
     let help = "Events that were too large for the sink, by the form in which it took them; none: given up";
     registry.register("handler_oversize_events", help, oversize);
     registry.register("handler_paused", "1 while somebody has paused the handler", paused);
@@ -270,6 +275,23 @@ fn register_reloads(registry: &mut Registry, reloads: ReloadCounts) {
         let help = "When a configuration was last applied to the running engine, since the Unix epoch";
         registry.register_with_unit("config_last_reload_success_timestamp", help, Unit::Seconds, last);
     }
+}
+
+fn register_streams(registry: &mut Registry, streams: SubscribeCounts) {
+    let subscribers = Gauge::<i64>::default();
+    subscribers.set(signed(streams.subscribers));
+    registry.register("subscribers", "Streams of /v1/events that are open", subscribers);
+    let counter = |value: u64| {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(value);
+        counter
+    };
+    let help = "Events handed to streams: one to each subscriber is one";
+    registry.register("subscriber_events", help, counter(streams.events));
+    let help = "Times a stream was told that it misses events";
+    registry.register("subscriber_gaps", help, counter(streams.gaps));
+    let help = "Streams refused because of [subscribe] max_subscribers";
+    registry.register("subscribers_refused", help, counter(streams.refused));
 }
 
 fn resource_labels(view: &UnitView) -> ResourceLabels {

@@ -4,26 +4,39 @@
 //! resourceVersion. Nothing else is decoded before somebody asks: see [`Object::decode`], [`Object::value`] and
 //! [`FieldPath`].
 
+mod changed_by;
 pub mod codec;
+pub mod difference;
 mod field_path;
+mod ignored;
 mod keep;
+mod lists;
+mod opt_out;
 pub mod packer;
 pub mod scan;
+mod shared;
 
 use std::{
     borrow::Cow,
     cmp::Ordering,
     fmt,
+    str::Utf8Error,
     sync::{Arc, OnceLock},
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use self::codec::Dictionary;
+use self::{
+    codec::{Codec, Dictionary},
+    shared::{Room, Shared},
+};
+pub use changed_by::ChangedBy;
 pub(crate) use field_path::Step;
 pub use field_path::{FieldPath, FieldPathError};
 
+pub use ignored::IgnoredPaths;
 pub use keep::Keep;
+pub use opt_out::IGNORE_ANNOTATION;
 pub use scan::{Owner, Plucker};
 
 /// One resource type the API server serves: what kubectl calls `deployments.v1.apps`.
@@ -173,9 +186,14 @@ impl ResourceVersion {
     /// Compares two versions of one resource type (A-1, KEP-5504): decimal digits without a leading zero and not 0
     /// compare by length, then as text. `None` for anything else.
     pub fn compare(&self, other: &Self) -> Option<Ordering> {
+        self.compare_text(&other.0)
+    }
+
+    /// As [`ResourceVersion::compare`], with a version that is text.
+    pub(crate) fn compare_text(&self, other: &str) -> Option<Ordering> {
         let comparable = |v: &str| !v.is_empty() && !v.starts_with('0') && v.bytes().all(|byte| byte.is_ascii_digit());
-        (comparable(&self.0) && comparable(&other.0))
-            .then(|| self.0.len().cmp(&other.0.len()).then_with(|| self.0.cmp(&other.0)))
+        (comparable(&self.0) && comparable(other))
+            .then(|| self.0.len().cmp(&other.len()).then_with(|| (*self.0).cmp(other)))
     }
 }
 
@@ -204,100 +222,171 @@ pub struct Identity<'a> {
     pub resource_version: &'a str,
 }
 
-/// One Kubernetes object: its JSON and its identity, immutable and shared as `Arc<Object>` (I-10).
+/// One Kubernetes object: its JSON and its identity, immutable and shared (I-10). A clone is another handle to the same
+/// bytes.
 ///
 /// What came from a server is its JSON. A cache keeps the packed form of it, which has the same identity and is unpacked
 /// by whoever reads more than that: see [`Object::json`] and [`packer::Packer`].
 ///
 /// **Invariants:** the name is not empty (K-4); the bytes are one JSON object that carries `apiVersion` and `kind`;
-/// the identity is what the bytes say. Identity and bytes lie in one allocation.
+/// the identity is what the bytes say. One pointer leads to one allocation: what a reader has to fetch from memory.
 ///
 /// It does not know its resource type: every unit handles one type.
-pub struct Object {
-    /// namespace, name, uid, resourceVersion, body, one behind the other; all but a packed body are UTF-8.
-    data: Box<[u8]>,
+#[derive(Clone)]
+pub struct Object(Shared<Head>);
+
+/// What is known of an object's bytes: namespace, name, uid, resourceVersion, body, one behind the other; all but a packed
+/// body are UTF-8. Behind them [`Object::who`].
+struct Head {
     /// Where name, uid, resourceVersion and body begin.
     starts: [u32; 4],
     form: Form,
 }
 
-/// What the body of an object is.
+/// What the body of an object is, and how many bytes behind it say who changed it.
 enum Form {
     /// JSON; with the packed object once there is one, so that it is packed once for all who keep it.
-    Json(OnceLock<SharedObject>),
+    Json { packed: OnceLock<Object>, who_bytes: u32 },
     /// That many bytes of JSON, packed with a dictionary or without.
-    Packed { json_bytes: u32, dictionary: Option<Arc<Dictionary>> },
+    Packed { codec: Codec, json_bytes: u32, dictionary: Option<Arc<Dictionary>>, who_bytes: u32 },
+    /// JSON of what identifies it, and nothing else: it opts out.
+    OptedOut,
 }
+
+/// A packed body, what packed it, and its dictionary.
+type PackedBody<'a> = (&'a [u8], Codec, Option<&'a Arc<Dictionary>>);
 
 impl Object {
     /// Makes an object of an identity and its JSON, handed over in pieces that are joined in order.
     ///
     /// The caller vouches for the invariants; [`scan`] is the way in for bytes from outside.
     pub(crate) fn assemble(identity: Identity<'_>, json: &[&[u8]]) -> Self {
-        let len = json.iter().map(|piece| piece.len()).sum();
-        let write = |data: &mut Vec<u8>| json.iter().for_each(|piece| data.extend_from_slice(piece));
-        Self::assemble_with(identity, len, write).expect("the caller vouches for it")
+        Self::assemble_with_who(identity, json, &[])
     }
 
-    /// Makes an object of an identity and `len` bytes of JSON that `write` appends to what it is given.
+    /// As [`Object::assemble`], with [who](Object::who) changed it.
+    fn assemble_with_who(identity: Identity<'_>, json: &[&[u8]], who: &[u8]) -> Self {
+        let len = json.iter().map(|piece| piece.len()).sum();
+        let write = |room: &mut Room<'_>| json.iter().for_each(|piece| room.put(piece));
+        Self::assemble_with(identity, who, len, write).expect("the caller vouches for it")
+    }
+
+    /// Makes an object of an identity, [who](Object::who) changed it, and `len` bytes of JSON that `write` puts into what
+    /// it is given.
     ///
     /// Fails if that is not UTF-8: it is checked here, once, so that nothing that is read of the object later is.
     fn assemble_with(
         identity: Identity<'_>,
+        who: &[u8],
         len: usize,
-        write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Self, std::str::Utf8Error> {
-        let (data, starts) = Self::lay_out(identity, len, write);
-        let data = String::from_utf8(data).map_err(|error| error.utf8_error())?;
-        Ok(Self { data: data.into_boxed_str().into_boxed_bytes(), starts, form: Form::Json(OnceLock::new()) })
+        write: impl FnOnce(&mut Room<'_>),
+    ) -> Result<Self, Utf8Error> {
+        let form = Form::Json { packed: OnceLock::new(), who_bytes: Self::length(who.len()) };
+        let object = Self::lay_out(identity, form, len, who, write);
+        std::str::from_utf8(object.body())?;
+        Ok(object)
     }
 
-    fn lay_out(identity: Identity<'_>, len: usize, write: impl FnOnce(&mut Vec<u8>)) -> (Vec<u8>, [u32; 4]) {
+    fn lay_out(identity: Identity<'_>, form: Form, len: usize, who: &[u8], write: impl FnOnce(&mut Room<'_>)) -> Self {
         let Identity { namespace, name, uid, resource_version } = identity;
         let head = [namespace, name, uid, resource_version];
-        let mut data = Vec::with_capacity(head.iter().map(|part| part.len()).sum::<usize>() + len);
-        let mut starts = [0; 4];
+        let (mut starts, mut end) = ([0; 4], 0);
         for (start, part) in starts.iter_mut().zip(head) {
-            data.extend_from_slice(part.as_bytes());
-            *start = u32::try_from(data.len()).expect("an object is smaller than the largest frame, 4 GiB");
+            end += part.len();
+            *start = Self::length(end);
         }
-        write(&mut data);
-        (data, starts)
+        Self(Shared::new(Head { starts, form }, end + len + who.len(), |room| {
+            for part in head {
+                room.put(part.as_bytes());
+            }
+            write(room);
+            room.put(who);
+        }))
     }
 
-    /// Makes an object of its identity and what [`codec::with_packed`] made of that many bytes of its JSON.
-    fn of_packed(identity: Identity<'_>, packed: &[u8], json_bytes: u32, dictionary: Option<Arc<Dictionary>>) -> Self {
-        let (data, starts) = Self::lay_out(identity, packed.len(), |data| data.extend_from_slice(packed));
-        Self { data: data.into_boxed_slice(), starts, form: Form::Packed { json_bytes, dictionary } }
+    fn length(len: usize) -> u32 {
+        u32::try_from(len).expect("an object is smaller than the largest frame, 4 GiB")
+    }
+
+    /// Makes an object of its identity, [who](Object::who) changed it, and what [`codec::with_packed`] made of that many
+    /// bytes of its JSON.
+    fn of_packed(
+        identity: Identity<'_>,
+        who: &[u8],
+        packed: &[u8],
+        json_bytes: u32,
+        codec: Codec,
+        dictionary: Option<Arc<Dictionary>>,
+    ) -> Self {
+        let form = Form::Packed { codec, json_bytes, dictionary, who_bytes: Self::length(who.len()) };
+        Self::lay_out(identity, form, packed.len(), who, |room| room.put(packed))
+    }
+
+    /// Returns whether both are one: not only equal, but the same bytes in memory.
+    pub fn ptr_eq(&self, other: &Self) -> bool {
+        self.address() == other.address()
+    }
+
+    /// Returns where it lies: of no use but to tell objects apart that live.
+    pub(crate) fn address(&self) -> usize {
+        self.0.address()
+    }
+
+    /// Returns how many handles there are.
+    #[cfg(test)]
+    pub(crate) fn holders(&self) -> usize {
+        self.0.holders()
+    }
+
+    fn form(&self) -> &Form {
+        &self.0.head().form
+    }
+
+    fn starts(&self) -> [u32; 4] {
+        self.0.head().starts
     }
 
     /// Returns the packed form: what is packed itself, or was packed before.
     fn packed(&self) -> Option<&Self> {
-        match &self.form {
-            Form::Json(packed) => packed.get().map(|packed| &**packed),
+        match self.form() {
+            Form::Json { packed, .. } => packed.get(),
             Form::Packed { .. } => Some(self),
+            Form::OptedOut => None,
         }
+    }
+
+    /// Returns whether it is packed, with this very dictionary.
+    pub(crate) fn is_packed_with(&self, dictionary: &Arc<Dictionary>) -> bool {
+        matches!(self.form(), Form::Packed { dictionary: Some(own), .. } if Arc::ptr_eq(own, dictionary))
     }
 
     /// Returns what was packed of it before, if it is not packed itself.
-    pub(crate) fn packed_before(&self) -> Option<SharedObject> {
-        match &self.form {
-            Form::Json(packed) => packed.get().cloned(),
-            Form::Packed { .. } => None,
+    pub(crate) fn packed_before(&self) -> Option<Object> {
+        match self.form() {
+            Form::Json { packed, .. } => packed.get().cloned(),
+            Form::Packed { .. } | Form::OptedOut => None,
         }
     }
 
-    /// Returns the packed body and its dictionary, if it is packed or was before.
-    pub(crate) fn packed_body(&self) -> Option<(&[u8], Option<&Arc<Dictionary>>)> {
+    /// Returns the packed body, what packed it and its dictionary, if it is packed or was before.
+    fn packed_body(&self) -> Option<PackedBody<'_>> {
         let packed = self.packed()?;
-        match &packed.form {
-            Form::Packed { dictionary, .. } => Some((packed.body(), dictionary.as_ref())),
-            Form::Json(_) => None,
+        match packed.form() {
+            Form::Packed { codec, dictionary, .. } => Some((packed.body(), *codec, dictionary.as_ref())),
+            Form::Json { .. } | Form::OptedOut => None,
         }
     }
 
     fn body(&self) -> &[u8] {
-        &self.data[self.starts[3] as usize..]
+        let bytes = self.0.bytes();
+        &bytes[self.starts()[3] as usize..bytes.len() - self.who_bytes()]
+    }
+
+    fn who_bytes(&self) -> usize {
+        match *self.form() {
+            Form::Json { who_bytes, .. } | Form::Packed { who_bytes, .. } => who_bytes as usize,
+            Form::OptedOut => 0,
+        }
     }
 
     /// Parses one object from JSON, as it is: nothing dropped.
@@ -307,22 +396,22 @@ impl Object {
 
     /// Returns `metadata.namespace`, empty for a cluster-scoped object.
     pub fn namespace(&self) -> &str {
-        self.head(0, self.starts[0])
+        self.head(0, self.starts()[0])
     }
 
     /// Returns `metadata.name`.
     pub fn name(&self) -> &str {
-        self.head(self.starts[0], self.starts[1])
+        self.head(self.starts()[0], self.starts()[1])
     }
 
     /// Returns `metadata.uid`, empty where the API gives none.
     pub fn uid(&self) -> &str {
-        self.head(self.starts[1], self.starts[2])
+        self.head(self.starts()[1], self.starts()[2])
     }
 
     /// Returns `metadata.resourceVersion` as text; [`ResourceVersion::from`] makes a version of it.
     pub fn resource_version(&self) -> &str {
-        self.head(self.starts[2], self.starts[3])
+        self.head(self.starts()[2], self.starts()[3])
     }
 
     /// Returns the key within the resource type (K-1).
@@ -342,10 +431,10 @@ impl Object {
 
     /// Returns the object's JSON. That of a packed object is unpacked for every call, 1 µs for 6 KB: keep it.
     pub fn json(&self) -> Cow<'_, [u8]> {
-        match &self.form {
-            Form::Json(_) => Cow::Borrowed(self.body()),
-            Form::Packed { json_bytes, dictionary } => {
-                let json = codec::unpack_json(self.body(), *json_bytes as usize, dictionary.as_deref());
+        match self.form() {
+            Form::Json { .. } | Form::OptedOut => Cow::Borrowed(self.body()),
+            Form::Packed { codec, json_bytes, dictionary, .. } => {
+                let json = codec::unpack_json(self.body(), *json_bytes as usize, *codec, dictionary.as_deref());
                 Cow::Owned(json.expect("it was packed in this process, with this dictionary"))
             }
         }
@@ -353,15 +442,15 @@ impl Object {
 
     /// Returns the length of the object's JSON.
     pub fn json_bytes(&self) -> usize {
-        match &self.form {
-            Form::Json(_) => self.body().len(),
+        match self.form() {
+            Form::Json { .. } | Form::OptedOut => self.body().len(),
             Form::Packed { json_bytes, .. } => *json_bytes as usize,
         }
     }
 
     /// Returns the bytes this object occupies in memory, its own header included; what is packed of it elsewhere is not.
     pub fn size_bytes(&self) -> usize {
-        self.data.len() + size_of::<Self>()
+        self.0.size_bytes()
     }
 
     /// Returns whether both are the same state of the same object: uid and resourceVersion are equal.
@@ -381,8 +470,8 @@ impl Object {
 
     #[expect(unsafe_code, reason = "names are compared for every event: they are not checked each time")]
     fn head(&self, from: u32, to: u32) -> &str {
-        let bytes = &self.data[from as usize..to as usize];
-        // safety: `lay_out` copied each part of the head from a `&str`, between these very bounds; nothing changes `data`.
+        let bytes = &self.0.bytes()[from as usize..to as usize];
+        // safety: `lay_out` copied each part of the head from a `&str`, between these very bounds; nothing changes them.
         unsafe { std::str::from_utf8_unchecked(bytes) }
     }
 }
@@ -393,9 +482,6 @@ impl fmt::Debug for Object {
         write!(f, "Object({} uid={} rv={})", self.key(), self.uid(), self.resource_version())
     }
 }
-
-/// An object as it travels between the stages.
-pub type SharedObject = Arc<Object>;
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,8 @@
 //!   it is cannot; two objects with one value do not look alike.
 //! - `drop`: the values are cut.
 //!
+//! A rule may have a condition: it is judged of the object as it came, and one that cannot be evaluated holds.
+//!
 //! What stands in the place of a value of a Secret's `data` is base64, as the API demands, so that typed decoding goes on.
 
 use std::{fmt, sync::Arc};
@@ -17,7 +19,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::Sha256;
 
-use crate::object::{FieldPath, Object, ResourceType, Step};
+use crate::{
+    object::{FieldPath, Object, ResourceType, Step},
+    rules::{Condition, RuleError},
+};
 
 /// What stands before the digest, so that everybody sees what it is.
 const MARK: &str = "hmac-sha256:";
@@ -88,6 +93,18 @@ pub struct Rule {
     pub treatment: Treatment,
     /// They are bytes in base64, and what replaces them must be.
     pub base64: bool,
+    /// Of which objects; `None`: of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<Only>,
+}
+
+/// Objects of which a CEL expression is true.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Only {
+    /// The expression, over `object` and `cluster`.
+    pub expression: String,
+    /// What it calls `cluster`.
+    pub cluster: String,
 }
 
 impl Rule {
@@ -100,6 +117,7 @@ impl Rule {
             path: FieldPath::parse(path).expect("a path that is written right"),
             treatment,
             base64,
+            only: None,
         };
         vec![
             rule("data[*]", treatment, true),
@@ -148,37 +166,60 @@ impl RedactError {
 #[derive(Clone, Debug)]
 pub struct Redactor {
     key: Key,
-    rules: Arc<[Rule]>,
-    /// What is a digest already stays one.
-    spares_digests: bool,
+    rules: Arc<[(Rule, Option<Condition>)]>,
+    /// The objects were redacted before: what is a digest already stays one, and conditions say nothing of them.
+    is_for_redacted: bool,
 }
 
 impl Redactor {
     /// Makes a redactor of the rules for a type.
-    pub fn new(key: Key, rules: &[Rule]) -> Self {
-        Self { key, rules: rules.into(), spares_digests: false }
+    ///
+    /// # Errors
+    /// A condition that cannot be used.
+    pub fn new(key: Key, rules: &[Rule]) -> Result<Self, RuleError> {
+        let ready = |rule: &Rule| {
+            let condition = rule.only.as_ref().map(|only| Condition::compile(&only.expression, &only.cluster));
+            Ok((rule.clone(), condition.transpose()?))
+        };
+        let rules = rules.iter().map(ready).collect::<Result<_, RuleError>>()?;
+        Ok(Self { key, rules, is_for_redacted: false })
     }
 
     /// Returns one for objects that other rules were applied to, or none: what is a digest already stays as it is,
-    /// whatever key made it.
+    /// whatever key made it. What a condition reads may be a digest too: every rule holds.
     #[must_use]
-    pub fn sparing_digests(self) -> Self {
-        Self { spares_digests: true, ..self }
+    pub fn for_redacted(self) -> Self {
+        Self { is_for_redacted: true, ..self }
     }
 
     /// Returns the object without what must not travel; `None` where there is nothing of it. What it makes depends on
-    /// the object and the key alone.
+    /// the object and the key alone. `doubt` is told each rule whose condition cannot be evaluated; the rule holds.
     ///
     /// # Errors
     /// Bytes that are no JSON: the object must not be shown then. What is said of them names a place, no content.
-    pub fn apply(&self, object: &Object) -> Result<Option<Object>, RedactError> {
+    pub fn apply(&self, object: &Object, mut doubt: impl FnMut(&Rule)) -> Result<Option<Object>, RedactError> {
+        // All are judged before the first changes anything.
+        let holds = |(rule, condition): &(Rule, Option<Condition>)| {
+            let Some(condition) = condition.as_ref().filter(|_| !self.is_for_redacted) else { return true };
+            // The error may have values in it: nobody is told.
+            condition.is_true(object).unwrap_or_else(|_| {
+                doubt(rule);
+                true
+            })
+        };
+        let held: Vec<_> = self.rules.iter().map(holds).collect();
+        let rules: Vec<_> =
+            self.rules.iter().zip(held).filter(|(_, holds)| *holds).map(|((rule, _), _)| rule).collect();
+        if rules.is_empty() {
+            return Ok(None);
+        }
         let mut value = object.value().map_err(RedactError::new)?;
         let owner = match object.uid() {
             "" => object.key().to_string(),
             uid => uid.to_owned(),
         };
         let mut changed = false;
-        for rule in &*self.rules {
+        for rule in rules {
             changed |= self.redact(&mut value, rule.path.steps(), &mut String::new(), rule, &owner);
         }
         if !changed {
@@ -235,7 +276,7 @@ impl Redactor {
     }
 
     fn replace(&self, value: &mut Value, path: &str, rule: &Rule, owner: &str) -> bool {
-        if self.spares_digests && is_digest(value, rule.base64) {
+        if self.is_for_redacted && is_digest(value, rule.base64) {
             return false;
         }
         let digest = self.key.digest(owner, path, value);
@@ -257,126 +298,4 @@ fn push(path: &mut String, step: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn key() -> Key {
-        Key::new(b"0123456789abcdef").unwrap()
-    }
-
-    fn object(value: &Value) -> Object {
-        Object::from_json(value.to_string().as_bytes()).unwrap()
-    }
-
-    fn secret(uid: &str, data: &Value) -> Object {
-        object(&json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data,
-            "metadata": { "name": "db", "namespace": "n", "uid": uid, "resourceVersion": "7", "annotations": {
-                "kubectl.kubernetes.io/last-applied-configuration": "{\"data\":{\"password\":\"aHVudGVyMg==\"}}", "team": "a",
-            }},
-        }))
-    }
-
-    fn redacted(object: &Object, treatment: Treatment) -> Value {
-        let redactor = Redactor::new(key(), &Rule::of_secrets(treatment));
-        redactor.apply(object).unwrap().expect("there is something to take out").value().unwrap()
-    }
-
-    #[test]
-    fn d11_a_secret_keeps_the_names_of_its_keys_and_a_digest_that_is_base64() {
-        let before = secret("u1", &json!({ "password": "aHVudGVyMg==", "user": "cm9vdA==" }));
-        let after = redacted(&before, Treatment::Hmac);
-        assert!(!after.to_string().contains("aHVudGVyMg") && !after.to_string().contains("last-applied"));
-        assert_eq!(after["metadata"]["annotations"], json!({ "team": "a" }));
-        for name in ["password", "user"] {
-            let digest = STANDARD.decode(after["data"][name].as_str().unwrap()).unwrap();
-            let digest = String::from_utf8(digest).unwrap();
-            assert_eq!((digest.len(), digest.starts_with(MARK)), (MARK.len() + 64, true), "{digest}");
-        }
-        assert_eq!(after["type"], "Opaque");
-        let typed: k8s_openapi::api::core::v1::Secret = serde_json::from_value(after).unwrap();
-        assert_eq!(typed.data.unwrap().len(), 2, "typed decoding goes on");
-    }
-
-    #[test]
-    fn d11_a_digest_tells_a_change_and_nothing_else() {
-        let digest = |uid: &str, name: &str, value: &str| {
-            redacted(&secret(uid, &json!({ name: value })), Treatment::Hmac)["data"][name].clone()
-        };
-        let first = digest("u1", "a", "eA==");
-        assert_eq!(first, digest("u1", "a", "eA=="), "the same value looks the same");
-        for (other, what) in [
-            (digest("u1", "a", "eQ=="), "another value"),
-            (digest("u2", "a", "eA=="), "another object"),
-            (digest("u1", "b", "eA=="), "another place"),
-        ] {
-            assert_ne!(first, other, "{what}");
-        }
-        let other_key =
-            Redactor::new(Key::new(b"another key of some length").unwrap(), &Rule::of_secrets(Treatment::Hmac));
-        let other = other_key.apply(&secret("u1", &json!({ "a": "eA==" }))).unwrap().unwrap().value().unwrap();
-        assert_ne!(first, other["data"]["a"], "another key");
-    }
-
-    #[test]
-    fn d11_dropped_values_are_gone() {
-        let after = redacted(&secret("u1", &json!({ "password": "aHVudGVyMg==" })), Treatment::Drop);
-        assert_eq!(after["data"], json!({}));
-    }
-
-    #[test]
-    fn d11_configured_paths_reach_into_arrays_and_whole_trees() {
-        let before = object(&json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" },
-            "spec": { "containers": [
-                { "name": "a", "env": [{ "name": "X", "value": "secret" }, { "name": "Y" }] },
-                { "name": "b", "args": { "deep": ["secret"] } },
-            ]},
-        }));
-        let rule = |path: &str, treatment| Rule { path: FieldPath::parse(path).unwrap(), treatment, base64: false };
-        let rules = [
-            rule("spec.containers[*].env[*].value", Treatment::Hmac),
-            rule("spec.containers[*].args", Treatment::Hmac),
-            rule("spec.nowhere[*].to", Treatment::Hmac),
-        ];
-        let after = Redactor::new(key(), &rules).apply(&before).unwrap().unwrap().value().unwrap();
-        assert!(!after.to_string().contains("secret"), "{after}");
-        let digest = after["spec"]["containers"][0]["env"][0]["value"].as_str().unwrap();
-        assert!(digest.starts_with(MARK));
-        assert_eq!(after["spec"]["containers"][0]["env"][1], json!({ "name": "Y" }), "what is not there is not made");
-        assert!(after["spec"]["containers"][1]["args"].as_str().unwrap().starts_with(MARK));
-        let untouched = object(&json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" } }));
-        assert!(Redactor::new(key(), &rules).apply(&untouched).unwrap().is_none());
-    }
-
-    #[test]
-    fn d11_what_is_a_digest_already_can_be_spared_and_nothing_else_is() {
-        let before = secret("u1", &json!({ "password": "aHVudGVyMg==", "empty": "" }));
-        let rules = Rule::of_secrets(Treatment::Hmac);
-        let first = Redactor::new(key(), &rules).apply(&before).unwrap().unwrap();
-        let other = Redactor::new(Key::new(b"another key of some length").unwrap(), &rules).sparing_digests();
-        assert!(other.apply(&first).unwrap().is_none(), "a digest of a digest tells of no change");
-        let redacted = other.apply(&before).unwrap().unwrap().value().unwrap();
-        assert!(!redacted.to_string().contains("aHVudGVyMg"), "{redacted}");
-        let like = STANDARD.encode(format!("{MARK}hunter2"));
-        let redacted = other.apply(&secret("u1", &json!({ "a": like }))).unwrap().unwrap().value().unwrap();
-        assert_ne!(redacted["data"]["a"], like.as_str());
-    }
-
-    #[test]
-    fn d11_a_fingerprint_tells_keys_apart_and_counts_only_where_there_are_digests() {
-        let (one, other) = (key().fingerprint(), Key::new(b"another key of some length").unwrap().fingerprint());
-        assert_eq!(one, key().fingerprint());
-        assert_ne!(one, other);
-        let redaction = |treatment, key| Redaction::new(false, Rule::of_secrets(treatment), Some(key));
-        assert_ne!(redaction(Treatment::Hmac, &one), redaction(Treatment::Hmac, &other));
-        assert_eq!(redaction(Treatment::Drop, &one), redaction(Treatment::Drop, &other));
-    }
-
-    #[test]
-    fn d11_debug_output_shows_no_key_and_short_keys_are_refused() {
-        assert_eq!(format!("{:?}", key()), "Key(***)");
-        assert_eq!(Key::new(b"short").unwrap_err().to_string(), "expected a key of at least 16 bytes, found 5");
-    }
-}
+mod tests;

@@ -38,7 +38,7 @@ use std::time::Duration;
 use crate::{
     backoff::{Backoff, BackoffConfig},
     list_watch::{Failure, ListPage, ListRequest, WatchEvent, WatchRequest},
-    object::{ResourceVersion, SharedObject},
+    object::{Object, ResourceVersion},
 };
 
 pub use confirm::{Comparison, Listed};
@@ -54,18 +54,18 @@ use {
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The server said `ADDED`.
-    Added(SharedObject),
+    Added(Object),
     /// The server said `MODIFIED`.
-    Updated(SharedObject),
+    Updated(Object),
     /// The server said `DELETED`; the object is its final state.
-    Deleted(SharedObject),
+    Deleted(Object),
     /// A complete list, or the complete snapshot of a streaming list.
     Replace {
         /// Every object of the collection.
-        items: Vec<SharedObject>,
+        items: Vec<Object>,
         /// What it lacks and is not to be deleted: a second list had it, changed since this one (D7). The state that is
         /// known of it stays until the watch tells more.
-        spared: Vec<SharedObject>,
+        spared: Vec<Object>,
         /// Version of the list.
         resource_version: ResourceVersion,
     },
@@ -211,6 +211,8 @@ pub struct Step {
     pub reports: Vec<Report>,
     /// Set when `events` moved the version from which a watch may be resumed once they are applied.
     pub resume_version: Option<ResourceVersion>,
+    /// Where the server is, when it was asked for that.
+    pub server_version: Option<ResourceVersion>,
     /// The action is part of fetching an initial state: it needs a permit of `max_concurrent_lists`, to be kept until a
     /// step says `false`.
     pub holds_list_permit: bool,
@@ -298,6 +300,7 @@ struct Turn {
     events: Vec<Event>,
     reports: Vec<Report>,
     version_moved: bool,
+    server_version: Option<ResourceVersion>,
 }
 
 impl Turn {
@@ -338,7 +341,8 @@ impl Reflector {
 
     /// Takes what has happened and returns what to do. `jitter` is uniform in `[0, 1)`, a new one for each step.
     pub fn step(&mut self, input: Input, now: Duration, jitter: f64) -> Step {
-        let mut turn = Turn { now, jitter, events: Vec::new(), reports: Vec::new(), version_moved: false };
+        let mut turn =
+            Turn { now, jitter, events: Vec::new(), reports: Vec::new(), version_moved: false, server_version: None };
         let action = self.advance(input, &mut turn);
         Step {
             holds_list_permit: matches!(
@@ -346,6 +350,7 @@ impl Reflector {
                 State::Checking | State::Listing(_) | State::Streaming(_) | State::Comparing(_)
             ),
             resume_version: turn.version_moved.then(|| self.last.clone()),
+            server_version: turn.server_version,
             events: turn.events,
             reports: turn.reports,
             action,
@@ -489,13 +494,7 @@ impl Reflector {
     }
 
     /// Hands a complete state on, as one Replace.
-    fn replace(
-        &mut self,
-        items: Vec<SharedObject>,
-        spared: Vec<SharedObject>,
-        version: ResourceVersion,
-        turn: &mut Turn,
-    ) {
+    fn replace(&mut self, items: Vec<Object>, spared: Vec<Object>, version: ResourceVersion, turn: &mut Turn) {
         self.unavailable = false;
         self.has_listed = true;
         self.unmarked = 0;

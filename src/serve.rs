@@ -6,8 +6,10 @@
 mod auth;
 mod control;
 mod discovery;
+mod events;
 mod kube_api;
 mod lookup;
+mod plain;
 mod status;
 mod status_object;
 mod tls;
@@ -36,6 +38,7 @@ use crate::{
     handler::status::{Control, HandlerView},
     journal::Journal,
     registry::Registry,
+    subscribe::hub::Hub,
 };
 
 /// How many lists are put together at a time; others wait.
@@ -56,6 +59,8 @@ pub struct ServeState {
     pub control: HandlerControl,
     /// What waits to be delivered, and how that is kept.
     pub journal: Journal,
+    /// Streams events.
+    pub hub: Arc<Hub>,
     snapshots: Arc<kube_api::Snapshots>,
 }
 
@@ -66,8 +71,16 @@ impl ServeState {
         handlers: Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>,
         control: HandlerControl,
         journal: Journal,
+        hub: Arc<Hub>,
     ) -> Self {
-        Self { registry, handlers, control, journal, snapshots: Arc::new(kube_api::Snapshots::new(rand::random())) }
+        Self {
+            registry,
+            handlers,
+            control,
+            journal,
+            hub,
+            snapshots: Arc::new(kube_api::Snapshots::new(rand::random())),
+        }
     }
 }
 
@@ -149,7 +162,7 @@ fn load(files: &TlsFiles) -> io::Result<RustlsConfig> {
 async fn serve(listener: TcpListener, router: Router, tls: Option<(TlsFiles, RustlsConfig)>) -> io::Result<()> {
     match tls {
         Some((files, config)) => tls::serve(listener, router, files, config).await,
-        None => axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await,
+        None => plain::serve(tokio::net::TcpListener::from_std(listener)?, router).await,
     }
 }
 
@@ -164,6 +177,7 @@ fn router(surface: Surface, state: ServeState) -> Router {
         Surface::Full => probes
             .route("/v1/resources", get(status::resources))
             .route("/v1/handlers", get(status::handlers))
+            .route("/v1/events", get(events::events))
             .route("/v1/handlers/{name}/{action}", post(control::control))
             .route("/version", get(version))
             .route("/api", any(kube_api))

@@ -6,7 +6,10 @@ mod reloads;
 mod siblings;
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
@@ -112,8 +115,23 @@ pub struct EventCounts {
     pub deleted: u64,
     /// Objects that left what the unit shows.
     pub removed: u64,
+    /// Updates that touched nothing but what `ignore_changes` names: the cache was refreshed, nobody was told.
+    pub ignored: u64,
     /// Of `deleted`: found by a list, final state unknown.
     pub tombstones: u64,
+}
+
+impl EventCounts {
+    /// Returns the count of each type, under its name in metrics.
+    pub fn by_type(&self) -> [(&'static str, u64); 5] {
+        [
+            ("added", self.added),
+            ("updated", self.updated),
+            ("deleted", self.deleted),
+            ("removed", self.removed),
+            ("ignored", self.ignored),
+        ]
+    }
 }
 
 /// Everything visible of one unit.
@@ -159,6 +177,8 @@ pub struct UnitView {
     pub skipped: u64,
     /// Events dropped because the transform failed (F-61); each shows again with the next list.
     pub transform_failures: u64,
+    /// Values redacted because `where` of `[redact] paths` could not be evaluated.
+    pub redact_errors: u64,
     /// Streams given up because nothing came for too long.
     pub stalls: u64,
     /// Second lists asked for, because the first would have deleted most of what is cached.
@@ -186,6 +206,8 @@ pub struct UnitView {
 #[derive(Debug)]
 pub struct UnitStatus {
     view: Mutex<UnitView>,
+    /// See [`UnitView::redact_errors`].
+    redact_errors: Arc<AtomicU64>,
 }
 
 impl UnitStatus {
@@ -198,6 +220,12 @@ impl UnitStatus {
         view.kind.clone_from(&resource.kind);
         view.state = UnitState::Listing; // as good as: one that waits for its type would count as ready
         status
+    }
+
+    /// Shows what is counted elsewhere: see [`UnitView::redact_errors`].
+    #[must_use]
+    pub fn with_redact_errors(self, redact_errors: Arc<AtomicU64>) -> Self {
+        Self { redact_errors, ..self }
     }
 
     /// Makes the view of a pattern that names no served type yet.
@@ -223,6 +251,7 @@ impl UnitStatus {
                 watches: 0,
                 skipped: 0,
                 transform_failures: 0,
+                redact_errors: 0,
                 stalls: 0,
                 confirmations: 0,
                 last_error: None,
@@ -232,6 +261,7 @@ impl UnitStatus {
                 waiting_since: None,
                 last_activity: None,
             }),
+            redact_errors: Arc::default(),
         }
     }
 
@@ -241,6 +271,7 @@ impl UnitStatus {
         let seconds_since = |since: Instant| since.elapsed().as_secs_f64();
         view.lag_seconds = view.waiting_since.map_or(0.0, seconds_since);
         view.last_activity_seconds = view.last_activity.map(seconds_since);
+        view.redact_errors = self.redact_errors.load(Ordering::Relaxed);
         if view.degraded {
             view.state = UnitState::Degraded;
         }

@@ -6,28 +6,26 @@
 mod collection;
 mod fake_api_server;
 
-pub use collection::{Collection, Cursor};
+pub use collection::{Collection, Cursor, changed_at};
 pub use fake_api_server::{FakeApiServer, Request, StreamingSupport};
-
-use std::sync::Arc;
 
 use crate::{
     list_watch::{Failure, Status},
-    object::{Identity, Object, SharedObject},
+    object::{Identity, Object},
 };
 
 /// Makes a config map in namespace `default`.
-pub fn object(name: &str, version: &str) -> SharedObject {
+pub fn object(name: &str, version: &str) -> Object {
     object_with_uid(name, &format!("uid-{name}"), version)
 }
 
 /// Makes a config map in namespace `default` with a uid of its own.
-pub fn object_with_uid(name: &str, uid: &str, version: &str) -> SharedObject {
+pub fn object_with_uid(name: &str, uid: &str, version: &str) -> Object {
     let identity = Identity { namespace: "default", name, uid, resource_version: version };
     let json = format!(
         r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"namespace":"default","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}}}}"#
     );
-    Arc::new(Object::assemble(identity, &[json.as_bytes()]))
+    Object::assemble(identity, &[json.as_bytes()])
 }
 
 /// Makes the answer with `code` and nothing else.

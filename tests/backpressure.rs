@@ -93,6 +93,7 @@ fn handler(engine: &Engine, name: &str) -> Value {
     rows.iter().find(|row| row["name"] == name).expect("the handler was configured").clone()
 }
 
+/// Rows 8 and 19 of what users of other tools ask for: out of memory behind a sink that is slow, or down.
 #[test]
 fn i5_i7_a_stuck_handler_delays_nobody_and_gets_the_final_states_when_it_wakes() {
     let (simulator, dir) = (simulator(), tempfile::tempdir().expect("a temporary directory"));
@@ -141,10 +142,11 @@ fn i4_sigterm_with_a_stuck_handler_ends_within_the_timeout_and_names_what_is_lef
     thread::sleep(Duration::from_millis(300));
     let (told, log) = (Instant::now(), engine.log_handle());
     let status = engine.terminate();
-    assert!(told.elapsed() < Duration::from_secs(6), "{:?}", told.elapsed());
+    assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());
     let log = log.lock().expect("not poisoned");
     let line = log.lines().find(|line| line.contains("undelivered")).unwrap_or_else(|| panic!("nothing named:\n{log}"));
     assert!(line.contains("stuck") && line.contains("configmaps updated default/c0"), "{line}");
+    assert!(line.contains("they are lost"), "there is no state directory: {line}");
     assert!(!log.lines().any(|line| line.contains("undelivered") && line.contains("free")), "{log}");
     assert_eq!(status.code(), Some(0));
     let free = replay_events(&read_events(&dir.path().join("free.jsonl")));
@@ -232,7 +234,7 @@ fn i7_an_actor_that_never_answers_delays_no_other() {
         }
         let stopping = Instant::now();
         let report = engine.stop().await;
-        assert!(stopping.elapsed() < Duration::from_secs(5), "{:?}", stopping.elapsed());
+        assert!(stopping.elapsed() < Duration::from_secs(20), "{:?}", stopping.elapsed());
         let left: Vec<_> =
             report.undelivered.iter().map(|(handler, events, _)| (handler.as_str(), *events > 0)).collect();
         assert_eq!(left, [("silent", true)], "what was left is named");

@@ -7,9 +7,10 @@ mod json_schema;
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
+use deltabus::cloud_event::ContentMode;
 use deltabus::config::{
-    Cache, Config, ConfigErrors, EventType, Finding, Fsync, Http, Initial, Loaded, LogLevel, Mode, OnMissing,
-    OnRemoved, Origin, QueueOrder, Rediscover, Sink, WhenFull, schema::schema,
+    Cache, Compression, Config, ConfigErrors, EventType, Finding, Format, Fsync, Http, Initial, Loaded, LogLevel, Mode,
+    OnMissing, OnRemoved, Origin, QueueOrder, Rediscover, Sink, WhenFull, schema::schema,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -198,7 +199,7 @@ fn mistakes_in_environment_variables_name_the_variable() {
     check(
         &[("DELTABUS__HANDLERS__AUDIT__PATH", "/tmp/x")],
         "environment variable DELTABUS__HANDLERS__AUDIT__PATH: handlers.audit: missing `type`: expected one of \
-         `stdout`, `file`, `blackhole`, `webhook`, `nats`",
+         `stdout`, `file`, `blackhole`, `webhook`, `nats`, `kafka`, `exec`",
     );
     check(
         &[("DELTABUS__LOG", "x"), ("DELTABUS__LOG__LEVEL", "info")],
@@ -241,6 +242,14 @@ fn entries_inherit_the_defaults_key_by_key_and_override_them() {
     assert_eq!((out.buffer.max_events, out.buffer.when_full), (5, WhenFull::DropNewest));
     let Sink::File(file) = &config.handlers["dlq"].sink else { panic!("another type") };
     assert_eq!(file.fsync, Fsync::Interval(Duration::from_millis(250)));
+    let formats = ["dlq", "out", "signed_hook"].map(|name| config.handlers[name].options.format);
+    assert_eq!(formats, [Format::Diff, Format::Template, Format::MergePatch]);
+    let modes = ["hook", "signed_hook", "bus"].map(|name| match &config.handlers[name].sink {
+        Sink::Webhook(hook) => hook.mode,
+        Sink::Nats(bus) => bus.mode,
+        _ => panic!("another type"),
+    });
+    assert_eq!(modes, [ContentMode::Binary, ContentMode::Binary, ContentMode::Structured]);
 }
 
 #[test]
@@ -280,6 +289,11 @@ fn what_is_odd_is_allowed_and_warned_of() {
     check(&format!("{MINIMAL}resources = [\"*\", \"!node*\"]"), "\"!node*\" matches no entry of [resources]");
     let one_at_a_time = "handlers.out.concurrency: has no effect with type = \"stdout\"";
     check(&format!("{MINIMAL}concurrency = 4"), one_at_a_time);
+    let no_list = "handlers.out.changed[0]: goes into a list without `[*]`, where nothing is found; did you mean \
+                   `spec.template.spec.containers[*].image`?";
+    check(&format!("{MINIMAL}changed = [\"spec.template.spec.containers.image\"]"), no_list);
+    let selected = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\nlabels = \"app=web\"") + "on = [\"deleted\"]";
+    check(&selected, "handlers.out.on: [resources.pods] has a selector");
     let metadata =
         MINIMAL.replace("[\"pods\"]", "[\"pods\"]\nmode = \"metadata\"\nindex = [\"spec.nodeName\", \"owner\"]");
     check(&metadata, "a:4:10: resources.pods.index[0]: with mode = \"metadata\" no object has `spec.nodeName`");
@@ -289,6 +303,20 @@ fn what_is_odd_is_allowed_and_warned_of() {
     check(&of_nothing, "redact.paths[0].resources[0]: \"node*\" matches no entry of [resources]");
     let stubs = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\ncache = \"none\"\nresync = \"1h\"");
     check(&stubs, "a:4:10: resources.pods.resync: with cache = \"none\" no bodies are kept: there will be no resync");
+    let stubs = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\ncache = \"none\"") + "format = \"diff\"";
+    check(
+        &stubs,
+        "handlers.out.format: with [resources.pods] cache = \"none\" the state before an update is not known",
+    );
+    let template = |text: &str| format!("{MINIMAL}format = \"template\"\ntemplate = \"{text}\"");
+    check(
+        &template("{{ old.spec }}"),
+        "a:7:12: handlers.out.template: of `added`, `deleted`, `removed` events, some or all will be given up: line 1, \
+         column 4: undefined value",
+    );
+    let hook = template("x").replace("stdout", "webhook\"\nurl = \"http://127.0.0.1/\"\nbatch = {}\n#");
+    check(&hook, "handlers.out.template: may make a text that is no JSON");
+    check(&format!("{MINIMAL}template = \"x\""), "handlers.out.template: has no effect without format = \"template\"");
     let disabled = format!("{MINIMAL}dead_letter = \"d\"\n[handlers.d]\ntype = \"blackhole\"\nenabled = false");
     check(&disabled, "[handlers.d] is not enabled");
 }
@@ -418,7 +446,7 @@ fn the_shipped_configuration_loads_with_every_comment_lifted_and_shows_the_true_
     let text = uncomment(&shipped());
     let lifted = Config::from_toml_str(&text).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     let mut plain = Config::from_toml_str(&shipped()).unwrap();
-    assert_eq!((lifted.resources.len(), lifted.handlers.len()), (5, 5));
+    assert_eq!((lifted.resources.len(), lifted.handlers.len()), (5, 7));
     // All but the entries and handlers that are examples is a default.
     for example in ["certificates", "everything", "warnings"] {
         plain.resources.insert(example.to_owned(), lifted.resources[example].clone());
@@ -427,6 +455,7 @@ fn the_shipped_configuration_loads_with_every_comment_lifted_and_shows_the_true_
     plain.http = Http { listen: plain.http.listen, probe_listen: plain.http.probe_listen, ..lifted.http.clone() };
     plain.redact.hmac_key.clone_from(&lifted.redact.hmac_key);
     plain.redact.paths.clone_from(&lifted.redact.paths);
+    plain.tests.clone_from(&lifted.tests);
     plain.handlers = lifted.handlers.clone();
     plain.handlers.insert("out".to_owned(), Config::from_toml_str(&shipped()).unwrap().handlers["out"].clone());
     assert_eq!(lifted, plain);
@@ -492,6 +521,23 @@ fn the_shipped_configurations_conform_to_the_schema() {
     for text in [MINIMAL.to_owned(), shipped(), uncomment(&shipped()), full()] {
         assert_eq!(json_schema::violations(schema().as_value(), &from_toml(&text)), [""; 0]);
     }
+}
+
+#[test]
+fn d2_bodies_are_packed_by_zstd_by_lz4_or_not_at_all() {
+    for (text, expected) in [("zstd", Compression::Zstd), ("lz4", Compression::Lz4), ("none", Compression::None)] {
+        let config =
+            Config::from_toml_str(&format!("{MINIMAL}[defaults.resources]\ncompression = \"{text}\"\n")).unwrap();
+        assert_eq!(config.resources["pods"].options.compression, expected);
+        assert_eq!(json_schema::violations(schema().as_value(), &from_toml(&config.to_toml())), [""; 0]);
+    }
+    let names: Vec<_> = schema().to_value()["$defs"]["Compression"]["oneOf"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|choice| choice["const"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(names, ["zstd", "lz4", "none"]);
 }
 
 #[test]

@@ -52,4 +52,13 @@ contract! {
     stdout: |dir, _| Some(Box::new(sink::file::Stdout::new(dir)));
     webhook: |_, _| Some(Box::new(sink::webhook::Hook::start()));
     nats: |_, name| Some(Box::new(sink::nats::Nats::start_or_skip(name)?));
+    exec: |dir, _| Some(Box::new(sink::exec::Script::new(dir)));
+    file_of_differences: |dir, _| Some(Box::new(sink::Formatted("diff", sink::file::File::new(dir))));
+    webhook_of_merge_patches: |_, _| Some(Box::new(sink::Formatted("merge_patch", sink::webhook::Hook::start())));
+    nats_of_patches: |_, name| Some(Box::new(sink::Formatted("patch", sink::nats::Nats::start_or_skip(name)?)));
+}
+
+#[cfg(feature = "kafka")]
+contract! {
+    kafka: |_, name| Some(Box::new(sink::kafka::Kafka::start_or_skip(name)?));
 }

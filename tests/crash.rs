@@ -3,9 +3,12 @@
 //!
 //! What really happened is told by a watch of the API server that another program keeps ([`Observer`]).
 //! `DELTABUS_CRASHES=100 cargo test --release --test crash` is the full length; without the variable it is a tenth. With what
-//! was not synced lost, a webhook and NATS see a fifth of that.
+//! was not synced lost, a webhook, NATS and Kafka see a fifth of that. Kafka takes part in builds with its feature.
 #![expect(clippy::disallowed_methods, reason = "a crash comes by the clock")]
 
+#[cfg(feature = "kafka")]
+#[path = "crash/mirror.rs"]
+mod mirror;
 #[expect(dead_code, reason = "it is shared: how sinks fail is another test's")]
 #[path = "contract/sink.rs"]
 mod sink;
@@ -209,12 +212,18 @@ impl Arrived {
 }
 
 /// Kills the engine so often while it delivers to a sink, and holds against each other what arrived and what happened.
-/// Where `loses_unsynced`, each time what was not forced to the disk is gone.
-fn crash(name: &str, crashes: usize, loses_unsynced: bool, sink: impl FnOnce(&Path) -> Option<Box<dyn Sink>>) {
+/// Where `loses_unsynced`, each time what was not forced to the disk is gone. Returns the sink, and what the server has at
+/// last; `None` where the test is skipped.
+fn crash<S: Sink>(
+    name: &str,
+    crashes: usize,
+    loses_unsynced: bool,
+    sink: impl FnOnce(&Path) -> Option<S>,
+) -> Option<(S, State)> {
     // Without its watch cache, the API server cannot answer from what etcd has thrown away.
-    let Some(cluster) = Cluster::start_or_skip(name, &["--watch-cache=false"]) else { return };
+    let cluster = Cluster::start_or_skip(name, &["--watch-cache=false"])?;
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let Some(sink) = sink(dir.path()) else { return };
+    let sink = sink(dir.path())?;
     cluster.churn(&["--setup", "--ops", "200", "--seed", "5"]);
     let state = dir.path().join("state");
     fs::create_dir(&state).expect("the directory is writable");
@@ -230,6 +239,7 @@ fn crash(name: &str, crashes: usize, loses_unsynced: bool, sink: impl FnOnce(&Pa
     assert!(arrived.duplicates == 0 || !sink.stores_once(), "D8: the stream stored none twice");
     let unread = Duration::from_secs(if loses_unsynced { 5 } else { 2 });
     arrived.check(&lives, &server, &downtimes, unread);
+    Some((sink, server))
 }
 
 /// How often what was not synced is lost where the sink is a server of its own.
@@ -238,17 +248,24 @@ fn fewer() -> usize {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "another one may not be there")]
-fn file(dir: &Path) -> Option<Box<dyn Sink>> {
-    Some(Box::new(File::new(dir)))
+fn file(dir: &Path) -> Option<File> {
+    Some(File::new(dir))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "another one may not be there")]
-fn webhook(_: &Path) -> Option<Box<dyn Sink>> {
-    Some(Box::new(Hook::start()))
+fn webhook(_: &Path) -> Option<Hook> {
+    Some(Hook::start())
 }
 
-fn nats(name: &str) -> impl FnOnce(&Path) -> Option<Box<dyn Sink>> {
-    move |_| Some(Box::new(Nats::start_or_skip(name)?))
+fn nats(name: &str) -> impl FnOnce(&Path) -> Option<Nats> {
+    move |_| Nats::start_or_skip(name)
+}
+
+#[cfg(feature = "kafka")]
+fn crash_before_a_mirror(name: &str, crashes: usize, loses_unsynced: bool) {
+    if let Some((mirror, server)) = crash(name, crashes, loses_unsynced, mirror::Mirror::start_or_skip(name)) {
+        mirror.assert_equals(&server);
+    }
 }
 
 #[test]
@@ -266,6 +283,12 @@ fn i4_killed_at_random_moments_everything_arrives_in_a_stream_of_nats_once() {
     crash("i4_killed_nats", crashes(), false, nats("i4_killed_nats"));
 }
 
+#[cfg(feature = "kafka")]
+#[test]
+fn i4_killed_at_random_moments_a_compacted_topic_of_kafka_equals_the_cluster() {
+    crash_before_a_mirror("i4_killed_kafka", crashes(), false);
+}
+
 #[test]
 fn d7_with_the_unsynced_tail_lost_everything_arrives_in_the_file() {
     crash("d7_unsynced_file", crashes(), true, file);
@@ -279,4 +302,10 @@ fn d7_with_the_unsynced_tail_lost_everything_arrives_at_a_webhook() {
 #[test]
 fn d7_with_the_unsynced_tail_lost_everything_arrives_in_a_stream_of_nats_once() {
     crash("d7_unsynced_nats", fewer(), true, nats("d7_unsynced_nats"));
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn d7_with_the_unsynced_tail_lost_a_compacted_topic_of_kafka_equals_the_cluster() {
+    crash_before_a_mirror("d7_unsynced_kafka", fewer(), true);
 }

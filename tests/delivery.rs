@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[cfg(feature = "kafka")]
+#[path = "delivery/kafka.rs"]
+mod kafka;
 #[path = "delivery/nats.rs"]
 mod nats;
 mod support;

@@ -4,7 +4,13 @@
 
 mod support;
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use deltabus::simulator::{Simulator, SimulatorOptions};
 use support::engine::{Engine, text};
@@ -31,12 +37,15 @@ fn every_test_that_the_guarantees_and_the_rules_name_exists() {
     for dir in ["src", "tests"] {
         sources(Path::new(dir), &mut code);
     }
-    let [text, semantics, state] =
-        ["guarantees", "semantics", "state"].map(|name| fs::read_to_string(format!("docs/{name}.md")).unwrap());
+    let [text, semantics, state, questions] = ["guarantees", "semantics", "state", "questions"]
+        .map(|name| fs::read_to_string(format!("docs/{name}.md")).unwrap());
     let is_test = |name: &&str| {
-        name.len() > 25 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        name.len() > 25
+            && !name.starts_with("deltabus_") // a metric
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
     };
-    let named: Vec<&str> = quoted(&text).chain(quoted(&semantics)).chain(quoted(&state)).filter(is_test).collect();
+    let named: Vec<&str> =
+        [&text, &semantics, &state, &questions].into_iter().flat_map(|text| quoted(text)).filter(is_test).collect();
     assert!(named.len() > 200, "{named:?}");
     let missing: Vec<_> = named.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
     assert!(missing.is_empty(), "{missing:?}");
@@ -45,6 +54,62 @@ fn every_test_that_the_guarantees_and_the_rules_name_exists() {
     }
     for section in ["A", "T", "LW", "P", "R", "F", "K", "I", "C", "S", "X", "L", "H", "Q", "W", "G", "D"] {
         assert!(semantics.contains(&format!("\n## {section} · ")), "section {section} is missing");
+    }
+}
+
+/// The documents of the project.
+fn documents() -> Vec<PathBuf> {
+    let of = |dir: &str| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let mut all: Vec<_> = [".", "docs", "docs/handlers", "tests/cluster"].into_iter().flat_map(of).collect();
+    all.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    all
+}
+
+/// What GitHub calls the headings of a document in links.
+fn anchors(text: &str) -> Vec<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let slug = |heading: &str| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    headings.map(slug).collect()
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    let mut followed = 0;
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { document.clone() } else { document.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link}", document.display());
+            if !anchor.is_empty() {
+                let there = anchors(&fs::read_to_string(&target).unwrap());
+                assert!(there.iter().any(|known| known == anchor), "{}: {link}: {there:?}", document.display());
+            }
+            followed += 1;
+        }
+    }
+    assert!(followed > 50, "{followed}");
+}
+
+#[test]
+fn the_configurations_of_the_readme_are_valid_and_none_is_odd() {
+    let text = fs::read_to_string("README.md").unwrap();
+    let blocks: Vec<_> = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(blocks.len(), 2);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mine.toml");
+    for block in blocks {
+        fs::write(&file, block).unwrap();
+        let validated = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+            .args(["validate", "--offline", "-c", file.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&validated.stderr);
+        assert!(validated.status.success() && !said.contains("warning"), "{said}\n{block}");
     }
 }
 

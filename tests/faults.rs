@@ -176,6 +176,7 @@ fn d1_r43_a_server_that_sends_a_bookmark_and_closes_is_not_stormed_either() {
     scene.finish();
 }
 
+/// Row 7 of what users of other tools ask for: it just stops, without an error.
 #[test]
 fn d6_a_stream_without_the_bookmarks_it_used_to_send_is_stalled_and_opened_again() {
     let mut scene =
@@ -190,6 +191,8 @@ fn d6_a_stream_without_the_bookmarks_it_used_to_send_is_stalled_and_opened_again
     scene.put("a", "2");
     scene.put("a", "3");
     scene.engine().wait_for("seen as stalled", PATIENCE, || scene.view()["stalls"] == 1);
+    let (_, metrics) = scene.engine().get("/metrics").expect("it answers");
+    assert!(metrics.contains("deltabus_watch_last_activity_age_seconds{"), "{metrics}");
     let ending = scene.finish();
     assert_eq!(scene.count("list"), 1, "{:?}", scene.asked());
     assert_eq!(ending.story("a")[1..], ["updated watch"; 3]);

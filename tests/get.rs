@@ -119,11 +119,14 @@ fn types_are_spelled_as_kubectl_takes_them() {
     for spelling in ["deployments", "deploy", "deployments.apps", "Deployment.v1.apps"] {
         assert_eq!(fixture.print(&[spelling, "-o", "name"]), "deployment.apps/web\n", "{spelling}");
     }
+    assert_eq!(fixture.print(&["po/web", "-o", "name"]), "pod/web\n");
     for (spelling, said) in [
         ("deployment.app", "did you mean deployments.apps?"),
         ("podds", "did you mean pods"),
         ("leases", "does not watch \"leases\"; it watches configmaps, deployments.apps, nodes, pods, secrets"),
-        ("pods/status", "subresources"),
+        ("pods,nodes", "ask for each by itself"),
+        ("pods/absent", "pods \"absent\" not found"),
+        ("pods/", "expected TYPE/NAME"),
         ("*", "expected one type"),
     ] {
         let outcome = fixture.get(&[spelling]);

@@ -154,7 +154,7 @@ fn shared(access: ClusterAccess) -> (Shared, ReaderId) {
     let journal = Journal::in_memory();
     let units = [(UnitId(0), UnitInterest { joins: false, resync_every: 1 })].into();
     let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
-    let interest = Interest { units, changes: ChangeSet::ALL };
+    let interest = Interest { units, changes: ChangeSet::ALL, filter: None };
     let reader =
         journal.open_reader(Start::Next, ReaderOptions { bounds, interest, name: None }).expect("a journal has room");
     let list_permits = Arc::new(Semaphore::new(4));

@@ -8,11 +8,11 @@ mod log_in;
 mod rights;
 mod support;
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 
 use async_nats::jetstream::{self, context::PublishAckFuture, message::PublishMessage, stream::Config};
 use deltabus::{
-    cloud_event::{ContentMode, Encoder},
+    cloud_event::{ContentMode, Encoder, Format, Formatter, template::Template as TextTemplate},
     handler::{
         AsyncHandler as _, Form, HandlerError, RetryPolicy,
         nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions, NatsTls, subject::Template},
@@ -64,6 +64,7 @@ async fn window_passed(client: &async_nats::Client) {
     }
 }
 
+/// Row 20 of what users of other tools ask for: NATS.
 #[tokio::test]
 async fn events_are_stored_in_order_with_ids_and_attributes() {
     let name = "events_are_stored_in_order_with_ids_and_attributes";
@@ -108,6 +109,27 @@ async fn structured_mode_is_one_json_object() {
     assert_eq!(messages[0].header("content-type"), "application/cloudevents+json");
     let value: Value = serde_json::from_slice(&messages[0].payload).unwrap();
     assert_eq!((&value["id"], &value["data"]["object"]["metadata"]["name"]), (&"uid-a.1".into(), &"a".into()));
+}
+
+#[tokio::test]
+async fn a_format_is_the_payload_and_says_what_it_is() {
+    let name = "a_format_is_the_payload_and_says_what_it_is";
+    let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let template = TextTemplate::compile("{{ type }} {{ object.metadata.name }}").unwrap();
+    for (format, sequence) in [(Format::Patch, 1), (Format::MergePatch, 2), (Format::Template(Arc::new(template)), 3)] {
+        let formatter = Formatter::new(Encoder::new("prod.eu", "9f2c"), format);
+        let handler = NatsHandler::new(server.options(), formatter);
+        deliver(&handler, &[updated("a", sequence)]).await.unwrap();
+    }
+    let messages = stored(&server.client().await, "K8S").await;
+    let types: Vec<_> = messages.iter().map(|message| message.header("content-type")).collect();
+    assert_eq!(types, ["application/json-patch+json", "application/merge-patch+json", "text/plain; charset=utf-8"]);
+    let [patch, merge] = [0, 1].map(|at| serde_json::from_slice::<Value>(&messages[at].payload).unwrap());
+    assert_eq!(
+        (&patch[0]["path"], &merge["metadata"]["resourceVersion"]),
+        (&"/metadata/resourceVersion".into(), &"2".into())
+    );
+    assert_eq!((&*messages[2].payload, messages[2].header("ce-id")), (&b"updated a"[..], "uid-a.3"));
 }
 
 #[tokio::test]

@@ -151,6 +151,7 @@ fn all_synced(engine: &Engine, plurals: &[&str]) -> bool {
     })
 }
 
+/// Row 27 of what users of other tools ask for: no right to read everything.
 #[test]
 fn what_is_printed_is_enough_and_every_verb_of_it_is_needed() {
     let Some(user) = User::start("what_is_printed_is_enough_and_every_verb_of_it_is_needed") else { return };

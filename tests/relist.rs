@@ -38,6 +38,7 @@ fn r20_r41_the_first_list_may_be_old_a_relist_asks_for_last_without_limit_and_a_
     assert_eq!(ending.story("a"), ["added initial", "updated relist"]);
 }
 
+/// Rows 4 and 5 of what users of other tools ask for: updates and deletions missed while a watch was away.
 #[test]
 fn d7_a_relist_finds_what_went_what_came_and_what_was_made_anew() {
     for order in ["stream", "per-key"] {
@@ -252,6 +253,7 @@ fn r25_rights_taken_away_or_a_type_that_has_gone_leave_the_cache_readable_and_de
     }
 }
 
+/// Row 10 of what users of other tools ask for: whole lists in memory at the start.
 #[test]
 fn r33_a_streaming_list_is_one_request_that_goes_on_as_the_watch() {
     let mut scene = Scene::new(SimulatorOptions::default());

@@ -61,6 +61,25 @@ fn a_narrower_selection_removes_and_a_wider_one_adds() {
 }
 
 #[test]
+fn objects_are_listed_again_where_a_handler_comes_that_asks_who_changed_them_and_where_it_goes() {
+    run(async {
+        let asks = "[handlers.asks]\ntype = \"blackhole\"\nresources = [\"maps\"]\nwhen = 'changed_by != null'";
+        let (live, said) = change("", asks).await;
+        assert!(said.is_empty(), "{said:?}");
+        let manager = |live: &Live, plural: &str, namespace: &str, name: &str| {
+            let key = deltabus::object::KeyRef { namespace, name };
+            let object = live.engine.lister(plural).unwrap().get(key).unwrap();
+            object.changed_by().map(|who| who.manager.into_owned())
+        };
+        assert_eq!(manager(&live, "configmaps", "a", "one").as_deref(), Some("simulator"));
+        live.apply(&with(""));
+        assert!(live.settled().await.is_empty());
+        assert_eq!(manager(&live, "configmaps", "a", "one"), None);
+        live.stop().await;
+    });
+}
+
+#[test]
 fn what_is_cut_or_fetched_otherwise_is_listed_again_and_is_no_event() {
     run(async {
         let (live, said) = change("", "drop = [\"data\"]").await;

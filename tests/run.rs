@@ -190,6 +190,7 @@ fn wait_a_moment(child: &mut Child) -> Option<ExitStatus> {
     child.try_wait().unwrap()
 }
 
+/// Row 28 of what users of other tools ask for: Secrets in payloads, also by the annotation of `kubectl apply`.
 #[test]
 fn d11_values_of_secrets_appear_nowhere() {
     const MARKER: &str = "bWFya2VyLXZhbHVl";
@@ -248,6 +249,7 @@ fn d11_values_of_secrets_appear_nowhere() {
     }
 }
 
+/// Row 26 of what users of other tools ask for: a changed configuration without a restart.
 #[test]
 fn changed_files_are_applied_and_bad_ones_refused_with_every_finding_once() {
     let (_simulator, dir) = cluster();

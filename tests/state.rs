@@ -101,6 +101,40 @@ impl World {
     }
 }
 
+/// Row 1 of what users of other tools ask for, the other way: who does not want what happened meanwhile is not told.
+#[test]
+fn row_1_a_handler_that_does_not_catch_up_hears_of_what_happens_from_now_on() {
+    let world = World::new();
+    world.put("default", "a", "1");
+    world.put("default", "b", "1");
+    let handlers = world.handler("out", "") + &world.handler("live", "catch_up = false");
+    let engine = world.run("", &handlers);
+    world.put("default", "a", "2");
+    let mut told = ["out", "live"].map(|handler| {
+        world.wait_told(&engine, handler, &["updated a watch"]);
+        vec!["updated a watch"]
+    });
+    assert_eq!(engine.terminate().code(), Some(0));
+
+    world.put("default", "a", "3");
+    world.delete("b");
+    world.put("default", "c", "1");
+    let engine = world.run("", &handlers);
+    engine.wait_for("told", PATIENCE, || world.told("out").len() >= 4);
+    world.put("default", "c", "2");
+    world.put("default", "a", "4");
+    told[1].extend(["updated c watch", "updated a watch"]);
+    world.wait_told(&engine, "live", &told[1]);
+    engine.wait_for("told", PATIENCE, || world.told("out").len() >= 6);
+    let expected =
+        ["updated a downtime", "deleted b downtime", "added c downtime", "updated c watch", "updated a watch"];
+    assert_eq!(world.told("out")[1..], expected, "a handler beside it is told all of it, in order");
+    let old = read_events(&world.dir().join("live.jsonl")).pop().expect("it was told")["data"]["old"]["data"].clone();
+    assert_eq!(old["x"], "3", "it is told what changed now, and not against what it heard last");
+    assert_eq!(engine.terminate().code(), Some(0));
+}
+
+/// Row 1 of what users of other tools ask for: a restart loses what happened meanwhile, or sends it all again.
 #[test]
 fn d7_after_a_clean_stop_nothing_comes_twice_and_what_happened_meanwhile_does() {
     let world = World::new();

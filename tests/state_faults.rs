@@ -197,7 +197,7 @@ fn d7_a_format_of_another_version_is_refused_says_what_to_do_and_changes_nothing
     let journal = fs::read(world.journal_file()).expect("it is ours");
     let newer = "run the newer deltabus that wrote it, or move the directory away";
     for (found, says) in
-        [("2", newer), ("99", newer), ("0", "should hold the number of the format"), ("", "is damaged")]
+        [("3", newer), ("99", newer), ("0", "should hold the number of the format"), ("", "is damaged")]
     {
         fs::write(&format, found).expect("it is ours");
         let said = world.refusal();

@@ -54,11 +54,11 @@ fn webhook(options: WebhookOptions) -> Webhook {
     Webhook::new(options, encoder()).unwrap()
 }
 
-fn pod(name: &str, version: u64) -> Arc<Object> {
+fn pod(name: &str, version: u64) -> Object {
     let metadata =
         json!({"namespace": "ns", "name": name, "uid": format!("u-{name}"), "resourceVersion": version.to_string()});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"note": "größer als 100%"}});
-    Arc::new(Object::from_json(pod.to_string().as_bytes()).unwrap())
+    Object::from_json(pod.to_string().as_bytes()).unwrap()
 }
 
 /// Updates of these pods.

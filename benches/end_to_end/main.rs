@@ -17,6 +17,8 @@ use self::support::{
     simulated::Server,
 };
 
+/// A file system in memory.
+const MEMORY: &str = "/dev/shm";
 const PODS: usize = 20_000;
 const EVENTS: usize = 50_000;
 
@@ -25,24 +27,46 @@ struct Row {
     title: &'static str,
     role: &'static str,
     diverse: bool,
+    /// Its handler.
+    handler: &'static str,
     /// What the engine's configuration says beside the rest; `DIR` in it is a directory on a disk.
     config: &'static str,
 }
+
+impl Row {
+    const fn engine(title: &'static str, diverse: bool, config: &'static str) -> Self {
+        Self { title, role: "engine", diverse, handler: BLACKHOLE, config }
+    }
+
+    const fn client(title: &'static str, role: &'static str) -> Self {
+        Self { title, role, diverse: false, handler: BLACKHOLE, config: "" }
+    }
+}
+
+const BLACKHOLE: &str = "type = \"blackhole\"";
+/// Whole objects, and what they were before, in a file system in memory: `MEMORY` is a directory of it.
+const FILE: &str = "type = \"file\"\npath = \"MEMORY/events.jsonl\"";
 
 const UNPACKED: &str = "[defaults.resources]\ncompression = \"none\"";
 const GROUP: &str = "[state]\ndir = \"DIR\"";
 const INTERVAL: &str = "[state]\ndir = \"DIR\"\nfsync = \"1s\"";
 
-const ROWS: [Row; 9] = [
-    Row { title: "**deltabus**, pods of one shape", role: "engine", diverse: false, config: "" },
-    Row { title: "**deltabus**, diverse pods", role: "engine", diverse: true, config: "" },
-    Row { title: "`compression = \"none\"`, one shape", role: "engine", diverse: false, config: UNPACKED },
-    Row { title: "`compression = \"none\"`, diverse", role: "engine", diverse: true, config: UNPACKED },
-    Row { title: "with a state directory, one shape", role: "engine", diverse: false, config: GROUP },
-    Row { title: "with a state directory, diverse", role: "engine", diverse: true, config: GROUP },
-    Row { title: "with `fsync = \"1s\"`, one shape", role: "engine", diverse: false, config: INTERVAL },
-    Row { title: "read the socket and drop", role: "drop", diverse: false, config: "" },
-    Row { title: "kube 5, decode to `DynamicObject` and drop", role: "kube", diverse: false, config: "" },
+const ALL: &str = "[defaults.resources]\ndrop = []";
+const ALL_UNPACKED: &str = "[defaults.resources]\ndrop = []\ncompression = \"none\"";
+
+const ROWS: [Row; 12] = [
+    Row::engine("**deltabus**, pods of one shape", false, ""),
+    Row::engine("**deltabus**, diverse pods", true, ""),
+    Row::engine("`compression = \"none\"`, one shape", false, UNPACKED),
+    Row::engine("`compression = \"none\"`, diverse", true, UNPACKED),
+    Row::engine("`drop = []`: nothing dropped, one shape", false, ALL),
+    Row::engine("nothing dropped, `compression = \"none\"`", false, ALL_UNPACKED),
+    Row { handler: FILE, ..Row::engine("to a `file` with objects and olds, one shape", false, "") },
+    Row::engine("with a state directory, one shape", false, GROUP),
+    Row::engine("with a state directory, diverse", true, GROUP),
+    Row::engine("with `fsync = \"1s\"`, one shape", false, INTERVAL),
+    Row::client("read the socket and drop", "drop"),
+    Row::client("kube 5, decode to `DynamicObject` and drop", "kube"),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -72,8 +96,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn run(row: &Row) -> Result<Run, Box<dyn Error>> {
     let mut server = Server::start(PODS, row.diverse)?;
     let dir = tempfile::tempdir_in(env::current_dir()?)?; // on a disk: the system's own may be memory
+    let memory = tempfile::tempdir_in(MEMORY)?;
     let config = row.config.replace("DIR", &dir.path().display().to_string());
-    let args = [server.url().to_owned(), PODS.to_string(), EVENTS.to_string(), config];
+    let handler = row.handler.replace("MEMORY", &memory.path().display().to_string());
+    let args = [server.url().to_owned(), PODS.to_string(), EVENTS.to_string(), handler, config];
     let mut observer = Observer::new(Player::start(row.role, &args)?);
     let sync = observer.next_phase()?;
     server.churn(EVENTS)?;

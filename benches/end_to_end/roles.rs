@@ -17,7 +17,7 @@ use kube::{
 };
 
 use crate::support::{
-    engine::{CONFIG, engine},
+    engine::{CONFIG, HANDLER, engine},
     observer::{Meter, report},
     simulated::{SIMULATOR, simulator},
 };
@@ -33,9 +33,10 @@ const SILENCE: Duration = Duration::from_millis(500);
 pub(crate) fn play(role: &str, args: &[String]) -> Result<(), Box<dyn Error>> {
     match (role, args) {
         (SIMULATOR, [pods, diverse]) => simulator(pods.parse()?, diverse.parse()?),
-        ("engine", [url, pods, events, more]) => {
+        ("engine", [url, pods, events, handler, more]) => {
             let access = ClusterAccess::without_credentials(url, "bench")?;
-            engine(access, &format!("{CONFIG}\n{more}"), pods.parse()?, events.parse()?)
+            let config = CONFIG.replace(HANDLER, handler);
+            engine(access, &format!("{config}\n{more}"), pods.parse()?, events.parse()?)
         }
         ("drop", [url, ..]) => read_and_drop(url),
         ("kube", [url, pods, events, ..]) => decode_and_drop(url, pods.parse()?, events.parse()?),

@@ -4,7 +4,6 @@
 //! engine, new for every row. `--sample-size 10` or less shortens the rest to five seconds and leaves rows out.
 
 mod roles;
-#[expect(dead_code, reason = "another bench asks what was written")]
 #[path = "../support/mod.rs"]
 mod support;
 

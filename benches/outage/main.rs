@@ -10,7 +10,6 @@ mod cluster;
 mod engine;
 mod run;
 mod sink;
-#[expect(dead_code, reason = "another bench asks what was written")]
 #[path = "../support/mod.rs"]
 mod support;
 mod table;

@@ -15,6 +15,9 @@ use deltabus::{
 
 use crate::support::observer::{Meter, Phase, report};
 
+/// The handler in [`CONFIG`].
+pub(crate) const HANDLER: &str = r#"type = "blackhole""#;
+
 /// As `deltabus run` has it, with one handler; no HTTP server.
 pub(crate) const CONFIG: &str = r#"
     [resources.pods]
@@ -25,7 +28,7 @@ pub(crate) const CONFIG: &str = r#"
 "#;
 
 /// Time for an engine to come to rest before its memory is looked at.
-pub(crate) const REST: Duration = Duration::from_millis(600);
+pub(crate) const REST: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Lets an engine of that configuration see so many pods and then so many updates.

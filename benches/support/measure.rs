@@ -19,11 +19,3 @@ pub(crate) fn of_threads(file: &str, figure: impl Fn(&str) -> Option<u64>) -> u6
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     threads.filter_map(|thread| figure(&fs::read_to_string(thread.path().join(file)).ok()?)).sum()
 }
-
-/// Returns the bytes that this process handed to disks; what was written again counts again, what only lies in the
-/// system's memory yet does too.
-pub(crate) fn written() -> u64 {
-    let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
-    let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-    line.and_then(|bytes| bytes.parse().ok()).unwrap_or_default()
-}

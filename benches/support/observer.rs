@@ -2,8 +2,10 @@
 
 use std::{error::Error, time::Duration};
 
+use deltabus::bench::measure::written;
+
 use crate::support::{
-    measure::{cpu, resident, written},
+    measure::{cpu, resident},
     process::Player,
 };
 

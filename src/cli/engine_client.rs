@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+pub(crate) use deltabus::list_watch::kube::raw::Opened;
 use deltabus::{
     config::{Config, HttpAuth},
     list_watch::Failure,
@@ -16,6 +17,7 @@ use deltabus::{
     list_watch::kube::raw::{Answer, RawClient},
     secret::{SecretRef, SecretString},
 };
+use futures_util::StreamExt as _;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -62,6 +64,11 @@ impl EngineArgs {
             return Ok(None);
         }
         Ok(Some(Config::load(&self.files, deltabus::config::environment())?.config))
+    }
+
+    /// Returns whether the engine was named by its address: then it is meant, and no other.
+    pub(crate) fn is_named(&self) -> bool {
+        self.engine.is_some()
     }
 
     /// Returns the engine that is meant. Reads files: blocks.
@@ -177,6 +184,35 @@ impl EngineClient {
     /// GETs a path; an error that is answered fails with the engine's own words.
     pub(crate) async fn get(&self, path: &str, accept: &str) -> anyhow::Result<Answer> {
         self.answered(self.ask(path, accept).await?)
+    }
+
+    /// GETs a path whose answer has no end.
+    pub(crate) async fn open(&self, path: &str, headers: &[(&str, &str)]) -> anyhow::Result<Opened> {
+        self.client.open(path, headers, ANSWER_TIMEOUT).await.map_err(|failure| self.unreachable(&failure))
+    }
+
+    /// Says in the engine's own words why it refuses a stream.
+    pub(crate) async fn refused(&self, mut opened: Opened) -> anyhow::Error {
+        let mut body = Vec::new();
+        while let Some(Ok(piece)) = opened.body.next().await {
+            body.extend_from_slice(&piece);
+        }
+        let answer = Answer { code: opened.code, warnings: Vec::new(), body: body.into() };
+        self.answered(answer).err().unwrap_or_else(|| anyhow::anyhow!("unexpected answer from {}", self.url))
+    }
+
+    /// Returns whether an engine listens there; another failure than that none does is one.
+    pub(crate) async fn is_there(&self) -> anyhow::Result<bool> {
+        match self.client.get("/livez", "*/*", ANSWER_TIMEOUT).await {
+            Ok(_) => Ok(true),
+            Err(Failure::Refused) => Ok(false),
+            Err(failure) => Err(self.unreachable(&failure)),
+        }
+    }
+
+    /// Says that no engine listens there, and what to do.
+    pub(crate) fn absent(&self) -> anyhow::Error {
+        self.unreachable(&Failure::Refused)
     }
 
     /// POSTs nothing to a path; an error that is answered fails with the engine's own words.

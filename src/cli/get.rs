@@ -43,7 +43,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct GetArgs {
-    /// The type: pods, po, deployments.apps, Deployment.
+    /// The type: pods, po, deployments.apps, Deployment; or TYPE/NAME.
     #[arg(value_name = "TYPE")]
     resource: String,
     /// One object; all of them without it.
@@ -99,12 +99,27 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let engine = EngineClient::new(target)?;
-        let resource = resolve(&engine, &args.resource).await?;
-        match &args.name {
+        let (resource, name) = args.resource_and_name()?;
+        let resource = resolve(&engine, resource).await?;
+        match name {
             Some(name) => print_object(args, &engine, &resource, name).await,
             None => print_list(args, &engine, &resource).await,
         }
     })
+}
+
+impl GetArgs {
+    /// Returns the type and the name, which may be one word, `pod/web-1`.
+    fn resource_and_name(&self) -> anyhow::Result<(&str, Option<&str>)> {
+        if self.resource.contains(',') {
+            bail!("unexpected resource type {:?}, expected one type: ask for each by itself", self.resource);
+        }
+        match (self.resource.split_once('/'), &self.name) {
+            (Some((resource, name)), None) if !self.all_namespaces && !name.is_empty() => Ok((resource, Some(name))),
+            (Some(_), _) => bail!("unexpected {:?}, expected TYPE/NAME alone, without -A", self.resource),
+            (None, name) => Ok((&self.resource, name.as_deref())),
+        }
+    }
 }
 
 /// Finds the type among those that the engine serves.

@@ -8,14 +8,17 @@ use std::{
 use actix::System;
 use clap::Args;
 use deltabus::{
-    config::{Config, ConfigErrors, Initial, Loaded},
+    config::{Config, ConfigErrors, EventType, Handler, Initial, Loaded, Sink},
     engine::{
         Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport, reload::ConfigFiles,
     },
-    handler::status::{HandlerState, HandlerView},
+    handler::{
+        exec::kill_all,
+        status::{HandlerState, HandlerView},
+    },
 };
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     task::spawn_blocking,
     time::sleep,
 };
@@ -43,12 +46,19 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
+    /// Lets handlers of type `exec` run programs: who can change the configuration then runs what they like as this user.
+    #[arg(long)]
+    pub(crate) allow_exec: bool,
 }
 
 /// Runs the engine until it is told to stop.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let files = args.config.files();
-    let Loaded { config, warnings, .. } = args.config.load()?;
+    let loaded = args.config.load()?;
+    if !args.allow_exec {
+        refuse_programs(&loaded)?;
+    }
+    let Loaded { config, warnings, .. } = loaded;
     terminal::start(&config.log);
     report::warnings(&warnings);
     hint_at_silence(&config);
@@ -56,7 +66,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
         actix_rt::spawn(follow(files, engine.handle()));
     };
-    block_on(|| Engine::builder().config(config), started)?;
+    block_on(|| Engine::builder().config(config).allow_exec(args.allow_exec), started)?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -67,9 +77,10 @@ pub(crate) fn block_on(
     started: impl FnOnce(&RunningEngine),
 ) -> anyhow::Result<()> {
     System::new().block_on(async {
+        let told = StopSignals::new()?; // before anybody can see that it runs
         let engine = builder().start().await?;
         started(&engine);
-        let outcome = until_told_to_stop(engine).await;
+        let outcome = until_told_to_stop(engine, told).await;
         terminal::clear();
         outcome
     })
@@ -147,21 +158,22 @@ enum Cause {
 }
 
 /// Waits for a reason to stop, then stops the engine and says what it left.
-async fn until_told_to_stop(engine: RunningEngine) -> anyhow::Result<()> {
-    let cause = cause_to_stop(&engine).await?;
+async fn until_told_to_stop(engine: RunningEngine, mut told: StopSignals) -> anyhow::Result<()> {
+    let cause = cause_to_stop(&engine, &mut told).await;
     if !matches!(cause, Cause::NobodyReads) {
         tracing::info!("stopping: what was accepted is delivered first; a second signal stops at once");
     }
     let again = async {
         sleep(SAME_REQUEST).await;
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        StopSignals::new()?.recv().await;
         io::Result::Ok(())
     };
+    let is_kept = engine.config().state.dir.is_some();
     let report = tokio::select! {
         report = engine.stop() => report,
         again = again => {
             again?;
+            kill_all();
             anyhow::bail!("stopped by a second signal, before everything was delivered");
         }
     };
@@ -169,24 +181,38 @@ async fn until_told_to_stop(engine: RunningEngine) -> anyhow::Result<()> {
         Cause::Failed(failure) => Err(failure.into()),
         Cause::NobodyReads => Ok(()),
         Cause::Asked => {
-            tell_undelivered(&report);
+            tell_undelivered(&report, is_kept);
             Ok(())
         }
     }
 }
 
-async fn cause_to_stop(engine: &RunningEngine) -> io::Result<Cause> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+async fn cause_to_stop(engine: &RunningEngine, told: &mut StopSignals) -> Cause {
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(Cause::Asked),
-            _ = interrupt.recv() => return Ok(Cause::Asked),
-            failure = engine.failed() => return Ok(Cause::Failed(failure)),
+            () = told.recv() => return Cause::Asked,
+            failure = engine.failed() => return Cause::Failed(failure),
             () = sleep(LOOK_AT_HANDLERS) => {}
         }
         if nobody_reads(&engine.handlers()) {
-            return Ok(Cause::NobodyReads);
+            return Cause::NobodyReads;
         }
+    }
+}
+
+/// What tells a process to stop, from when this was made on.
+pub(crate) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    pub(crate) async fn recv(&mut self) {
+        tokio::select! { _ = self.terminate.recv() => {}, _ = self.interrupt.recv() => {} }
     }
 }
 
@@ -197,17 +223,47 @@ fn nobody_reads(handlers: &[HandlerView]) -> bool {
 }
 
 /// Names what was left (I4). The stop itself was asked for, so the exit code stays 0.
-fn tell_undelivered(report: &StopReport) {
+fn tell_undelivered(report: &StopReport, is_kept: bool) {
     for (handler, events, named) in &report.undelivered {
-        tracing::error!(handler, events, first = ?named, "stopped with undelivered events");
+        let first = named.join(", ");
+        if is_kept {
+            tracing::warn!(
+                handler,
+                events,
+                first,
+                "stopped with undelivered events: they are kept, and sent after the next start"
+            );
+        } else {
+            tracing::error!(
+                handler,
+                events,
+                first,
+                "stopped with undelivered events: without [state] dir they are lost"
+            );
+        }
     }
+}
+
+/// Refuses a configuration that runs programs.
+fn refuse_programs(loaded: &Loaded) -> Result<(), ConfigErrors> {
+    let handlers = loaded.config.handlers.iter();
+    let running = handlers.filter(|(_, handler)| handler.enabled && matches!(handler.sink, Sink::Exec(_)));
+    let refused = |(name, _): (&String, _)| {
+        loaded.finding(
+            &["handlers", name, "type"],
+            "a handler of type \"exec\" runs a program, which has to be allowed: start with `deltabus run --allow-exec`",
+        )
+    };
+    let errors: Vec<_> = running.map(refused).collect();
+    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors { errors, warnings: Vec::new() }) }
 }
 
 /// Says so where a person would wait in front of an empty screen.
 fn hint_at_silence(config: &Config) {
-    let mut enabled = config.handlers.iter().filter(|(_, handler)| handler.enabled).peekable();
-    let some = enabled.peek().is_some();
-    if some && io::stderr().is_terminal() && enabled.all(|(_, handler)| handler.options.initial == Initial::Skip) {
+    let shows_added = |handler: &&Handler| handler.enabled && handler.options.on.contains(&EventType::Added);
+    let mut showing = config.handlers.values().filter(shows_added).peekable();
+    let some = showing.peek().is_some();
+    if some && io::stderr().is_terminal() && showing.all(|handler| handler.options.initial == Initial::Skip) {
         report::note("objects that exist already are not shown; initial = \"send\" in a handler shows them");
     }
 }

@@ -1,6 +1,7 @@
 //! The terminal while the engine runs: logs, progress of the initial syncs, and what may be drawn over them.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     io::{self, IsTerminal as _, Write},
     sync::{Arc, LazyLock, OnceLock},
@@ -173,7 +174,9 @@ pub(crate) async fn show_initial_syncs(registry: Arc<Registry>) {
     let views = registry.views();
     let (synced, waiting): (Vec<_>, Vec<_>) = views.iter().partition(|view| view.synced);
     let objects: u64 = synced.iter().map(|view| view.objects).sum();
-    let (types, waiting, after) = (synced.len(), waiting.len(), started.elapsed());
+    // A type that is watched in several namespaces is one.
+    let types = synced.iter().map(|view| (&view.api_version, &view.plural)).collect::<BTreeSet<_>>().len();
+    let (waiting, after) = (waiting.len(), started.elapsed());
     tracing::info!(types, objects, waiting, ?after, "ready: every type that exists and is allowed is synced");
 }
 

@@ -34,6 +34,10 @@ pub(crate) struct ValidateArgs {
 pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     let loaded = args.config.load()?;
     report::warnings(&loaded.warnings);
+    let missing = missing_files(&loaded);
+    if !missing.is_empty() {
+        return Err(ConfigErrors { errors: missing, warnings: Vec::new() }.into());
+    }
     if !args.offline {
         ask_the_server(&loaded)?;
     }
@@ -42,6 +46,20 @@ pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
         .map(|(count, noun)| report::counted(count, noun));
     report::note(&format!("the configuration is valid: {resources}, {handlers}"));
     Ok(())
+}
+
+/// Returns the files of `[[tests]]` that are not there.
+fn missing_files(loaded: &Loaded) -> Vec<Finding> {
+    let mut missing = Vec::new();
+    for place in 0..loaded.config.tests.len() {
+        for (key, path) in ["old", "new"].into_iter().zip(loaded.files_of_test(place)) {
+            if let Some(path) = path.filter(|path| !path.is_file()) {
+                let message = format!("there is no file {}", path.display());
+                missing.push(loaded.finding(&["tests", &format!("[{place}]"), key], message));
+            }
+        }
+    }
+    missing
 }
 
 fn ask_the_server(loaded: &Loaded) -> anyhow::Result<()> {

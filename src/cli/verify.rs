@@ -4,6 +4,7 @@ mod compare;
 mod unit;
 
 use std::{
+    collections::BTreeSet,
     io::{self, Write as _},
     time::Duration,
 };
@@ -111,24 +112,28 @@ fn conclude(verdicts: &[(Unit, Verdict)]) -> anyhow::Result<()> {
     if verdicts.is_empty() {
         bail!("nothing is proven: the engine watches no type yet");
     }
-    let (mut objects, mut different, mut unproven) = (0, 0, 0);
-    for (_, verdict) in verdicts {
+    // By name: a type that is watched in several namespaces is one.
+    let (mut all, mut different, mut unproven) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut objects = 0;
+    for (unit, verdict) in verdicts {
+        let name = unit.resource().qualified_name();
         match verdict {
             Verdict::Compared(_, outcome) => {
                 objects += outcome.objects;
-                different += usize::from(outcome.different > 0);
+                different.extend((outcome.different > 0).then(|| name.clone()));
             }
-            Verdict::Unproven(_) => unproven += 1,
+            Verdict::Unproven(_) => drop(unproven.insert(name.clone())),
         }
+        all.insert(name);
     }
-    let types = |count| report::counted(count, "type");
-    if different > 0 {
-        bail!("the cache differs from the server in {}", types(different));
+    let types = |names: &BTreeSet<String>| report::counted(names.len(), "type");
+    if !different.is_empty() {
+        bail!("the cache differs from the server in {}", types(&different));
     }
-    if unproven > 0 {
-        bail!("nothing is proven of {}", types(unproven));
+    if !unproven.is_empty() {
+        bail!("nothing is proven of {}", types(&unproven));
     }
-    report::note(&format!("the cache equals the server: {}, {objects} objects", types(verdicts.len())));
+    report::note(&format!("the cache equals the server: {}, {objects} objects", types(&all)));
     Ok(())
 }
 

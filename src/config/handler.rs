@@ -5,7 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{NatsSink, WebhookSink, schema, text};
+use super::{ExecSink, Format, KafkaSink, NatsSink, WebhookSink, schema, text};
 use crate::handler::{RetryPolicy, pace::Rate};
 
 /// One place that changes are sent to.
@@ -37,6 +37,12 @@ pub struct Handler {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Batch")]
     pub batch: Option<Batch>,
+    /// With format = "template", what is sent of each event: a text in Jinja's language with `object`, `old`, `type`,
+    /// `cause`, `changes`, `changed_by`, `cluster`, `id`, `subject` and `time`. It is strict about unknown names, and tried
+    /// at load.
+    #[serde(default, with = "text::optional")]
+    #[schemars(with = "String")]
+    pub template: Option<String>,
     /// What `[defaults.handlers]` can set for all handlers.
     #[serde(flatten)]
     pub options: HandlerOptions,
@@ -85,6 +91,17 @@ impl Handler {
         if is_one { 1 } else { self.options.concurrency }
     }
 
+    /// Returns whether it sends or asks who changed an object: by its format, its template or its rule.
+    pub fn asks_who_changed(&self) -> bool {
+        let mentions = |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains("changed_by"));
+        let sends = match self.options.format {
+            Format::Diff => true,
+            Format::Template => mentions(&self.template),
+            _ => false,
+        };
+        sends && self.sink != Sink::Blackhole || mentions(&self.options.when)
+    }
+
     /// Returns whether this handler gets the changes of the `[resources.*]` entry of this name.
     pub fn takes(&self, resource: &str) -> bool {
         text::means_entry(&self.resources, resource)
@@ -105,6 +122,11 @@ pub enum Sink {
     Webhook(WebhookSink),
     /// NATS, with or without a stream of `JetStream`.
     Nats(NatsSink),
+    /// Kafka; in programs that are built with the feature `kafka`.
+    Kafka(KafkaSink),
+    /// A program that is run for each delivery, events as JSON lines on its standard input; only where the engine is
+    /// started with `--allow-exec`.
+    Exec(ExecSink),
 }
 
 impl Sink {
@@ -116,21 +138,30 @@ impl Sink {
             Self::Blackhole => "blackhole",
             Self::Webhook(_) => "webhook",
             Self::Nats(_) => "nats",
+            Self::Kafka(_) => "kafka",
+            Self::Exec(_) => "exec",
         }
     }
 
-    /// Returns whether it takes several deliveries at a time; `concurrency` and `timeout` are for such sinks.
+    /// Returns whether it takes several deliveries at a time; `concurrency` is for such sinks.
     pub fn is_concurrent(&self) -> bool {
         match self {
-            Self::Stdout | Self::File(_) | Self::Blackhole => false,
-            Self::Webhook(_) | Self::Nats(_) => true,
+            Self::Stdout | Self::File(_) | Self::Blackhole | Self::Exec(_) => false,
+            Self::Webhook(_) | Self::Nats(_) | Self::Kafka(_) => true,
         }
+    }
+
+    /// Returns whether an attempt ends where it takes too long; `timeout` is for such sinks.
+    pub fn has_timeout(&self) -> bool {
+        self.is_concurrent() || matches!(self, Self::Exec(_))
     }
 
     /// Returns what goes out in one delivery where `[handlers.*.batch]` says nothing.
     pub fn preferred_batch(&self) -> Batch {
         match self {
-            Self::Stdout | Self::File(_) | Self::Blackhole | Self::Nats(_) => Batch::WHAT_WAITS,
+            Self::Stdout | Self::File(_) | Self::Blackhole | Self::Nats(_) | Self::Kafka(_) | Self::Exec(_) => {
+                Batch::WHAT_WAITS
+            }
             Self::Webhook(_) => Batch::ONE,
         }
     }
@@ -215,8 +246,19 @@ pub struct HandlerOptions {
     /// The kinds of event that are sent: `added`, `updated`, `deleted`, `removed`, `synced`.
     #[schemars(length(min = 1))]
     pub on: Vec<EventType>,
+    /// Of an update, at least one of these paths has to differ from the state before. Default []: it does not matter.
+    #[schemars(schema_with = "schema::changed_paths")]
+    pub changed: Vec<String>,
+    /// A CEL expression over `object`, `old`, `type`, `changes`, `changed_by` and `cluster` that has to be true. Default "":
+    /// there is none.
+    #[serde(with = "text::optional")]
+    #[schemars(schema_with = "schema::rule")]
+    pub when: Option<String>,
     /// Objects that exist already at the start: `skip` them, or `send` them (cause `initial`).
     pub initial: Initial,
+    /// Whether it is told, after the process was down, what happened meanwhile, deletions included. Where a handler is not,
+    /// that has the cause `downtime` for every handler of the same types, though a watch brings it. Needs `[state] dir`.
+    pub catch_up: bool,
     /// How often this handler wants cached objects delivered again; needs `resync` on the resource too. "0s": never.
     #[serde(with = "text::duration")]
     #[schemars(schema_with = "schema::duration")]
@@ -232,6 +274,10 @@ pub struct HandlerOptions {
     #[serde(with = "text::duration")]
     #[schemars(schema_with = "schema::duration")]
     pub timeout: Duration,
+    /// What the data of an event is: `cloudevents` (object and old state), `object`, of updates a `patch` (RFC 6902),
+    /// `merge_patch` (RFC 7386) or `diff` (changed paths), `ref` (no object), or, in place of a `CloudEvent`, what a
+    /// `template` makes of it. For handlers of the configuration.
+    pub format: Format,
     /// How a failed delivery is repeated.
     pub retry: Retry,
     /// What waits in memory for this handler.
@@ -256,12 +302,16 @@ impl Default for HandlerOptions {
         use EventType::{Added, Deleted, Removed, Updated};
         Self {
             on: vec![Added, Updated, Deleted, Removed],
+            changed: Vec::new(),
+            when: None,
             initial: Initial::Skip,
+            catch_up: true,
             resync: Duration::ZERO,
             deliver_unchanged: false,
             order: DeliveryOrder::PerObject,
             concurrency: 8,
             timeout: Duration::from_secs(10),
+            format: Format::CloudEvents,
             retry: Retry::default(),
             buffer: Buffer::default(),
         }

@@ -164,11 +164,16 @@ impl Positions {
     }
 }
 
+/// The list of which every layer's elements count, one behind the other: `[[tests]]`.
+const COLLECTED: &str = "tests";
+
 /// Layers in the order in which they were added; later ones are merged into earlier ones.
 #[derive(Default)]
 pub(crate) struct Layers {
     builder: ConfigBuilder<DefaultState>,
     positions: Positions,
+    /// The elements of [`COLLECTED`] so far.
+    collected: Vec<Value>,
     errors: Vec<Finding>,
     count: usize,
 }
@@ -205,10 +210,15 @@ impl Layers {
             self.errors.extend(errors.iter().map(|error| file.syntax_error(error)));
             return;
         }
-        let mut walk = Walk { file: &file, positions: &mut self.positions, errors: Vec::new() };
+        let collected = self.collected.len();
+        let mut walk = Walk { file: &file, positions: &mut self.positions, collected, errors: Vec::new() };
         walk.table(table.get_ref(), &KeyPath::default());
         let errors = walk.errors;
         if errors.is_empty() {
+            if let Ok(Some(Value::Array(more))) = toml::from_str(text).map(|mut tree: Map<_, _>| tree.remove(COLLECTED))
+            {
+                self.collected.extend(more);
+            }
             self.builder = std::mem::take(&mut self.builder).add_source(File::from_str(text, FileFormat::Toml));
         } else {
             self.errors.extend(errors);
@@ -243,7 +253,10 @@ impl Layers {
         if self.errors.is_empty() {
             match self.builder.build() {
                 Ok(merged) => {
-                    let Value::Object(tree) = to_json(merged.cache) else { unreachable!("the root is a table") };
+                    let Value::Object(mut tree) = to_json(merged.cache) else { unreachable!("the root is a table") };
+                    if let Some(Value::Array(collected)) = tree.get_mut(COLLECTED) {
+                        *collected = self.collected;
+                    }
                     return Ok((tree, self.positions));
                 }
                 Err(error) => self.errors.push(Finding {
@@ -337,6 +350,8 @@ impl Text<'_> {
 struct Walk<'a> {
     file: &'a Text<'a>,
     positions: &'a mut Positions,
+    /// How many elements of [`COLLECTED`] there were before.
+    collected: usize,
     errors: Vec<Finding>,
 }
 
@@ -357,7 +372,8 @@ impl Walk<'_> {
         let too_large = match value {
             DeValue::Table(table) => return self.table(table, path),
             DeValue::Array(elements) => {
-                for (i, element) in elements.iter().enumerate() {
+                let before = if *path == KeyPath::new(&[COLLECTED]) { self.collected } else { 0 };
+                for (i, element) in (before..).zip(elements.iter()) {
                     let origin = self.file.origin(element.span().start);
                     self.value(element.get_ref(), origin, element.span(), &path.element(i));
                 }

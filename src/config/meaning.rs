@@ -5,9 +5,11 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Map, Value};
 
 use super::{
-    CONFIG_VERSION, Cache, Config, Handler, Mode, Resource, SecretValues, Sink, TypePattern,
+    CONFIG_VERSION, Cache, Config, Handler, Mode, Resource, SecretValues, Sink, TestCase, TypePattern,
     error::{Finding, suggestion},
+    format::FormatFindings,
     layers::{KeyPath, Positions},
+    oddities,
     text::print_duration,
 };
 use crate::{discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
@@ -55,6 +57,7 @@ pub(crate) fn check(
     checker.handlers();
     checker.dead_letter_cycles();
     checker.shared_files();
+    checker.tests();
     (checker.errors, checker.warnings)
 }
 
@@ -92,6 +95,9 @@ impl Checker<'_> {
                     config.config_version
                 ),
             );
+        }
+        if config.subscribe.heartbeat < Duration::from_secs(1) {
+            self.error(&["subscribe", "heartbeat"], "expected at least \"1s\": every stream would do little else");
         }
         if config.kube.watch_timeout.as_secs() == 0 {
             self.error(&["kube", "watch_timeout"], "expected at least \"1s\": the API counts in whole seconds");
@@ -197,6 +203,9 @@ impl Checker<'_> {
 
     fn resource(&mut self, name: &str, resource: &Resource) {
         self.secrets(name, resource);
+        for (keys, message) in oddities::of_resource(resource) {
+            self.warn(&under("resources", name, &keys), message);
+        }
         if resource.namespaces.is_nothing() {
             let message = "excludes every namespace that it names: expected at least one that is left";
             self.error(&["resources", name, "namespaces"], message);
@@ -220,6 +229,11 @@ impl Checker<'_> {
             let message = "with cache = \"none\" no bodies are kept, so that there is nothing to look up: expected no \
                            index, or cache = \"full\"";
             self.error(&["resources", name, "index"], message);
+        }
+        if !resource.options.ignore_changes.is_empty() {
+            let message =
+                "with cache = \"none\" no bodies are kept to compare an update with: every update is an event";
+            self.warn(&["resources", name, "ignore_changes"], message);
         }
         if !resource.options.resync.is_zero() {
             let message = "with cache = \"none\" no bodies are kept: there will be no resync events";
@@ -259,6 +273,12 @@ impl Checker<'_> {
             self.dead_letter(name, handler);
             self.webhook(name, handler);
             self.nats(name, handler);
+            self.kafka(name, handler);
+            self.exec(name, handler);
+            self.format(name, handler);
+            for (keys, message) in oddities::of_handler(handler, &self.config.resources) {
+                self.warn(&under("handlers", name, &keys), message);
+            }
             let retry = &handler.options.retry;
             self.pause(&["handlers", name, "retry"], retry.initial, retry.max);
             self.concurrency(name, handler);
@@ -280,10 +300,10 @@ impl Checker<'_> {
             wrong.extend(webhook.unready());
         }
         for (keys, message) in wrong {
-            self.error(&under(name, &keys), message);
+            self.error(&under("handlers", name, &keys), message);
         }
         for (keys, message) in webhook.oddities() {
-            self.warn(&under(name, &keys), message);
+            self.warn(&under("handlers", name, &keys), message);
         }
     }
 
@@ -291,6 +311,48 @@ impl Checker<'_> {
         let Sink::Nats(nats) = &handler.sink else { return };
         for (keys, message) in nats.mistakes() {
             self.error(&[&["handlers", name][..], &keys].concat(), message);
+        }
+    }
+
+    /// Checks a handler of Kafka; what it names outside of the configuration only where it is used.
+    fn kafka(&mut self, name: &str, handler: &Handler) {
+        let Sink::Kafka(kafka) = &handler.sink else { return };
+        let mut wrong = kafka.mistakes();
+        if handler.enabled {
+            wrong.extend(kafka.unready());
+        }
+        for (keys, message) in wrong {
+            self.error(&[&["handlers", name][..], &keys].concat(), message);
+        }
+        for (keys, message) in kafka.oddities() {
+            self.warn(&[&["handlers", name][..], &keys].concat(), message);
+        }
+    }
+
+    fn exec(&mut self, name: &str, handler: &Handler) {
+        let Sink::Exec(exec) = &handler.sink else { return };
+        for (keys, message) in exec.options(name, "").err().into_iter().flatten() {
+            self.error(&[&["handlers", name][..], &keys].concat(), message);
+        }
+    }
+
+    fn format(&mut self, name: &str, handler: &Handler) {
+        let FormatFindings { errors, warnings } = handler.format_findings();
+        for (key, message) in errors {
+            self.error(&["handlers", name, key], message);
+        }
+        for (key, message) in warnings {
+            self.warn(&["handlers", name, key], message);
+        }
+        let has_no_old = |(entry, resource): &(&String, &Resource)| {
+            handler.takes(entry) && resource.cache == Cache::None && handler.options.format.needs_old()
+        };
+        if let Some((entry, _)) = self.config.resources.iter().find(has_no_old) {
+            let message = format!(
+                "with [resources.{entry}] cache = \"none\" the state before an update is not known: its updates are sent \
+                 with the object itself"
+            );
+            self.warn(&["handlers", name, "format"], message);
         }
     }
 
@@ -303,7 +365,7 @@ impl Checker<'_> {
         let kind = handler.sink.type_name();
         let is_concurrent = handler.sink.is_concurrent();
         let why = if is_concurrent { "order = \"total\"".to_owned() } else { format!("type = \"{kind}\"") };
-        let keys: &[&str] = if is_concurrent { &["concurrency"] } else { &["concurrency", "timeout"] };
+        let keys: &[&str] = if handler.sink.has_timeout() { &["concurrency"] } else { &["concurrency", "timeout"] };
         for key in keys {
             let path = ["handlers", name, key];
             let is_said = self.positions.is_set_itself(&KeyPath::new(&path));
@@ -388,6 +450,31 @@ impl Checker<'_> {
         }
     }
 
+    fn tests(&mut self) {
+        let (config, names) = (self.config, self.names);
+        for (i, TestCase { name, old, new, expect }) in config.tests.iter().enumerate() {
+            let at = format!("[{i}]");
+            if name.trim().is_empty() {
+                self.error(&["tests", &at, "name"], "expected a few words that say what it is about");
+            } else if config.tests[..i].iter().any(|earlier| earlier.name == *name) {
+                self.error(&["tests", &at, "name"], format!("there is a test called {name:?} already"));
+            }
+            if old.is_none() && new.is_none() {
+                self.error(&["tests", &at], "expected `old`, `new`, or both: nothing changes");
+            }
+            if expect.is_empty() {
+                self.error(&["tests", &at, "expect"], "expected at least one handler: nothing is tested");
+            }
+            for handler in expect.keys().filter(|handler| !names.handlers.contains(handler)) {
+                let known = || names.handlers.iter().map(String::as_str);
+                let hint = known()
+                    .next()
+                    .map_or_else(|| "there are none".to_owned(), |_| suggestion(handler, known().collect::<Vec<_>>()));
+                self.error(&["tests", &at, "expect", handler], format!("there is no [handlers.{handler}]; {hint}"));
+            }
+        }
+    }
+
     fn shared_files(&mut self) {
         let mut writers: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, handler) in self.config.handlers.iter().filter(|(_, handler)| handler.enabled) {
@@ -402,7 +489,7 @@ impl Checker<'_> {
     }
 }
 
-/// Returns the path of a handler's own key.
-fn under<'a>(name: &'a str, keys: &'a [String]) -> Vec<&'a str> {
-    ["handlers", name].into_iter().chain(keys.iter().map(String::as_str)).collect()
+/// Returns the path of an own key of an entry or a handler.
+fn under<'a>(section: &'a str, name: &'a str, keys: &'a [String]) -> Vec<&'a str> {
+    [section, name].into_iter().chain(keys.iter().map(String::as_str)).collect()
 }

@@ -59,11 +59,7 @@ fn mode() -> ContentMode {
 }
 
 fn servers(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "array",
-        "items": { "type": "string", "examples": ["nats://nats.nats:4222"] },
-        "minItems": 1,
-    })
+    schema::addresses("nats://nats.nats:4222")
 }
 
 fn auth(generator: &mut SchemaGenerator) -> Schema {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Mode, schema, text};
 use crate::{
     object::{FieldPath, ResourceType, Step},
-    redact::{Fingerprint, Redaction, Rule, Treatment, is_secrets},
+    redact::{Fingerprint, Only, Redaction, Rule, Treatment, is_secrets},
     secret::SecretRef,
 };
 
@@ -28,6 +28,10 @@ pub struct Redact {
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) key: Option<Fingerprint>,
+    /// What conditions call `cluster`; the engine says so.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub(crate) cluster: String,
 }
 
 /// What becomes of the values of Secrets.
@@ -53,6 +57,11 @@ pub struct RedactedPath {
     /// Where the values are, for instance "data.*". What stands there becomes text, whatever it was. Required.
     #[schemars(schema_with = "schema::field_path")]
     pub path: String,
+    /// In which objects: a CEL expression over `object`, as it came, and `cluster`; where it cannot be evaluated, the values are
+    /// redacted. Default "": in all.
+    #[serde(rename = "where", default, with = "text::optional", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::condition")]
+    pub only_where: Option<String>,
 }
 
 fn every_entry() -> Vec<String> {
@@ -80,8 +89,12 @@ impl Redact {
         }
         let of_entry = self.paths.iter().filter(|wanted| text::means_entry(&wanted.resources, entry));
         // Loading the configuration has refused what is no path.
-        let paths = of_entry.filter_map(|wanted| FieldPath::parse(&wanted.path).ok());
-        rules.extend(paths.map(|path| Rule { base64: is_base64(resource, &path), path, treatment: Treatment::Hmac }));
+        rules.extend(of_entry.filter_map(|wanted| {
+            let path = FieldPath::parse(&wanted.path).ok()?;
+            let only = wanted.only_where.clone();
+            let only = only.map(|expression| Only { expression, cluster: self.cluster.clone() });
+            Some(Rule { base64: is_base64(resource, &path), path, treatment: Treatment::Hmac, only })
+        }));
         Redaction::new(metadata_only, rules, self.key.as_ref())
     }
 }
@@ -145,6 +158,17 @@ mod tests {
         assert_eq!(of("config_a"), ["data[*]", "spec.x"]);
         assert_eq!(of("config_b"), ["spec.x"]);
         assert_eq!(of("pods"), ["spec.x"]);
+    }
+
+    #[test]
+    fn d11_a_path_has_the_condition_of_its_own_table() {
+        let redact = Redact {
+            cluster: "prod".to_owned(),
+            ..redact("paths = [{ path = \"a\", where = \"cluster == 'x'\" }, { path = \"b\", where = \"\" }]")
+        };
+        let rules = redact.of("a", &resource("pods"), Mode::Full).rules;
+        let only = Only { expression: "cluster == 'x'".to_owned(), cluster: "prod".to_owned() };
+        assert_eq!(rules.into_iter().map(|rule| rule.only).collect::<Vec<_>>(), [Some(only), None]);
     }
 
     #[test]

@@ -69,6 +69,10 @@ pub struct ResourceOptions {
     /// Paths cut from an object before it is stored or sent.
     #[schemars(schema_with = "schema::field_paths")]
     pub drop: Vec<String>,
+    /// Paths that may change without an event: an update that touches nothing but these, `metadata.resourceVersion` and
+    /// `metadata.managedFields` refreshes what is cached, and nobody is told. Default none: every update is an event.
+    #[schemars(schema_with = "schema::ignored_paths")]
+    pub ignore_changes: Vec<String>,
     /// How often cached objects are delivered again, with cause `resync`, to handlers that ask for it. "0s": never.
     #[serde(with = "text::duration")]
     #[schemars(schema_with = "schema::duration")]
@@ -82,7 +86,8 @@ pub struct ResourceOptions {
     /// What an object is that a list shows under a known name with a new uid: `delete-add` (the old one was deleted, the
     /// new one added) or `update`.
     pub recreated: Recreated,
-    /// How bodies are packed in the cache and in the state directory: `zstd`, with a dictionary of the type, or `none`.
+    /// How bodies are packed in the cache and in the state directory: `zstd`, the smallest, or `lz4`, which is larger and
+    /// reads objects that differ much in less time, both with a dictionary of the type; or `none`.
     pub compression: Compression,
     /// What to do if a type does not exist: `wait` for it (its CRD may come), `warn` and go on without it, or `fail`.
     pub on_missing: OnMissing,
@@ -111,6 +116,7 @@ impl Default for ResourceOptions {
                 "metadata.managedFields".to_owned(),
                 "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']".to_owned(),
             ],
+            ignore_changes: Vec::new(),
             resync: Duration::ZERO,
             order: QueueOrder::Stream,
             fifo_max_bytes: 64 << 20,
@@ -162,6 +168,8 @@ pub enum Compression {
     /// By zstd, with a dictionary of what objects of the type have in common.
     #[default]
     Zstd,
+    /// By lz4, with the same dictionary.
+    Lz4,
     /// Not at all.
     None,
 }

@@ -1,12 +1,14 @@
 //! The JSON Schema of the file format (draft 2020-12), made of the structs of [`config`](super).
 
 use schemars::{
-    Schema, SchemaGenerator,
+    JsonSchema as _, Schema, SchemaGenerator,
     generate::SchemaSettings,
     json_schema,
     transform::{Transform, transform_subschemas},
 };
 use serde_json::{Map, Value, json};
+
+use crate::cloud_event::ContentMode;
 
 use super::{Config, HandlerOptions, ResourceOptions, text::Format};
 
@@ -24,7 +26,7 @@ pub fn schema() -> Schema {
     root.insert(
         "description".to_owned(),
         "What deltabus watches and where changes go. Later files and directories are merged in: tables key by key, \
-         lists and scalars replace."
+         lists and scalars replace; the [[tests]] of all of them count."
             .into(),
     );
     if let Some(Value::Object(properties)) = root.get_mut("properties") {
@@ -41,7 +43,14 @@ fn defaults_schema(generator: &mut SchemaGenerator) -> Value {
         schema
     };
     let resources = generator.subschema_for::<ResourceOptions>();
-    let handlers = generator.subschema_for::<HandlerOptions>();
+    let mode = describe(
+        generator.subschema_for::<ContentMode>(),
+        "How an event travels, where the sink has headers. Default: each sink has its own.",
+    );
+    let mut handlers = HandlerOptions::json_schema(generator);
+    let closed = handlers.ensure_object();
+    closed["properties"]["mode"] = mode;
+    closed.insert("additionalProperties".to_owned(), false.into());
     json!({
         "type": "object",
         "description": "What entries inherit unless they say otherwise.",
@@ -172,8 +181,34 @@ pub(crate) fn field_paths(_: &mut SchemaGenerator) -> Schema {
     list_of(&of_text(Format::FieldPath, Some("."), &["metadata.managedFields"]))
 }
 
+pub(crate) fn ignored_paths(_: &mut SchemaGenerator) -> Schema {
+    let example = "status.conditions[*].lastHeartbeatTime";
+    list_of(&of_text(Format::IgnoredPath, Some("."), &[example]))
+}
+
+/// Where something listens: at least one address.
+pub(crate) fn addresses(example: &str) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": { "type": "string", "examples": [example] },
+        "minItems": 1,
+    })
+}
+
 pub(crate) fn field_path(_: &mut SchemaGenerator) -> Schema {
     of_text(Format::FieldPath, Some("."), &["data.*", "spec.containers[*].env[*].value"])
+}
+
+pub(crate) fn changed_paths(_: &mut SchemaGenerator) -> Schema {
+    list_of(&of_text(Format::ChangedPath, Some("."), &["spec", "spec.template.spec.containers[*].image"]))
+}
+
+pub(crate) fn rule(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::Rule, None, &["object.metadata.namespace.startsWith(\"prod-\")"])
+}
+
+pub(crate) fn condition(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::Condition, None, &["object.metadata.name.endsWith(\"-credentials\")"])
 }
 
 pub(crate) fn indexes(_: &mut SchemaGenerator) -> Schema {

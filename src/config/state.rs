@@ -28,13 +28,13 @@ pub struct State {
     #[serde(with = "text::duration")]
     #[schemars(schema_with = "schema::duration")]
     pub retention: Duration,
-    /// How large the directory may become, about. Changes go before their time then, but never one that waits for a
-    /// handler.
+    /// How large the directory may become, about. Changes go before their time then; what waits for a handler is merged,
+    /// and never goes.
     #[serde(with = "text::size")]
     #[schemars(schema_with = "schema::size")]
     pub max_bytes: u64,
-    /// What happens when it is that large with changes that wait for handlers: `stop_reading` the API server, or `drop` the
-    /// oldest, counted and named.
+    /// What happens when it is that large with what waits for handlers, merged: `stop_reading` the API server, or `drop`
+    /// the oldest, counted and named.
     pub on_full: OnFull,
 }
 

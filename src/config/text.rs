@@ -14,6 +14,7 @@ use crate::{
     indexer::index_func::NAMESPACE_INDEX,
     lister::selector::{FieldSelector, LabelSelector},
     object::{FieldPath, Step},
+    rules::{Condition, Rules, RulesOptions},
     scope::Namespaces,
 };
 
@@ -219,16 +220,20 @@ pub(crate) enum Format {
     TypePattern,
     Namespace,
     FieldPath,
+    IgnoredPath,
     Index,
     LabelSelector,
     FieldSelector,
     ResourceNames,
     PathTemplate,
     ClusterName,
+    ChangedPath,
+    Rule,
+    Condition,
 }
 
 impl Format {
-    const ALL: [(Self, &'static str); 15] = [
+    const ALL: [(Self, &'static str); 19] = [
         (Self::Duration, "duration-text"),
         (Self::Size, "size"),
         (Self::Rate, "rate"),
@@ -238,12 +243,16 @@ impl Format {
         (Self::TypePattern, "type-pattern"),
         (Self::Namespace, "namespace"),
         (Self::FieldPath, "field-path"),
+        (Self::IgnoredPath, "ignored-path"),
         (Self::Index, "index"),
         (Self::LabelSelector, "label-selector"),
         (Self::FieldSelector, "field-selector"),
         (Self::ResourceNames, "resource-names"),
         (Self::PathTemplate, "path-template"),
         (Self::ClusterName, "cluster-name"),
+        (Self::ChangedPath, "changed-path"),
+        (Self::Rule, "rule"),
+        (Self::Condition, "condition"),
     ];
 
     /// Finds a format by its name in the schema.
@@ -269,12 +278,15 @@ impl Format {
             Self::TypePattern => "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
             Self::Namespace => "a namespace, a glob such as \"team-*\", or either behind \"!\"",
             Self::FieldPath => "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\"",
+            Self::IgnoredPath => "a path such as \"status.conditions[*].lastHeartbeatTime\"",
             Self::Index => "\"owner\" or a path such as \"spec.nodeName\" or \"labels['app']\"",
             Self::LabelSelector => "a label selector such as \"app in (web,api),!legacy\"",
             Self::FieldSelector => "a field selector such as \"status.phase!=Succeeded\"",
             Self::ResourceNames => "the name of a [resources.*] entry, a glob of such names, or either behind \"!\"",
             Self::PathTemplate => "a file path, in which %Y, %m, %d, %H … stand for the time",
             Self::ClusterName => "a name without spaces",
+            Self::ChangedPath => "a path such as \"spec\" or \"spec.template.spec.containers[*].image\"",
+            Self::Rule | Self::Condition => "a CEL expression such as \"object.metadata.namespace == 'prod'\"",
         }
     }
 }
@@ -292,11 +304,14 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
         Format::Namespace => return said(Namespaces::parse(&[text])),
         Format::FieldPath => return check_dropped(text),
         Format::Index if text == NAMESPACE_INDEX => true,
-        Format::Index => return said(FieldPath::parse(text)),
+        Format::ChangedPath | Format::IgnoredPath | Format::Index => return said(FieldPath::parse(text)),
         Format::LabelSelector => return said(LabelSelector::parse(text)),
         Format::FieldSelector => return said(FieldSelector::parse(text)),
         Format::ResourceNames => return check_glob(text),
         Format::PathTemplate => return check_path_template(text),
+        Format::Rule => return check_rule(text),
+        Format::Condition if text.is_empty() => true,
+        Format::Condition => return said(Condition::compile(text, "")),
         Format::ClusterName => !text.chars().any(|c| c.is_whitespace() || c.is_control()),
     };
     if fine { Ok(()) } else { Err(format!("expected {}, found {text:?}", format.expected())) }
@@ -304,6 +319,12 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
 
 fn said<T, E: std::fmt::Display>(read: Result<T, E>) -> Result<(), String> {
     read.map(drop).map_err(|error| error.to_string())
+}
+
+/// Checks the rule of a handler.
+fn check_rule(text: &str) -> Result<(), String> {
+    let when = (!text.trim().is_empty()).then(|| text.to_owned());
+    said(Rules::compile(RulesOptions { when, ..RulesOptions::default() }))
 }
 
 /// Checks a path that is to be cut from objects.
@@ -456,12 +477,16 @@ mod tests {
         }
         let paths = ["spec", "a.b-c", "a['b.c/d'].e", "a[*].b", "['a']", "a.*.b", "labels['app']", "metadata.labels"];
         check_all(Format::FieldPath, &paths, &["", ".a", "a.", "a..b", "a[0]", "a['b'", "a b", "a['b']c"]);
+        check_all(Format::IgnoredPath, &["metadata.resourceVersion", "status.a[*].b"], &["", ".a", "a[0]"]);
         check_all(Format::Index, &["owner", "namespace", "spec.nodeName", "metadata.uid"], &["", "a..b"]);
         let labels = ["", "a=b", "a", "!a", "a in (b,c),d notin (e)", "x.io/a!=b", "a>1"];
         check_all(Format::LabelSelector, &labels, &["a,", ",", "a in (b", "a)", "a in ((b))", "a=ä"]);
         check_all(Format::FieldSelector, &["", "a=b", "a.b!=c,d==e"], &["a", "=b", "a!b"]);
         check_all(Format::ResourceNames, &["*", "pods", "!pod*", "{a,b}"], &["", "!", "[a"]);
         check_all(Format::PathTemplate, &["x", "/a/%Y-%m-%d.jsonl"], &["", "/a/", "/a/%"]);
+        check_all(Format::ChangedPath, &["spec", "metadata.name", "spec.a[*].b"], &["", ".a", "a[0]"]);
+        check_all(Format::Rule, &["", "object.kind == 'Pod'", "old == null"], &["pod.kind == 'Pod'", "1", "a =="]);
+        check_all(Format::Condition, &["", "object.kind == cluster"], &["old == null", "1", " "]);
         check_all(Format::ClusterName, &["", "prod-eu1", "arn:aws:eks:x:1:cluster/y"], &["a b", "a\n"]);
     }
 

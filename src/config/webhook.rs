@@ -121,6 +121,11 @@ impl WebhookSink {
         let idempotency_header = self.idempotency(&mut problems);
         problems.extend(self.auth_problem());
         problems.extend(self.tls_problem(&url));
+        if batched && self.mode == ContentMode::Binary {
+            let message =
+                "batches are JSON arrays, which \"binary\" has none of: expected \"structured\", or no `batch`";
+            problems.push(problem(&["mode"], message));
+        }
         if !problems.is_empty() {
             return Err(problems);
         }

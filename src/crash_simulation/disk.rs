@@ -7,10 +7,11 @@ use crate::{
     indexer::{Change, store::Reached},
     journal::{
         ChangeKind, Record, Sequence, UnitId,
+        compaction::testing::{Entry, Step},
         memory::Durability,
         store::{Head, Recovered, StoredReader, StoredUnit},
     },
-    object::{KeyRef, SharedObject},
+    object::{KeyRef, Object},
 };
 
 /// One atomic write.
@@ -26,6 +27,8 @@ pub(super) enum Write {
     },
     /// Where readers stand, and how many acknowledgements of each handler that says.
     Readers(Vec<StoredReader>, [usize; HANDLERS]),
+    /// What waits for a handler is merged, and where it stands with that; and its acknowledgements.
+    Compacted(Step, StoredReader, (usize, usize)),
     /// Records before here are gone.
     Remove(u64),
     Clean,
@@ -39,8 +42,10 @@ pub(super) struct Content {
     pub(super) first: u64,
     pub(super) records: BTreeMap<u64, Record>,
     pub(super) units: BTreeMap<UnitId, StoredUnit>,
-    objects: BTreeMap<UnitId, BTreeMap<String, SharedObject>>,
+    objects: BTreeMap<UnitId, BTreeMap<String, Object>>,
     readers: BTreeMap<String, StoredReader>,
+    /// Of each reader what waits in entries of its own.
+    pub(super) entries: BTreeMap<String, BTreeMap<u64, Entry>>,
     pub(super) settled: [usize; HANDLERS],
 }
 
@@ -64,8 +69,17 @@ impl Content {
                 self.units.get_mut(unit).expect("a unit is known before it appends").reached = reached.clone();
             }
             Write::Readers(states, settled) => {
-                self.readers.extend(states.iter().map(|state| (state.name.clone(), state.clone())));
+                for state in states {
+                    self.put_reader(state);
+                }
                 self.settled = *settled;
+            }
+            Write::Compacted(step, state, (handler, settled)) => {
+                let entries = self.entries.entry(state.name.clone()).or_default();
+                entries.retain(|place, _| !step.superseded.contains(*place));
+                entries.extend(step.entries.clone());
+                self.put_reader(state);
+                self.settled[*handler] = *settled;
             }
             Write::Remove(before) => {
                 self.records = self.records.split_off(before);
@@ -75,14 +89,29 @@ impl Content {
         }
     }
 
+    fn put_reader(&mut self, state: &StoredReader) {
+        self.readers.insert(state.name.clone(), state.clone());
+        if let Some(entries) = self.entries.get_mut(&state.name) {
+            entries.retain(|place, _| state.compacted.contains(*place));
+        }
+    }
+
+    /// Reads what waits for a reader.
+    pub(super) fn load(&self, reader: &str, place: u64) -> Option<Record> {
+        let entry = self.entries.get(reader).and_then(|entries| entries.get(&place)).map(|(record, ..)| record);
+        entry.or_else(|| self.records.get(&place)).cloned()
+    }
+
     /// Returns the objects of a unit, in order.
-    pub(super) fn objects(&self, unit: UnitId) -> Vec<SharedObject> {
+    pub(super) fn objects(&self, unit: UnitId) -> Vec<Object> {
         self.objects.get(&unit).map(|objects| objects.values().cloned().collect()).unwrap_or_default()
     }
 
     /// Returns whether the store has that very record.
     pub(super) fn has(&self, (birth, sequence): RecordName) -> bool {
-        self.records.get(&sequence).is_some_and(|record| record.time_micros == birth)
+        let mut entries = self.entries.values().filter_map(|entries| entries.get(&sequence));
+        let is_it = |record: &Record| record.time_micros == birth;
+        self.records.get(&sequence).is_some_and(is_it) || entries.any(|(record, ..)| is_it(record))
     }
 
     /// Returns what a journal is restored from.
@@ -93,9 +122,18 @@ impl Content {
             last: Sequence(self.records.last_key_value().map_or(0, |(last, _)| *last).max(first - 1)),
             first: Sequence(first),
             units: self.units.values().cloned().collect(),
-            readers: self.readers.values().cloned().collect(),
+            readers: self.readers.values().map(|state| self.restored(state)).collect(),
             clean: self.clean,
         }
+    }
+}
+
+impl Content {
+    /// A reader as it is found at a start: its entries say what is merged.
+    fn restored(&self, state: &StoredReader) -> StoredReader {
+        let needed = state.pending.clone().unwrap_or_default() | &state.given_up;
+        let entries = self.entries.get(&state.name).into_iter().flat_map(|entries| entries.keys().copied());
+        StoredReader { compacted: entries.filter(|place| needed.contains(*place)).collect(), ..state.clone() }
     }
 }
 
@@ -141,20 +179,12 @@ impl Disk {
 
 /// Returns the head of a record as the store has it.
 pub(super) fn head(record: &Record) -> Head<'_> {
-    let cause = match &record.change {
-        Change::Added { cause, .. }
-        | Change::Updated { cause, .. }
-        | Change::Deleted { cause, .. }
-        | Change::Removed { cause, .. }
-        | Change::Unchanged { cause, .. } => Some(*cause),
-        Change::Synced { .. } => None,
-    };
     Head {
         sequence: record.sequence,
         unit: record.unit,
         time_micros: record.time_micros,
         kind: ChangeKind::of(&record.change),
-        cause,
+        cause: record.change.cause(),
         only: None,
         key: record.object().map_or(KeyRef { namespace: "", name: "" }, |object| object.key()),
         uid: record.object().map_or("", |object| object.uid()),

@@ -6,7 +6,7 @@ use super::{
     RecordName, name_of,
     site::{Site, version_of},
 };
-use crate::{cloud_event, dispatcher::Event, indexer::Change, journal::ChangeKind, object::SharedObject};
+use crate::{cloud_event, dispatcher::Event, indexer::Change, journal::ChangeKind, object::Object};
 
 /// Names an object: its unit, and its name.
 pub(super) type Place = (u32, String);
@@ -82,7 +82,7 @@ impl Sink {
     }
 
     /// Returns whether the id was there before: it must have meant the same (D8).
-    fn note_id(&mut self, id: &(u32, String), event: &Event, object: &SharedObject) -> bool {
+    fn note_id(&mut self, id: &(u32, String), event: &Event, object: &Object) -> bool {
         let kind = match ChangeKind::of(&event.record.change) {
             ChangeKind::Added | ChangeKind::Updated => ChangeKind::Updated,
             kind => kind,
@@ -97,7 +97,7 @@ impl Sink {
     }
 
     /// Checks what may follow what (I2). What a lost record has shown may be followed by anything.
-    fn check_kind(&self, place: &Place, event: &Event, object: &SharedObject, around: &Surroundings<'_>) {
+    fn check_kind(&self, place: &Place, event: &Event, object: &Object, around: &Surroundings<'_>) {
         let known = self.objects.get(place);
         if known.is_some_and(|known| around.lost.contains(&known.by)) {
             return;
@@ -119,17 +119,17 @@ impl Sink {
 }
 
 /// Checks that it was so: a presence at some time, an absence for ever (I1).
-fn check_truth(event: &Event, object: &SharedObject, site: &Site) {
+fn check_truth(event: &Event, object: &Object, site: &Site) {
     let life = &site.lives[object.uid()];
     assert_eq!(life.name, object.name());
     if matches!(event.record.change, Change::Deleted { .. }) {
         assert!(life.is_over, "I1: {} lives, and is said to be deleted", object.uid());
     } else {
-        assert!(life.versions.contains(&version_of(object)), "I1: {object:?} never was");
+        assert!(life.versions.contains_key(&version_of(object)), "I1: {object:?} never was");
     }
 }
 
-fn apply(objects: &mut BTreeMap<Place, Known>, place: &Place, event: &Event, object: &SharedObject) {
+fn apply(objects: &mut BTreeMap<Place, Known>, place: &Place, event: &Event, object: &Object) {
     if matches!(event.record.change, Change::Deleted { .. }) {
         objects.remove(place);
     } else {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::{
     list_watch::WatchEvent,
-    object::SharedObject,
+    object::Object,
     simulator::random::Random,
-    testing::{Collection, Cursor},
+    testing::{Collection, Cursor, changed_at},
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -15,8 +15,20 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 #[derive(Clone, Debug, Default)]
 pub(super) struct Life {
     pub(super) name: String,
-    pub(super) versions: Vec<u64>,
+    /// Each version, and the one at which more than the version has changed for the last time: the rest is ignored.
+    pub(super) versions: BTreeMap<u64, u64>,
     pub(super) is_over: bool,
+}
+
+impl Life {
+    fn last(&self) -> u64 {
+        *self.versions.last_key_value().expect("it has lived").0
+    }
+
+    /// Returns the version at which what one shows came to be; a deletion is one of its own.
+    fn content(&self, version: u64) -> u64 {
+        self.versions.get(&version).copied().unwrap_or(version)
+    }
 }
 
 /// The server's side of one unit.
@@ -38,7 +50,7 @@ impl Site {
     /// Changes something; returns what.
     pub(super) fn write(&mut self, random: &mut Random) -> String {
         let name = NAMES[random.below(NAMES.len())];
-        let what = match random.below(10) {
+        let what = match random.below(12) {
             0..6 => {
                 self.collection.put(name);
                 format!("put {name}")
@@ -47,7 +59,11 @@ impl Site {
                 self.collection.delete(name);
                 format!("delete {name}")
             }
-            8 => {
+            8..10 => {
+                self.collection.touch(name);
+                format!("touch {name}")
+            }
+            10 => {
                 self.collection.delete(name);
                 self.collection.put(name);
                 format!("re-create {name}")
@@ -71,7 +87,7 @@ impl Site {
         object.name().clone_into(&mut life.name);
         life.is_over = matches!(event, WatchEvent::Deleted(_));
         if !life.is_over {
-            life.versions.push(version_of(object));
+            life.versions.insert(version_of(object), changed_at(object));
         }
     }
 
@@ -81,14 +97,19 @@ impl Site {
         self.seen.version = self.collection.version();
     }
 
+    /// Returns the version at which what an object shows at another one came to be.
+    pub(super) fn content(&self, uid: &str, version: u64) -> u64 {
+        self.lives[uid].content(version)
+    }
+
     /// Returns name → (uid, version) of everything there is.
     pub(super) fn state(&self) -> BTreeMap<String, (String, u64)> {
         let there = self.lives.iter().filter(|(_, life)| !life.is_over);
-        there.map(|(uid, life)| (life.name.clone(), (uid.clone(), *life.versions.last().expect("it lives")))).collect()
+        there.map(|(uid, life)| (life.name.clone(), (uid.clone(), life.last()))).collect()
     }
 }
 
 /// Returns the version as a number.
-pub(super) fn version_of(object: &SharedObject) -> u64 {
+pub(super) fn version_of(object: &Object) -> u64 {
     object.resource_version().parse().expect("the model counts")
 }

@@ -1,6 +1,6 @@
 //! One unit of the process: the reflector, the queue and the cache, as an informer wires them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{Hits, site::Site};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     },
     journal::{Ticket, UnitId},
     list_watch::{Failure, ListRequest},
-    object::{KeyRef, ResourceVersion, SharedObject},
+    object::{FieldPath, IgnoredPaths, KeyRef, Object, ResourceVersion},
     reflector::{Action, Input, Reflector, ReflectorConfig, Start},
     simulator::random::Random,
     testing::Cursor,
@@ -44,7 +44,7 @@ pub(super) struct Unit {
 
 impl Unit {
     /// Makes a unit of what an earlier run has saved.
-    pub(super) fn restored(id: UnitId, config: ReflectorConfig, objects: &[SharedObject], reached: &Reached) -> Self {
+    pub(super) fn restored(id: UnitId, config: ReflectorConfig, objects: &[Object], reached: &Reached) -> Self {
         let absence = if reached.synced { Absence::begun() } else { Absence::default() };
         let mut store = EvmapStore::new(7, []);
         for object in objects {
@@ -52,7 +52,9 @@ impl Unit {
         }
         store.reach(Reached { generation: 1, ..reached.clone() });
         store.publish(1);
-        let indexer = Indexer::new(store, IndexerOptions::default());
+        let version = FieldPath::parse("metadata.resourceVersion").expect("it is a path");
+        let ignored = Some(Arc::new(IgnoredPaths::new(&[version])));
+        let indexer = Indexer::new(store, IndexerOptions { ignored, ..IndexerOptions::default() });
         let indexer = indexer.with_first_list(FirstList::default()).with_absence(absence.clone());
         let mut unit = Self {
             id,
@@ -169,7 +171,7 @@ impl Unit {
     }
 
     /// Returns what readers of the cache see of an object.
-    pub(super) fn lookup(&self, key: KeyRef<'_>) -> Option<SharedObject> {
+    pub(super) fn lookup(&self, key: KeyRef<'_>) -> Option<Object> {
         self.indexer.store().reader().read(|snapshot| snapshot.get(key).cloned())
     }
 }

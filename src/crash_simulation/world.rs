@@ -27,6 +27,7 @@ use crate::{
     indexer::{Cause, Change, store::Reached},
     journal::{
         Bounds, ChangeSet, ReaderId, ReaderOptions, Record, Sequence, Start, UnitId, WhenFull,
+        compaction::testing::{Merger, Step},
         memory::{Durability, MemoryJournal},
         store::{StoredReader, StoredUnit},
     },
@@ -46,6 +47,16 @@ struct Process {
     syncing: Option<(usize, Option<Sequence>)>,
     /// What is being saved of readers, and how many acknowledgements of each that says.
     saving: Option<(Vec<StoredReader>, [usize; HANDLERS])>,
+    /// What is being merged for a handler.
+    compacting: Option<Compacting>,
+}
+
+/// A step of a merge.
+struct Compacting {
+    handler: usize,
+    step: Step,
+    /// Where its reader stands with it, once that is written.
+    state: Option<StoredReader>,
 }
 
 pub(super) struct World<'a> {
@@ -62,9 +73,13 @@ pub(super) struct World<'a> {
     sinks: [Sink; HANDLERS],
     /// What each handler acknowledged, in order; after a crash what of it was saved.
     acknowledged: [Vec<RecordName>; HANDLERS],
+    /// What was merged into another record of each handler.
+    merged: [BTreeSet<RecordName>; HANDLERS],
     /// What was written, and not lost.
     journaled: BTreeMap<RecordName, Record>,
     lost: BTreeSet<RecordName>,
+    /// States that a lost record has shown to each handler: unit, uid, and the version at which it came to be.
+    shown_and_lost: [BTreeSet<(u32, String, u64)>; HANDLERS],
     listed: BTreeSet<(u32, String)>,
     births: i64,
     steps: u64,
@@ -90,6 +105,10 @@ const HEALTH: [Health; HANDLERS] = [
     Health { fails: 0.0, loses_answers: 0.02 },
 ];
 const WELL: Health = Health { fails: 0.0, loses_answers: 0.0 };
+
+fn name_of_handler(handler: usize) -> String {
+    format!("handler {handler}")
+}
 
 fn info(unit: u32) -> UnitInfo {
     let (kind, plural) = [("ConfigMap", "configmaps"), ("Secret", "secrets")][unit as usize];
@@ -132,6 +151,8 @@ impl<'a> World<'a> {
             process: None,
             sinks,
             acknowledged: Default::default(),
+            merged: Default::default(),
+            shown_and_lost: Default::default(),
             journaled: BTreeMap::new(),
             lost: BTreeSet::new(),
             listed: BTreeSet::new(),
@@ -173,7 +194,9 @@ impl<'a> World<'a> {
             555..580 => self.end_save(),
             580..660 => self.read(handler),
             660..730 => self.send(handler),
-            730..960 => self.deliver(handler, HEALTH[handler]),
+            730..948 => self.deliver(handler, HEALTH[handler]),
+            948..955 => self.begin_compaction(),
+            955..960 => self.go_on_compacting(),
             960..968 => self.retain(),
             968..972 => self.now += Duration::from_secs(1 + self.random.below(200) as u64),
             972..976 => self.crash(false),
@@ -226,7 +249,7 @@ impl<'a> World<'a> {
         let settled = self.disk.now.settled;
         let mut opened = Vec::new();
         for (handler, lane) in lanes.into_iter().enumerate() {
-            let name = Some(format!("handler {handler}"));
+            let name = Some(name_of_handler(handler));
             let options = ReaderOptions { bounds: bounds(handler), interest: dispatcher.interest(lane), name };
             let reader = self.open_reader(&mut journal, options);
             opened.push(Lane::new(reader, self.schedules[handler]));
@@ -234,8 +257,9 @@ impl<'a> World<'a> {
             self.disk.write(Write::Readers(states.clone(), settled));
             journal.saved(&states, true);
         }
-        let (syncing, saving) = (None, None);
-        self.process = Some(Process { journal_id, journal, dispatcher, units, lanes: opened, syncing, saving });
+        let (syncing, saving, compacting) = (None, None, None);
+        let lanes = opened;
+        self.process = Some(Process { journal_id, journal, dispatcher, units, lanes, syncing, saving, compacting });
         self.trace(|| format!("start: journal {journal_id}, up to {}", recovered.last.0));
     }
 

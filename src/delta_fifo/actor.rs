@@ -11,7 +11,7 @@ use actix::{
 };
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{DeltaFifo, Deltas};
+use super::{DeltaFifo, Deltas, Repacked};
 use crate::{
     reflector::{Comparison, Event, Listed},
     status::UnitStatus,
@@ -33,6 +33,20 @@ pub struct Compare(pub Listed);
 #[rtype(result = "()")]
 pub struct Apply(pub Deltas);
 
+/// Some of what the cache holds shall be packed anew.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Repacked")]
+pub struct Repack;
+
+/// Whom a queue speaks to: the actor of the indexer.
+#[derive(Clone, Debug)]
+pub struct Consumer {
+    /// Takes its batches.
+    pub apply: Recipient<Apply>,
+    /// Packs anew while there is none.
+    pub repack: Recipient<Repack>,
+}
+
 /// Nothing more will be pushed: hand out what is queued, then stop (F-70).
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -42,7 +56,7 @@ pub struct Drain;
 #[derive(Debug)]
 pub struct DeltaFifoActor {
     fifo: DeltaFifo,
-    indexer: Recipient<Apply>,
+    indexer: Consumer,
     max_bytes: usize,
     status: Arc<UnitStatus>,
     in_flight: bool,
@@ -54,7 +68,7 @@ pub struct DeltaFifoActor {
 
 impl DeltaFifoActor {
     /// Makes the actor; `max_bytes` is the bound at which the reflector is held back.
-    pub fn new(fifo: DeltaFifo, indexer: Recipient<Apply>, max_bytes: usize, status: Arc<UnitStatus>) -> Self {
+    pub fn new(fifo: DeltaFifo, indexer: Consumer, max_bytes: usize, status: Arc<UnitStatus>) -> Self {
         Self {
             fifo,
             indexer,
@@ -75,6 +89,8 @@ impl DeltaFifoActor {
         let Some(deltas) = self.fifo.pop() else {
             if self.fifo.is_closed() {
                 ctx.stop();
+            } else if self.fifo.wants_repacking() {
+                self.repack(ctx);
             }
             return;
         };
@@ -83,7 +99,7 @@ impl DeltaFifoActor {
         if self.fifo.is_empty() {
             self.queued_since = None;
         }
-        let applied = self.indexer.send(Apply(deltas)).into_actor(self).map(|answer, fifo, ctx| {
+        let applied = self.indexer.apply.send(Apply(deltas)).into_actor(self).map(|answer, fifo, ctx| {
             if answer.is_err() {
                 ctx.stop(); // the indexer is gone: the unit is about to be restarted as a whole
                 return;
@@ -96,6 +112,22 @@ impl DeltaFifoActor {
             fifo.publish_status();
         });
         ctx.spawn(applied);
+    }
+
+    /// Has some of the cache packed anew; what comes meanwhile waits for it as for a batch.
+    fn repack(&mut self, ctx: &mut Context<Self>) {
+        self.in_flight = true;
+        let repacked = self.indexer.repack.send(Repack).into_actor(self).map(|answer, fifo, ctx| {
+            let Ok(repacked) = answer else {
+                ctx.stop(); // as above
+                return;
+            };
+            fifo.in_flight = false;
+            fifo.fifo.repacked(&repacked);
+            fifo.pump(ctx);
+            fifo.publish_status();
+        });
+        ctx.spawn(repacked);
     }
 
     fn has_room(&self) -> bool {

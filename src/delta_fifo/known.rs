@@ -5,23 +5,34 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 
-use super::Delta;
-use crate::object::{Keep, KeyRef, SharedObject};
+use super::{Delta, is_same_state};
+use crate::object::{Keep, KeyRef, Object};
 
 /// The state after what was popped: one pointer an object, found by its key; no key is copied.
 #[derive(Default)]
 pub(super) struct Known {
-    table: HashTable<SharedObject>,
+    table: HashTable<Object>,
     hasher: RandomState,
 }
 
 impl Known {
-    pub(super) fn get(&self, key: KeyRef<'_>) -> Option<&SharedObject> {
+    pub(super) fn get(&self, key: KeyRef<'_>) -> Option<&Object> {
         self.table.find(self.hasher.hash_one(key), |object| object.key() == key)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &SharedObject> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Object> {
         self.table.iter()
+    }
+
+    /// Takes another form of a state that it has.
+    pub(super) fn replace(&mut self, form: &Object) {
+        let hash = self.hasher.hash_one(form.key());
+        let is_it = |known: &Object| known.key() == form.key();
+        if let Some(known) = self.table.find_mut(hash, is_it)
+            && is_same_state(known, form)
+        {
+            *known = Object::clone(form);
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -59,8 +70,8 @@ impl Known {
     }
 }
 
-impl FromIterator<SharedObject> for Known {
-    fn from_iter<I: IntoIterator<Item = SharedObject>>(objects: I) -> Self {
+impl FromIterator<Object> for Known {
+    fn from_iter<I: IntoIterator<Item = Object>>(objects: I) -> Self {
         let mut known = Self::default();
         let deltas = objects.into_iter().map(|object| Delta { kind: super::DeltaKind::Replaced, object });
         known.apply(&deltas.collect::<Vec<_>>(), &Keep::Whole);

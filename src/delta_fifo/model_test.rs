@@ -1,7 +1,7 @@
 //! Random events, lists, restarts and pops: the queue against a naive one, and what it emits against the server.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
@@ -14,7 +14,7 @@ use proptest::{
 
 use super::{DeltaFifo, DeltaKind, Order, is_same_state, tests::object};
 use crate::{
-    object::{Keep, ResourceVersion, SharedObject, scan::TypeMeta},
+    object::{Keep, Object, ResourceVersion, scan::TypeMeta},
     reflector::Event,
 };
 
@@ -23,6 +23,8 @@ const LEN_MAX: usize = super::BATCH_LEN_MAX;
 
 /// Kind, key, uid and version of a delta.
 type Row = (DeltaKind, u8, u32, u32);
+/// Key, uid and version of an item of a list.
+type Item = (u8, u32, u32);
 /// Uid and version of every key.
 type State = BTreeMap<u8, (u32, u32)>;
 
@@ -30,8 +32,8 @@ type State = BTreeMap<u8, (u32, u32)>;
 enum Pushed {
     Change(Row),
     Bookmark(u32),
-    /// Items, keys that are spared, version.
-    List(Vec<(u8, u32, u32)>, Vec<u8>, u32),
+    /// Items, those that opt out, keys that are spared, version.
+    List(Vec<Item>, Vec<Item>, Vec<u8>, u32),
     /// Its round, and the known keys in the order in which they are delivered.
     Resync(u32, Vec<u8>),
 }
@@ -65,7 +67,7 @@ enum Element {
 }
 
 fn gone(kind: DeltaKind) -> bool {
-    matches!(kind, DeltaKind::Deleted | DeltaKind::Tombstone)
+    matches!(kind, DeltaKind::Deleted | DeltaKind::Tombstone | DeltaKind::OptedOut { .. })
 }
 
 impl Model {
@@ -88,7 +90,7 @@ impl Model {
             Some((_, rows)) => {
                 let newest = rows.last_mut().unwrap();
                 if gone(newest.0) && gone(row.0) {
-                    if newest.0 == DeltaKind::Tombstone {
+                    if newest.0 == DeltaKind::Tombstone && !matches!(row.0, DeltaKind::OptedOut { .. }) {
                         *newest = row;
                     }
                 } else {
@@ -106,7 +108,7 @@ impl Model {
                 if self.per_key {
                     self.last = Some(row.3);
                     let unknown = newest(row.1).is_none() && !self.known.contains_key(&row.1);
-                    if row.0 == DeltaKind::Deleted && unknown {
+                    if gone(row.0) && unknown {
                         return;
                     }
                     self.append_keyed(*row);
@@ -127,14 +129,20 @@ impl Model {
                     if self.per_key { self.append_keyed(row) } else { self.stream.push(Element::Row(row)) }
                 }
             }
-            Pushed::List(items, spared, version) => {
+            Pushed::List(items, opted_out, spared, version) => {
                 self.populated = true;
                 let mut distinct: Vec<Row> = Vec::new();
                 for &(key, uid, rv) in items {
                     distinct.retain(|row| row.1 != key);
                     distinct.push((DeltaKind::Replaced, key, uid, rv));
                 }
-                let listed = |key: u8| spared.contains(&key) || distinct.iter().any(|row| row.1 == key);
+                let opts_out = |key: u8| opted_out.iter().any(|item| item.0 == key);
+                let listed =
+                    |key: u8| spared.contains(&key) || opts_out(key) || distinct.iter().any(|row| row.1 == key);
+                let present = |key: u8| newest(key).map_or(self.known.contains_key(&key), |row| !gone(row.0));
+                let kind = DeltaKind::OptedOut { listed: true };
+                let ends = opted_out.iter().filter(|item| present(item.0)).map(|&(key, uid, rv)| (kind, key, uid, rv));
+                let ends: Vec<Row> = ends.collect();
                 let mut deletions: Vec<Row> = Vec::new();
                 let mut seen = Vec::new();
                 for row in &queued {
@@ -152,11 +160,11 @@ impl Model {
                     }
                 }
                 if self.per_key {
-                    distinct.into_iter().chain(deletions).for_each(|row| self.append_keyed(row));
+                    ends.into_iter().chain(distinct).chain(deletions).for_each(|row| self.append_keyed(row));
                     self.list_pending = Some((self.keyed.len(), *version));
                     self.last = Some(*version);
                 } else {
-                    deletions.extend(distinct);
+                    deletions.extend(ends.into_iter().chain(distinct));
                     self.stream.push(Element::List(deletions, *version));
                 }
             }
@@ -233,6 +241,7 @@ impl Model {
 #[derive(Default)]
 struct Hits {
     tombstones: AtomicU64,
+    opted_out: AtomicU64,
     recreations: AtomicU64,
     relists_in_relists: AtomicU64,
     duplicates: AtomicU64,
@@ -253,29 +262,36 @@ struct World {
     /// What the events pushed so far describe.
     described: State,
     /// What the popped deltas made.
-    replayed: BTreeMap<u8, SharedObject>,
+    replayed: BTreeMap<u8, Object>,
     /// What the server has; lists come from here.
     server: State,
+    /// What of it opts out.
+    opted_out: BTreeSet<u8>,
     clock: u32,
     lists_queued: u32,
     /// The last resync.
     round: u32,
     keep: Keep,
     /// What another unit had cached, until the first list was popped.
-    seeds: Option<BTreeMap<u8, SharedObject>>,
+    seeds: Option<BTreeMap<u8, Object>>,
     per_key: bool,
 }
 
-fn make(key: u8, uid: u32, version: u32) -> SharedObject {
+fn make(key: u8, uid: u32, version: u32) -> Object {
     object(&format!("n/{key:02}"), &uid.to_string(), &version.to_string())
 }
 
-fn row(kind: DeltaKind, object: &SharedObject) -> Row {
+fn opted_out(key: u8, uid: u32, version: u32) -> Object {
+    let object = make(key, uid, version);
+    Object::opted_out(object.identity(), &TypeMeta::new("v1", "Pod"))
+}
+
+fn row(kind: DeltaKind, object: &Object) -> Row {
     let number = |text: &str| text.parse().unwrap();
     (kind, object.name().parse().unwrap(), number(object.uid()), number(object.resource_version()))
 }
 
-fn state(objects: &BTreeMap<u8, SharedObject>) -> State {
+fn state(objects: &BTreeMap<u8, Object>) -> State {
     let numbers = |object| row(DeltaKind::Replaced, object);
     objects.iter().map(|(&key, object)| (key, (numbers(object).2, numbers(object).3))).collect()
 }
@@ -289,6 +305,7 @@ impl World {
             described: State::new(),
             replayed: BTreeMap::new(),
             server: State::new(),
+            opted_out: BTreeSet::new(),
             clock: 0,
             lists_queued: 0,
             round: 0,
@@ -305,19 +322,30 @@ impl World {
         match self.server.get(&key).copied() {
             Some((uid, _)) if dice.is_multiple_of(3) => {
                 self.server.remove(&key);
+                self.opted_out.remove(&key);
                 (DeltaKind::Deleted, key, uid, version)
             }
             Some((uid, _)) => {
                 self.server.insert(key, (uid, version));
-                (DeltaKind::Updated, key, uid, version)
+                (self.shown(key, dice, DeltaKind::Updated), key, uid, version)
             }
             // a server may repeat itself: a deletion nobody needs
             None if dice.is_multiple_of(5) => (DeltaKind::Deleted, key, 0, version),
             None => {
                 self.server.insert(key, (version, version));
-                (DeltaKind::Added, key, version, version)
+                (self.shown(key, dice, DeltaKind::Added), key, version, version)
             }
         }
+    }
+
+    /// Lets an object opt out now and then; returns what that makes of a change to it.
+    fn shown(&mut self, key: u8, dice: u8, kind: DeltaKind) -> DeltaKind {
+        if dice % 7 == 1 {
+            self.opted_out.insert(key);
+            return DeltaKind::OptedOut { listed: false };
+        }
+        self.opted_out.remove(&key);
+        kind
     }
 
     fn push(&mut self, pushed: Pushed, hits: &Hits) {
@@ -328,7 +356,7 @@ impl World {
         }
         let event = match pushed {
             Pushed::Change((kind, key, uid, rv)) => {
-                if kind == DeltaKind::Deleted {
+                if gone(kind) {
                     self.described.remove(&key);
                 } else {
                     self.described.insert(key, (uid, rv));
@@ -337,12 +365,13 @@ impl World {
                 match kind {
                     DeltaKind::Added => Event::Added(object),
                     DeltaKind::Updated => Event::Updated(object),
+                    DeltaKind::OptedOut { .. } => Event::Updated(opted_out(key, uid, rv)),
                     _ => Event::Deleted(object),
                 }
             }
             Pushed::Bookmark(version) => Event::Bookmark(version.to_string().as_str().into()),
             Pushed::Resync(round, _) => Event::Resync { round },
-            Pushed::List(items, spared, version) => {
+            Pushed::List(items, opted, spared, version) => {
                 hits.spared
                     .fetch_add(spared.iter().filter(|key| self.described.contains_key(key)).count() as u64, Relaxed);
                 self.described.retain(|key, _| spared.contains(key));
@@ -350,7 +379,8 @@ impl World {
                 self.described.extend(listed);
                 hits.relists_in_relists.fetch_add(u64::from(self.lists_queued > 0), Relaxed);
                 self.lists_queued += 1;
-                let items = items.iter().map(|&(key, uid, rv)| make(key, uid, rv)).collect();
+                let opted = opted.iter().map(|&(key, uid, rv)| opted_out(key, uid, rv));
+                let items = items.iter().map(|&(key, uid, rv)| make(key, uid, rv)).chain(opted).collect();
                 // with another version, which says nothing
                 let spared = spared.iter().map(|&key| make(key, 1, version)).collect();
                 Event::Replace { items, spared, resource_version: version.to_string().as_str().into() }
@@ -379,13 +409,14 @@ impl World {
                 hits.recreations.fetch_add(u64::from(!gone(kind) && row(kind, before).2 != uid), Relaxed);
                 let replaced_by_same = kind == DeltaKind::Replaced && is_same_state(before, &delta.object);
                 let seeded = self.seeds.as_ref().and_then(|seeds| seeds.get(&key));
-                let is_seed = seeded.is_some_and(|seed| Arc::ptr_eq(seed, before));
+                let is_seed = seeded.is_some_and(|seed| seed.ptr_eq(before));
                 let expected = self.keep.is_whole() && !is_seed;
-                let shared = Arc::ptr_eq(before, &delta.object);
+                let shared = before.ptr_eq(&delta.object);
                 assert!(!replaced_by_same || shared == expected, "whether the body is shared: {shared}");
                 hits.seeds.fetch_add(u64::from(replaced_by_same && is_seed), Relaxed);
             }
             hits.tombstones.fetch_add(u64::from(kind == DeltaKind::Tombstone), Relaxed);
+            hits.opted_out.fetch_add(u64::from(kind == DeltaKind::OptedOut { listed: true }), Relaxed);
             hits.syncs.fetch_add(u64::from(kind.is_sync()), Relaxed);
             if gone(kind) {
                 self.replayed.remove(&key);
@@ -415,7 +446,7 @@ impl World {
         let synced = self.fifo.has_synced() && !replaced;
         let known = self.replayed.values_mut().map(|object| {
             *object = self.keep.of(object);
-            Arc::clone(object)
+            object.clone()
         });
         self.fifo = DeltaFifo::new(order, known, synced).keeping(self.keep.clone());
         self.seeds = (!synced).then(|| self.replayed.clone());
@@ -439,11 +470,13 @@ impl World {
                 let spared: Vec<u8> = is_sparing.then_some(key).into_iter().collect();
                 let mut items: Vec<_> = self.server.iter().map(|(&key, &(uid, rv))| (key, uid, rv)).collect();
                 items.retain(|(key, ..)| !spared.contains(key));
+                let (opted, mut items): (Vec<_>, Vec<_>) =
+                    items.into_iter().partition(|(key, ..)| self.opted_out.contains(key));
                 if dice.is_multiple_of(4) && !items.is_empty() {
                     let (key, uid, _) = items[usize::from(dice) % items.len()];
                     items.insert(0, (key, uid, 0)); // the server's mistake; its last word counts
                 }
-                self.push(Pushed::List(items, spared, self.clock), hits);
+                self.push(Pushed::List(items, opted, spared, self.clock), hits);
             }
             63..=66 => self.push(Pushed::Bookmark(self.clock), hits),
             67..=69 => {
@@ -518,6 +551,7 @@ fn stream_order_equals_its_model_and_replays_to_what_the_events_describe() {
     let hits = run(false);
     hit(&[
         ("tombstones", &hits.tombstones),
+        ("objects that a list says opt out", &hits.opted_out),
         ("re-creations", &hits.recreations),
         ("relists inside relists", &hits.relists_in_relists),
         ("duplicates in a list", &hits.duplicates),
@@ -536,6 +570,7 @@ fn per_key_order_equals_its_model_and_replays_to_what_the_events_describe() {
     let hits = run(true);
     hit(&[
         ("tombstones", &hits.tombstones),
+        ("objects that a list says opt out", &hits.opted_out),
         ("re-creations", &hits.recreations),
         ("relists inside relists", &hits.relists_in_relists),
         ("duplicates in a list", &hits.duplicates),

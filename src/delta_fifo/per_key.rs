@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
 use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, Known, List, Popped, Pushed, bytes_of, is_same_state};
-use crate::object::{KeyRef, ResourceVersion, SharedObject};
+use crate::object::{KeyRef, Object, ResourceVersion};
 
 /// Keys in the order in which they came, each with its deltas.
 ///
@@ -35,7 +35,7 @@ struct KeyDeltas {
 }
 
 enum Reached {
-    Object(SharedObject),
+    Object(Object),
     Version(ResourceVersion),
 }
 
@@ -78,7 +78,7 @@ impl PerKeyQueue {
     }
 
     /// Notes how far the stream has come with an event that is not queued.
-    pub(super) fn reach(&mut self, object: SharedObject) {
+    pub(super) fn reach(&mut self, object: Object) {
         if !object.resource_version().is_empty() {
             self.last = Some(Reached::Object(object));
         }
@@ -100,7 +100,8 @@ impl PerKeyQueue {
         let entry = &mut self.keys[at];
         let newest = entry.deltas.last_mut().expect("a queued key has deltas");
         if delta.kind.is_deletion() && newest.kind.is_deletion() {
-            if newest.kind == DeltaKind::Tombstone {
+            // who is gone for good has not opted out
+            if newest.kind == DeltaKind::Tombstone && !matches!(delta.kind, DeltaKind::OptedOut { .. }) {
                 let before = bytes_of(newest, false);
                 *newest = delta;
                 entry.bytes = entry.bytes - before + bytes;
@@ -126,27 +127,40 @@ impl PerKeyQueue {
     }
 
     /// Visits every object of the state after everything queued.
-    pub(super) fn for_each_present(&self, known: &Known, visit: &mut dyn FnMut(&SharedObject)) {
+    pub(super) fn for_each_present(&self, known: &Known, visit: &mut dyn FnMut(&Object)) {
         let newest = self.keys.iter().map(KeyDeltas::newest);
         newest.filter(|delta| !delta.kind.is_deletion()).for_each(|delta| visit(&delta.object));
         known.iter().filter(|object| !self.contains(object.key())).for_each(visit);
     }
 
-    /// Appends a list: its items, then deletions of queued keys it lacks, then of known ones (F-13, F-14).
+    /// Appends a list: the ends of what opts out, its items, then deletions of queued keys it lacks, then of known ones
+    /// (F-13, F-14).
     ///
     /// Every queued key is either listed or deleted by it: from here on the whole queue leaves as one batch.
     pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) -> Pushed {
         let mut pushed = Pushed::default();
         let listed = list.keys();
         let queued = self.keys.iter().map(|entry| &entry.newest().object);
-        let mut gone: Vec<SharedObject> = queued.filter(|o| !listed.contains(&o.key())).cloned().collect();
+        let mut gone: Vec<Object> = queued.filter(|o| !listed.contains(&o.key())).cloned().collect();
         let from_queue = gone.len();
-        let absent = |o: &&SharedObject| !listed.contains(&o.key()) && !self.contains(o.key());
+        let absent = |o: &&Object| !listed.contains(&o.key()) && !self.contains(o.key());
         gone.extend(known.iter().filter(absent).cloned());
         gone[from_queue..].sort_unstable_by(|a, b| a.key().cmp(&b.key()));
         drop(listed);
-        let List { items, version, .. } = list;
+        let List { items, opted_out, version, .. } = list;
 
+        for object in opted_out {
+            let is_present = match self.place(object.key()) {
+                Some(at) => !self.keys[at].newest().kind.is_deletion(),
+                None => known.get(object.key()).is_some(),
+            };
+            if is_present {
+                let delta = Delta { kind: DeltaKind::OptedOut { listed: true }, object };
+                let bytes = bytes_of(&delta, false);
+                pushed.deltas += 1;
+                self.append(delta, bytes);
+            }
+        }
         for item in items {
             let held = match self.place(item.key()) {
                 Some(at) => Some(self.keys[at].newest()).filter(|delta| !delta.kind.is_deletion()).map(|d| &d.object),

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, KeyMap, Known, List, Popped, Pushed, bytes_of, is_same_state};
-use crate::object::{KeyRef, ResourceVersion, SharedObject};
+use crate::object::{KeyRef, Object, ResourceVersion};
 
 /// One list of deltas in arrival order; a Replace is one element of it.
 #[derive(Debug, Default)]
@@ -75,20 +75,21 @@ impl StreamQueue {
     }
 
     /// Visits every object of the state after everything queued.
-    pub(super) fn for_each_present(&self, known: &Known, visit: &mut dyn FnMut(&SharedObject)) {
+    pub(super) fn for_each_present(&self, known: &Known, visit: &mut dyn FnMut(&Object)) {
         let newest = self.newest();
         newest.deltas.iter().filter(|delta| !delta.kind.is_deletion()).for_each(|delta| visit(&delta.object));
         known.iter().filter(|object| newest.get(object.key()).is_none()).for_each(visit);
     }
 
-    /// Appends a list: deletions of queued keys by first appearance, then of known ones, then the items (F-22).
+    /// Appends a list: deletions of queued keys by first appearance, then of known ones, then the ends of what opts out,
+    /// then the items (F-22).
     pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) -> Pushed {
         let newest = self.newest();
         let listed = list.keys();
         let queued = newest.deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object);
-        let mut gone: Vec<SharedObject> = queued.filter(|o| !listed.contains(&o.key())).cloned().collect();
+        let mut gone: Vec<Object> = queued.filter(|o| !listed.contains(&o.key())).cloned().collect();
         let from_queue = gone.len();
-        let absent = |o: &&SharedObject| !listed.contains(&o.key()) && newest.get(o.key()).is_none();
+        let absent = |o: &&Object| !listed.contains(&o.key()) && newest.get(o.key()).is_none();
         gone.extend(known.iter().filter(absent).cloned());
         gone[from_queue..].sort_unstable_by(|a, b| a.key().cmp(&b.key()));
 
@@ -97,7 +98,16 @@ impl StreamQueue {
         let mut bytes = deltas.iter().map(|delta| bytes_of(delta, true)).sum::<usize>();
         let mut shared = 0;
         drop(listed);
-        let List { items, version, .. } = list;
+        let List { items, opted_out, version, .. } = list;
+        let is_present = |item: &Object| match newest.get(item.key()) {
+            Some(delta) => !delta.kind.is_deletion(),
+            None => known.get(item.key()).is_some(),
+        };
+        for object in opted_out.into_iter().filter(is_present) {
+            let delta = Delta { kind: DeltaKind::OptedOut { listed: true }, object };
+            bytes += bytes_of(&delta, false);
+            deltas.push(delta);
+        }
         for item in items {
             let held = match newest.get(item.key()) {
                 Some(delta) => Some(&delta.object).filter(|_| !delta.kind.is_deletion()),

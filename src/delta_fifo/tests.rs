@@ -1,35 +1,39 @@
 use std::sync::Arc;
 
-use super::{Delta, DeltaFifo, DeltaKind, Deltas, Order};
+use super::{Delta, DeltaFifo, DeltaKind, Deltas, Order, Repacked};
 use crate::{
-    object::{Identity, Object, SharedObject},
+    object::{
+        Identity, Keep, Object,
+        packer::{Compression, Packer, testing as packing},
+        scan::TypeMeta,
+    },
     reflector::{Comparison, Event},
 };
 
 /// An object whose JSON says what its identity says.
-pub(crate) fn object(key: &str, uid: &str, version: &str) -> SharedObject {
+pub(crate) fn object(key: &str, uid: &str, version: &str) -> Object {
     object_with(key, uid, version, "")
 }
 
 /// The same, with more members behind `metadata`: `,"spec":{…}`.
-pub(crate) fn object_with(key: &str, uid: &str, version: &str, more: &str) -> SharedObject {
+pub(crate) fn object_with(key: &str, uid: &str, version: &str, more: &str) -> Object {
     let (namespace, name) = key.split_once('/').unwrap_or(("", key));
     let json = format!(
         r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"namespace":"{namespace}","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}}{more}}}"#
     );
-    Arc::new(Object::assemble(Identity { namespace, name, uid, resource_version: version }, &[json.as_bytes()]))
+    Object::assemble(Identity { namespace, name, uid, resource_version: version }, &[json.as_bytes()])
 }
 
 /// An object whose uid is its key.
-fn at(key: &str, version: &str) -> SharedObject {
+fn at(key: &str, version: &str) -> Object {
     object(key, key, version)
 }
 
-fn list(items: &[SharedObject], version: &str) -> Event {
+fn list(items: &[Object], version: &str) -> Event {
     Event::Replace { items: items.to_vec(), spared: Vec::new(), resource_version: version.into() }
 }
 
-fn list_sparing(items: &[SharedObject], spared: &[SharedObject], version: &str) -> Event {
+fn list_sparing(items: &[Object], spared: &[Object], version: &str) -> Event {
     Event::Replace { items: items.to_vec(), spared: spared.to_vec(), resource_version: version.into() }
 }
 
@@ -37,17 +41,19 @@ fn resync(round: u32) -> Event {
     Event::Resync { round }
 }
 
-fn fifo(order: Order, known: &[SharedObject]) -> DeltaFifo {
+fn fifo(order: Order, known: &[Object]) -> DeltaFifo {
     DeltaFifo::new(order, known.iter().cloned(), true)
 }
 
-/// `+a1` added, `~a1` updated, `-a1` deleted, `!a1` tombstone, `=a1` replaced, `@a1` sync.
+/// `+a1` added, `~a1` updated, `-a1` deleted, `!a1` tombstone, `=a1` replaced, `@a1` sync, `oa1`
+/// opted out.
 fn show(deltas: &[Delta]) -> String {
     let sign = |kind| match kind {
         DeltaKind::Added => '+',
         DeltaKind::Updated => '~',
         DeltaKind::Deleted => '-',
         DeltaKind::Tombstone => '!',
+        DeltaKind::OptedOut { .. } => 'o',
         DeltaKind::Replaced => '=',
         DeltaKind::Sync { .. } => '@',
     };
@@ -72,7 +78,7 @@ fn drain(fifo: &mut DeltaFifo) -> String {
 }
 
 #[track_caller]
-fn check(order: Order, known: &[SharedObject], events: Vec<Event>, expected: &str) {
+fn check(order: Order, known: &[Object], events: Vec<Event>, expected: &str) {
     let mut fifo = fifo(order, known);
     for event in events {
         fifo.push(event);
@@ -226,7 +232,7 @@ fn f40_a_batch_ends_at_a_repeated_key_at_a_list_and_at_a_thousand() {
 
 #[test]
 fn d3_a_list_is_never_split() {
-    let items: Vec<SharedObject> = (0..3_000).map(|key| at(&format!("k{key}"), "1")).collect();
+    let items: Vec<Object> = (0..3_000).map(|key| at(&format!("k{key}"), "1")).collect();
     for order in [Stream, PerKey] {
         let mut fifo = fifo(order, &[at("gone", "0")]);
         fifo.push(list(&items, "2"));
@@ -243,7 +249,7 @@ fn d4_a_list_shares_the_body_of_an_unchanged_object() {
         fifo.push(list(&[at("a", "1"), at("b", "2"), object("c", "c", "")], "3"));
         assert!(fifo.queued_bytes() < 3 * known[1].size_bytes());
         let deltas = pop(&mut fifo).unwrap().deltas;
-        let shared = deltas.iter().map(|d| known.iter().any(|known| Arc::ptr_eq(known, &d.object)));
+        let shared = deltas.iter().map(|d| known.iter().any(|known| known.ptr_eq(&d.object)));
         assert_eq!(shared.collect::<Vec<_>>(), [true, false, true]);
         assert_eq!(fifo.counters().bodies_shared, 2);
         fifo.push(list(&[object("a", "other", "1")], "4"));
@@ -396,7 +402,7 @@ fn d7_a_list_is_held_against_the_state_after_everything_queued() {
     let known = [at("a", "1"), at("b", "1"), at("c", "1")];
     for order in [Stream, PerKey] {
         let mut fifo = fifo(order, &known);
-        let compare = |fifo: &DeltaFifo, items: &[SharedObject]| {
+        let compare = |fifo: &DeltaFifo, items: &[Object]| {
             let Comparison { known, missing } = fifo.compare(items);
             (known, missing)
         };
@@ -411,5 +417,81 @@ fn d7_a_list_is_held_against_the_state_after_everything_queued() {
         drain(&mut fifo);
         assert_eq!(compare(&fifo, &[at("e", "5")]), (1, 0));
         assert_eq!(compare(&DeltaFifo::new(order, std::iter::empty(), false), &[at("e", "5")]), (0, 0));
+    }
+}
+
+#[test]
+fn d7_what_the_consumer_packs_anew_is_asked_for_until_it_is_done_and_shared() {
+    for order in [Stream, PerKey] {
+        let packer = Arc::new(Packer::new(Compression::Zstd));
+        let mut fifo = fifo(order, &[]).keeping(Keep::Packed(Arc::clone(&packer)));
+        packer.learn(100);
+        (1..=3).for_each(|number| fifo.push(Added(packing::object(100, number))));
+        drain(&mut fifo);
+        assert!(!fifo.wants_repacking());
+        let held: Vec<_> = [200, 300, 400, 500]
+            .into_iter()
+            .map(|family| {
+                packer.learn(family);
+                packer.pack(&packing::object(family, family))
+            })
+            .collect();
+        assert!(fifo.wants_repacking(), "{} in use", held.len() + 1);
+        let form = packing::object(100, 2);
+        let stranger = packing::object(100, 4);
+        fifo.repacked(&Repacked { objects: vec![form.clone(), stranger], done: None });
+        assert!(fifo.wants_repacking());
+        fifo.push(Updated(object("ns/p3", "u3", "9")));
+        drain(&mut fifo);
+        fifo.repacked(&Repacked { objects: vec![packing::object(100, 3)], done: Some(packer.retirements()) });
+        assert!(!fifo.wants_repacking());
+        fifo.push(resync(1));
+        let mut known: Vec<Object> = Vec::new();
+        while let Some(deltas) = pop(&mut fifo) {
+            known.extend(deltas.deltas.into_iter().map(|delta| delta.object));
+        }
+        known.sort_by(|one, other| one.name().cmp(other.name()));
+        let versions: Vec<_> = known.iter().map(Object::resource_version).collect();
+        assert_eq!(versions, ["1", "2", "9"], "what is newer, or not known, stays as it is");
+        assert!(known[1].ptr_eq(&form));
+    }
+}
+
+fn opted_out(key: &str, version: &str) -> Object {
+    let object = at(key, version);
+    Object::opted_out(object.identity(), &TypeMeta::new("v1", "Pod"))
+}
+
+#[test]
+fn what_opts_out_ends_what_is_known_and_is_not_missing_from_a_list() {
+    let known = [at("a", "1"), at("b", "1")];
+    for order in [Stream, PerKey] {
+        check(order, &known, vec![list(&[opted_out("a", "2"), at("b", "1")], "5")], "oa2 =b1");
+        check(
+            order,
+            &known,
+            vec![list(&[opted_out("b", "2"), opted_out("c", "2")], "5")],
+            match order {
+                Stream => "!a1 ob2",
+                PerKey => "ob2 !a1",
+            },
+        );
+        let fifo = fifo(order, &known);
+        assert_eq!(fifo.compare(&[opted_out("a", "2")]), Comparison { known: 2, missing: 1 });
+    }
+    check(Stream, &known, vec![Updated(opted_out("a", "2")), Updated(at("a", "3"))], "oa2 | ~a3");
+    check(PerKey, &known, vec![Updated(opted_out("a", "2")), Updated(at("a", "3"))], "oa2 ~a3");
+    check(PerKey, &known, vec![Updated(opted_out("a", "2")), Deleted(at("a", "3"))], "oa2");
+    check(PerKey, &known, vec![list(&[at("b", "1")], "5"), Added(opted_out("a", "6"))], "=b1 !a1");
+}
+
+#[test]
+fn f12_what_opts_out_and_is_not_known_moves_the_version_alone() {
+    for order in [Stream, PerKey] {
+        let mut fifo = fifo(order, &[]);
+        fifo.push(Added(opted_out("a", "9")));
+        let deltas = pop(&mut fifo).unwrap();
+        assert_eq!((deltas.resume_version, fifo.known_len()), (Some("9".into()), 0));
+        assert_eq!((fifo.counters().deletes_unknown, fifo.queued_bytes()), (0, 0));
     }
 }

@@ -128,6 +128,12 @@ impl ServedType {
         Self { resource, singular, short_names: Vec::new(), verbs: Vec::new(), preferred: true }
     }
 
+    /// Makes a type that can be read and watched; else as [`ServedType::unnamed`].
+    pub fn watchable(resource: ResourceType) -> Self {
+        let verbs = ["get", "list", "watch"].map(str::to_owned).to_vec();
+        Self { verbs, ..Self::unnamed(resource) }
+    }
+
     /// Returns whether it can be listed and watched.
     pub fn is_watchable(&self) -> bool {
         ["list", "watch"].iter().all(|verb| self.offers(verb))
@@ -156,9 +162,25 @@ impl ServedType {
 
 impl Catalog {
     /// Makes a catalog of types, in order of preference.
-    #[cfg(test)]
     pub(crate) fn of(types: Vec<ServedType>) -> Self {
         Self { types, unavailable: Vec::new() }
+    }
+
+    /// Returns the same catalog with this type in it, in this version, whatever version of it there was; it can be
+    /// watched, whoever says otherwise.
+    #[must_use]
+    pub fn holding(mut self, resource: &ResourceType) -> Self {
+        let is_type = |known: &ResourceType| known.group == resource.group && known.plural == resource.plural;
+        let exact = self.types.iter().position(|served| served.resource == *resource);
+        match exact.or_else(|| self.types.iter().position(|served| is_type(&served.resource))) {
+            Some(at) => {
+                let ServedType { verbs, .. } = ServedType::watchable(resource.clone());
+                let served = &mut self.types[at];
+                (served.resource, served.verbs) = (resource.clone(), verbs);
+            }
+            None => self.types.push(ServedType::watchable(resource.clone())),
+        }
+        self
     }
 
     pub(super) fn new(groups: Vec<Group>) -> Self {

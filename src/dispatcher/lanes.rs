@@ -4,9 +4,12 @@
 //! The answer of a handler is its credit: while it has as many batches as it takes, nothing more is read for it, and
 //! what waits grows in the journal up to its bounds. Lanes outlive the actors at both their ends.
 
+mod feeds;
+
 use std::{
     collections::BTreeSet,
     future::pending,
+    ops::ControlFlow,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -43,6 +46,8 @@ use crate::{
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 /// Of that, what an attempt that waits for an answer has to get it.
 const ANSWER_GRACE: Duration = Duration::from_millis(500);
+/// Reads of which rules refuse everything, before a lane looks at what else there is to do.
+const REFUSED_READS_MAX: usize = 16;
 /// Events a report names; the rest is counted.
 const LEFT_NAMED_MAX: usize = 100;
 
@@ -113,6 +118,8 @@ pub struct Lanes {
     journal: Journal,
     table: Arc<Mutex<Dispatcher>>,
     members: Arc<Mutex<Vec<Arc<Lane>>>>,
+    /// Lanes of the table that lead to no handler.
+    feeds: Arc<Mutex<Vec<(LaneId, ReaderId)>>>,
     phase: watch::Sender<Phase>,
     supervision: SupervisorConfig,
 }
@@ -121,7 +128,7 @@ impl Lanes {
     /// Makes an empty set of lanes over a journal; `supervision` says when a lane that has ended starts again.
     pub fn new(journal: Journal, supervision: SupervisorConfig) -> Self {
         let phase = watch::Sender::new(Phase::Running);
-        Self { journal, table: Arc::default(), members: Arc::default(), phase, supervision }
+        Self { journal, table: Arc::default(), members: Arc::default(), feeds: Arc::default(), phase, supervision }
     }
 
     /// Starts the tasks of lanes that have none, or whose task has panicked. Call it on the arbiter they shall live on.
@@ -240,6 +247,11 @@ impl Lanes {
         self.readers(&strangers)
     }
 
+    /// See [`Dispatcher::skips_downtime`].
+    pub fn skips_downtime(&self, entry: &str) -> bool {
+        lock(&self.table).skips_downtime(entry)
+    }
+
     /// Makes a unit of an earlier run known, before any other. `known` are the readers of that run. Returns what the unit
     /// has to tell readers for which something has changed: those that did not see it then and take it now begin with
     /// what it has, those that do not take it any more end.
@@ -279,6 +291,9 @@ impl Lanes {
         self.journal.add_unit(unit, terms);
         for lane in lock(&self.members).iter().filter(|lane| changed.contains(&lane.id)) {
             self.journal.set_interest(lane.reader, &table.interest(lane.id));
+        }
+        for (lane, reader) in lock(&self.feeds).iter().filter(|(lane, _)| changed.contains(lane)) {
+            self.journal.set_interest(*reader, &table.interest(*lane));
         }
     }
 
@@ -405,13 +420,14 @@ impl Lanes {
                 self.end(lane, address, &mut traffic).await;
                 return Err(if is_over { Ended::Ordered } else { Ended::Paused });
             }
+            let mut is_done = true;
             if !is_paused {
-                self.read(lane, &mut traffic).await;
+                is_done = self.read(lane, &mut traffic).await;
                 while traffic.send(address, drains) {
-                    self.read(lane, &mut traffic).await;
+                    is_done = self.read(lane, &mut traffic).await;
                 }
             }
-            if drains && traffic.schedule.is_empty() {
+            if drains && is_done && traffic.schedule.is_empty() {
                 return Ok(());
             }
             let reads = !is_paused && traffic.schedule.room().is_some();
@@ -435,12 +451,25 @@ impl Lanes {
         }
     }
 
-    /// Reads what the lane's schedule has room for.
-    async fn read(&self, lane: &Lane, traffic: &mut Traffic) {
+    /// Reads what the lane's schedule has room for. Returns `false` where it stopped for others to have their turn, as
+    /// rules refuse a lot.
+    async fn read(&self, lane: &Lane, traffic: &mut Traffic) -> bool {
+        let mut refused = 0;
         while let Some(Room { events, bytes }) = traffic.schedule.room() {
-            let records = self.journal.fetch(lane.reader, events, bytes).await;
+            let records = match self.journal.try_fetch(lane.reader, events, bytes).await {
+                ControlFlow::Break(records) => records,
+                ControlFlow::Continue(()) if refused < REFUSED_READS_MAX => {
+                    refused += 1;
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+                ControlFlow::Continue(()) => {
+                    self.journal.nudge(lane.reader);
+                    return false;
+                }
+            };
             if records.is_empty() {
-                return;
+                return true;
             }
             let sequences: Vec<_> = records.iter().map(|record| record.sequence).collect();
             let events = lock(&self.table).events(records);
@@ -453,6 +482,7 @@ impl Lanes {
             }
             traffic.take(events);
         }
+        true
     }
 
     /// Closes a handler that was replaced, removed or paused at the end; calls in flight end before, if they ever do.

@@ -11,7 +11,7 @@ use super::{
     lane::{LaneAddress, Stopped},
     schedule::{BatchId, Item, Schedule, ScheduleOptions},
 };
-use crate::journal::ChangeKind;
+use crate::{journal::ChangeKind, object::Object};
 
 /// The answer to a batch on its way.
 pub(super) type Answer = (BatchId, Result<Result<(), Stopped>, MailboxError>);
@@ -54,7 +54,7 @@ fn item(event: Event) -> Item<Event> {
     let Event { unit, record } = &event;
     let resource = hasher.hash_one((&unit.resource.group, &unit.resource.plural));
     let object = record.object();
-    let bytes = object.map_or(0, |object| object.size_bytes()) + record.old().map_or(0, |old| old.size_bytes());
+    let bytes = object.map_or(0, Object::size_bytes) + record.old().map_or(0, Object::size_bytes);
     let gone = matches!(ChangeKind::of(&record.change), ChangeKind::Deleted | ChangeKind::Removed);
     let object = object.map(|object| hasher.hash_one((resource, object.key())));
     Item { sequence: record.sequence, resource, object, gone, bytes, content: event }

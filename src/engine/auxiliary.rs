@@ -61,7 +61,8 @@ impl Auxiliary {
     pub(super) fn start(resource: ResourceType, parts: Parts, tell: impl Fn(Vec<Sighting>) + 'static) -> Self {
         let Parts { shared, arbiters, supervision, reflector } = parts;
         let journal = Journal::in_memory();
-        let interest = Interest { units: [(UNIT, UnitInterest::default())].into(), changes: ChangeSet::ALL };
+        let interest =
+            Interest { units: [(UNIT, UnitInterest::default())].into(), changes: ChangeSet::ALL, filter: None };
         let reader = journal
             .open_reader(Start::Next, ReaderOptions { interest, ..ReaderOptions::default() })
             .expect("a new journal has no gap");
@@ -114,7 +115,7 @@ fn sighting(change: &Change) -> Option<Sighting> {
         Change::Added { object, cause } => (object, false, *cause == Cause::Initial),
         Change::Updated { object, .. } => (object, false, false),
         Change::Deleted { object, .. } | Change::Removed { object, .. } => (object, true, false),
-        Change::Unchanged { .. } | Change::Synced { .. } => return None,
+        Change::Unchanged { .. } | Change::Refreshed { .. } | Change::Synced { .. } => return None,
     };
     Some(Sighting { name: object.name().to_owned(), gone, initial })
 }

@@ -41,6 +41,7 @@ use crate::{
     mutex::lock,
     registry::Registry,
     serve::{self, HandlerControl, ServeState, Server, Surface},
+    subscribe::hub::Hub,
 };
 
 /// How long the handlers of an engine that cannot start may take to close.
@@ -58,6 +59,7 @@ pub struct EngineBuilder {
     watched: Vec<(String, ResourceOptions)>,
     access: Option<ClusterAccess>,
     own_handlers: Vec<OwnHandler>,
+    allow_exec: bool,
 }
 
 impl EngineBuilder {
@@ -65,7 +67,7 @@ impl EngineBuilder {
         let mut base = Config::default();
         base.http.listen = None; // nobody asked for a server
         let library = Library { base, ..Library::default() };
-        Self { library, watched: Vec::new(), access: None, own_handlers: Vec::new() }
+        Self { library, watched: Vec::new(), access: None, own_handlers: Vec::new(), allow_exec: false }
     }
 
     /// Takes a configuration, as a file has it. Without one nothing is served over HTTP, and all else has its default.
@@ -93,6 +95,14 @@ impl EngineBuilder {
     #[must_use]
     pub fn watch_type(mut self, pattern: &str, options: impl FnOnce(&mut Resource) + 'static) -> Self {
         self.watched.push((pattern.to_owned(), Box::new(options)));
+        self
+    }
+
+    /// Has it noted who changed objects, of all types: see [`Object::changed_by`](crate::object::Object::changed_by). A
+    /// handler of your own needs it for a `when` with `changed_by`, too; those of the configuration see to it themselves.
+    #[must_use]
+    pub fn noting_who_changed(mut self) -> Self {
+        self.library.notes_who_changed = true;
         self
     }
 
@@ -125,6 +135,14 @@ impl EngineBuilder {
         self
     }
 
+    /// Lets handlers of the configuration run programs, `type = "exec"`: who can change the configuration then runs what
+    /// they like as the user of this process. Without it such a handler is refused.
+    #[must_use]
+    pub fn allow_exec(mut self, allow: bool) -> Self {
+        self.allow_exec = allow;
+        self
+    }
+
     /// Adds an index to the types of an entry (I-7): a function of yours.
     #[must_use]
     pub fn index(mut self, entry: &str, index: IndexFunc) -> Self {
@@ -146,17 +164,18 @@ impl EngineBuilder {
     /// When there is no access to a cluster, something cannot be watched as asked, a handler cannot be made, or an
     /// address cannot be bound.
     pub async fn start(self) -> Result<RunningEngine, EngineError> {
-        let Self { mut library, watched, access, own_handlers } = self;
+        let Self { mut library, watched, access, own_handlers, allow_exec } = self;
         for (pattern, options) in watched {
             library.watch(&pattern, options)?;
         }
-        let config = library.config()?;
+        let mut config = library.config()?;
         let access = access.map_or_else(|| ClusterAccess::load(&config.kube.access()), Ok)?;
         let cluster = options::cluster_name(&config, &access);
+        library.name_cluster(&cluster, &mut config);
         let (journal, recovered) = open_journal(&config)?;
         let registry = Arc::new(Registry::default());
 
-        let delivery = handlers::start(&config, &cluster, &journal, own_handlers)?;
+        let delivery = handlers::start(&config, &cluster, &journal, own_handlers, allow_exec)?;
         let statuses: Statuses = {
             let board = delivery.board.clone();
             Arc::new(move || board.views())
@@ -165,7 +184,13 @@ impl EngineBuilder {
             let board = delivery.board.clone();
             Arc::new(move |name, control| board.control(name, control))
         };
-        let servers = match listen(&config, &registry, &statuses, &control, &journal) {
+        let options = config.subscribe.options();
+        let hub = Hub::new(delivery.lanes.clone(), journal.clone(), Arc::clone(&registry), &cluster, options);
+        let state = || {
+            let (registry, statuses, control) = (Arc::clone(&registry), Arc::clone(&statuses), Arc::clone(&control));
+            ServeState::new(registry, statuses, control, journal.clone(), Arc::clone(&hub))
+        };
+        let servers = match listen(&config, state) {
             Ok(servers) => servers,
             Err(error) => {
                 // What was started ends before its runtime does: actix polls an actor once more when it drops it.
@@ -192,6 +217,7 @@ impl EngineBuilder {
             auxiliaries: Mutex::new(Auxiliaries::default()),
             clock: Instant::now(),
             poked: Notify::new(),
+            rest: Mutex::default(),
             looks: 0.into(),
             failed: watch::Sender::new(None),
             bound: false.into(),
@@ -202,24 +228,29 @@ impl EngineBuilder {
             )),
         });
         if let Some(recovered) = recovered {
-            let restored = conductor.restore(&recovered);
-            if let Err(error) = restored {
-                let delivery = lock(&conductor.delivery).take();
-                if let Some(delivery) = delivery {
-                    delivery.stop(FAILED_START_TIMEOUT, &conductor.registry).await;
-                }
-                conductor.arbiters.stop();
-                return Err(EngineError::State(error.to_string()));
-            }
+            take_up(&conductor, &recovered).await?;
         }
         conductor.show_all_waiting();
+        hub.open();
         let conducting = conductor.start();
-        Ok(RunningEngine::new(EngineHandle { conductor, cluster: cluster.into(), statuses }, servers, conducting))
+        let handle = EngineHandle { conductor, cluster: cluster.into(), statuses };
+        Ok(RunningEngine::new(handle, servers, hub, conducting))
     }
 }
 
 pub(super) fn own(name: &str, options: HandlerOptions, sink: OwnSink) -> OwnHandler {
     OwnHandler { name: name.to_owned(), resources: vec!["*".to_owned()], options, sink }
+}
+
+/// Takes up what an earlier run left; where that cannot be, what was started ends.
+async fn take_up(conductor: &Arc<Conductor>, recovered: &Recovered) -> Result<(), EngineError> {
+    let Err(error) = conductor.restore(recovered) else { return Ok(()) };
+    let delivery = lock(&conductor.delivery).take();
+    if let Some(delivery) = delivery {
+        delivery.stop(FAILED_START_TIMEOUT, &conductor.registry).await;
+    }
+    conductor.arbiters.stop();
+    Err(EngineError::State(error.to_string()))
 }
 
 /// Opens what outlives a restart, where there is a directory for it.
@@ -230,23 +261,16 @@ fn open_journal(config: &Config) -> Result<(Journal, Option<Recovered>), EngineE
     Ok((journal, Some(recovered)))
 }
 
-fn listen(
-    config: &Config,
-    registry: &Arc<Registry>,
-    statuses: &Statuses,
-    control: &HandlerControl,
-    journal: &Journal,
-) -> Result<Vec<Server>, EngineError> {
+fn listen(config: &Config, state: impl Fn() -> ServeState) -> Result<Vec<Server>, EngineError> {
     let surfaces =
         [("listen", config.http.listen, Surface::Full), ("probe_listen", config.http.probe_listen, Surface::Probes)];
     let mut servers = Vec::new();
     config.http.ready().map_err(EngineError::Configuration)?;
     for (key, address, surface) in surfaces {
         let Some(address) = address else { continue };
-        let state = ServeState::new(Arc::clone(registry), Arc::clone(statuses), Arc::clone(control), journal.clone());
         let protection = options::protection(&config.http, surface);
         let scheme = if protection.tls.is_some() { "https" } else { "http" };
-        let server = serve::start(address, surface, protection, state).map_err(|error| EngineError::Listen {
+        let server = serve::start(address, surface, protection, state()).map_err(|error| EngineError::Listen {
             address,
             key,
             error,

@@ -25,7 +25,7 @@ use actix::{Actor, Addr};
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::{
     conductor::Conductor,
@@ -45,7 +45,9 @@ use crate::{
     },
     informer::{Informer, Seed},
     journal::{Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
-    object::SharedObject,
+    list_watch::scoped::Gate,
+    mutex::lock,
+    object::Object,
     supervisor::actor::{StopUnit, UnitSupervisor},
 };
 
@@ -127,7 +129,7 @@ impl Conductor {
         let cached: Vec<_> = old.iter().map(|unit| (unit.informer.id, unit.informer.objects())).collect();
         let moved: Vec<_> =
             old.iter().zip(&cached).map(|(unit, (_, objects))| moved(unit, objects, &steps.start)).collect();
-        let (seeds, retired) = distribute(cached, &steps.start, |object: &SharedObject| object.namespace());
+        let (seeds, retired) = distribute(cached, &steps.start, |object: &Object| object.namespace());
 
         for ((start, objects), extras) in steps.start.iter().zip(seeds).zip(extras) {
             let id = UnitId(next_unit);
@@ -173,7 +175,7 @@ impl Conductor {
     async fn retire_units(&self, name: &TypeName, steps: &Steps, ended: Vec<Ended>) {
         let journal = &self.shared.journal;
         let mut retired = Vec::new();
-        for Ended { unit, moved, left, how } in ended {
+        for Ended { unit, moved, left, how } in ended.into_iter().map(|ended| self.under_rules_of_today(ended)) {
             for (reader, changes) in self.dismissals(moved, &left, how) {
                 while let Err(why) = unit.informer.dismiss(journal, reader, &changes) {
                     unit.wait(journal, &why).await;
@@ -191,6 +193,26 @@ impl Conductor {
             self.lanes.remove_unit(unit.informer.id);
             info!(resource = %unit.spec.resource, namespace = unit.spec.namespace, left, "the unit has ended");
         }
+    }
+
+    /// Returns what may be said of the objects of a unit that has ended: the rules by which it let them in may not be those
+    /// of today (D11).
+    fn under_rules_of_today(&self, Ended { unit, moved, left, how }: Ended) -> Ended {
+        let config = Arc::clone(&self.lock().known.config);
+        let key = lock(&self.library).key.clone();
+        let gate = |entry: &str| {
+            let gate = options::gate_of_today(&config, entry, &unit.spec, key.as_ref());
+            let resource = &unit.spec.resource;
+            gate.inspect_err(|error| error!(%resource, %error, "failed to redact what the unit leaves: left out"))
+        };
+        let own = gate(&unit.spec.entry);
+        let left = pass(&own, left);
+        let of_heir = |(entry, objects): (String, Vec<Object>)| {
+            let objects = pass(&gate(&entry), pass(&own, objects));
+            (entry, objects)
+        };
+        let moved = moved.into_iter().map(of_heir).collect();
+        Ended { unit, moved, left, how }
     }
 
     /// Keeps what units begin with that have just been made.
@@ -216,14 +238,14 @@ impl Conductor {
 
     /// Returns what readers are told that do not take an entry: objects which moved there have left, and with them what is
     /// left.
-    fn dismissals(&self, moved: Moved, left: &[SharedObject], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
-        let mut gone: BTreeMap<ReaderId, Vec<SharedObject>> = BTreeMap::new();
+    fn dismissals(&self, moved: Moved, left: &[Object], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
+        let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
         for (entry, objects) in moved {
             for reader in self.lanes.readers_without(&entry) {
                 gone.entry(reader).or_default().extend(objects.iter().cloned());
             }
         }
-        let told = |(reader, mut objects): (ReaderId, Vec<SharedObject>)| {
+        let told = |(reader, mut objects): (ReaderId, Vec<Object>)| {
             objects.extend(left.iter().cloned());
             (reader, retirement(objects, how))
         };
@@ -262,6 +284,9 @@ impl Conductor {
         };
         let resource = Arc::new(spec.resource.clone());
         let informer = Informer::new(id, &spec.entry, resource, options, Arc::clone(&kept.siblings), seed);
+        if self.lanes.skips_downtime(&spec.entry) {
+            informer.name_what_was_missed();
+        }
         let unit = Unit {
             spec: spec.clone(),
             informer: Arc::new(informer),
@@ -316,15 +341,15 @@ struct Ended {
     unit: Unit,
     moved: Moved,
     /// Objects that no unit shows any more.
-    left: Vec<SharedObject>,
+    left: Vec<Object>,
     how: Retirement,
 }
 
 /// Objects that move to another entry, by its name.
-type Moved = BTreeMap<String, Vec<SharedObject>>;
+type Moved = BTreeMap<String, Vec<Object>>;
 
 /// Returns which of a unit's objects are shown by units of other entries from now on.
-fn moved(unit: &Unit, objects: &[SharedObject], starts: &[Start]) -> Moved {
+fn moved(unit: &Unit, objects: &[Object], starts: &[Start]) -> Moved {
     let mut moved = Moved::new();
     for object in objects {
         if let Some(heir) = heir(starts, unit.informer.id, object.namespace())
@@ -336,8 +361,14 @@ fn moved(unit: &Unit, objects: &[SharedObject], starts: &[Start]) -> Moved {
     moved
 }
 
+/// Returns what a gate leaves of objects; nothing where there is none.
+fn pass(gate: &Result<Gate, String>, objects: Vec<Object>) -> Vec<Object> {
+    let pass = |object| gate.as_ref().ok()?.pass_cached(object);
+    objects.into_iter().filter_map(pass).collect()
+}
+
 /// Returns what a unit begins with; `objects` are those of the old ones that it shows.
-fn seed(start: &Start, objects: Vec<SharedObject>, old: &[Unit]) -> Option<Seed> {
+fn seed(start: &Start, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
     match &start.from {
         From::Nothing { .. } => None,
         From::Continue(unit) => old.iter().find(|old| old.informer.id == *unit).map(|old| old.informer.seed()),

@@ -31,6 +31,7 @@ use super::{
     arbiters::Arbiters,
     auxiliary::{Auxiliary, Parts},
     handlers::Delivery,
+    heap::{self, Rest},
     library::Library,
     options::{self, Extras},
     plan::{Plan, TypeName},
@@ -72,6 +73,7 @@ pub(super) struct Conductor {
     pub(super) auxiliaries: Mutex<Auxiliaries>,
     pub(super) clock: Instant,
     pub(super) poked: Notify,
+    pub(super) rest: Mutex<Rest>,
     /// How often it has looked at everything.
     pub(super) looks: AtomicU64,
     pub(super) failed: watch::Sender<Option<Fatal>>,
@@ -159,6 +161,7 @@ impl Conductor {
         self.see_namespaces();
         self.see_units();
         self.ask_for_types();
+        self.give_back_memory();
         self.looks.fetch_add(1, Ordering::Relaxed);
         let Some(outlook) = self.lock().known.outlook() else { return };
         self.keep_auxiliaries(&outlook);
@@ -166,6 +169,13 @@ impl Conductor {
         self.show_waiting(&outlook);
         self.reconcile_all(&outlook.plan);
         self.finish_first_discovery(&outlook.plan);
+    }
+
+    fn give_back_memory(&self) {
+        let changes = self.shared.journal.released().0;
+        if lock(&self.rest).is_due(self.clock.elapsed(), LOOK, changes) {
+            drop(tokio::task::spawn_blocking(heap::give_back));
+        }
     }
 
     fn see_namespaces(&self) {

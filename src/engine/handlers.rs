@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use self::pace::Pace;
 use super::{EngineError, StopReport, options, sinks};
 use crate::{
-    cloud_event::Encoder,
-    config::{self, Config, EventType, HandlerOptions},
+    cloud_event::{Encoder, Formatter, SharedBodies},
+    config::{self, Config, EventType, HandlerOptions, format::event_format},
     dispatcher::{
         Notification, Rerouted, Route, RouteOptions,
         actor::{DispatcherActor, LaneOptions, LaneSlot, Lanes, Look, Remove},
@@ -34,7 +34,9 @@ use crate::{
     indexer::Cause,
     journal::{Bounds, ChangeSet, EventName, Journal, Move, MoveKind, OpenReaderError, ReaderId, UnitId, WhenFull},
     mutex::lock,
+    object::FieldPath,
     registry::Registry,
+    rules::{Rules, RulesOptions},
     supervisor::{
         child::{Harm, Inject, Moment},
         keeper::Keeper,
@@ -132,6 +134,7 @@ struct Plan {
     /// Names of `[resources.*]`.
     resources: BTreeSet<String>,
     options: HandlerOptions,
+    template: Option<String>,
     pace: Pace,
     dead_letter: Option<String>,
     takes_dead_letters: bool,
@@ -156,6 +159,7 @@ impl Plan {
                 sink: handler.sink.clone(),
                 resources,
                 options: handler.options.clone(),
+                template: handler.template.clone(),
                 pace: Pace::of(handler),
                 dead_letter: handler.dead_letter.clone().filter(is_enabled),
                 takes_dead_letters: feeds(name),
@@ -170,6 +174,8 @@ impl Plan {
         self.sink == before.sink
             && self.pace == before.pace
             && self.options.retry == before.options.retry
+            && self.options.format == before.options.format
+            && self.template == before.template
             && self.dead_letter == before.dead_letter
             && self.takes_dead_letters == before.takes_dead_letters
     }
@@ -379,11 +385,18 @@ pub(super) fn start(
     cluster: &str,
     journal: &Journal,
     own_handlers: Vec<OwnHandler>,
+    allow_exec: bool,
 ) -> Result<Delivery, EngineError> {
     let supervision = options::supervisor(&config.supervision);
     let encoder = Encoder::new(cluster, journal.id());
-    let maker =
-        Maker { journal: journal.clone(), cluster: cluster.to_owned(), encoder, hung_after: supervision.hung_after };
+    let maker = Maker {
+        journal: journal.clone(),
+        cluster: cluster.to_owned(),
+        encoder,
+        bodies: SharedBodies::default(),
+        allow_exec,
+        hung_after: supervision.hung_after,
+    };
     // Whatever can fail comes before the first actor.
     let steps = maker.prepare(&BTreeMap::new(), Plan::all(config, &BTreeMap::new()))?;
     let mut taken: BTreeSet<_> = steps.iter().map(|step| step.name.clone()).collect();
@@ -412,6 +425,10 @@ struct Maker {
     /// The cluster's name.
     cluster: String,
     encoder: Encoder,
+    /// What handlers of the same format compute once.
+    bodies: SharedBodies,
+    /// Whether handlers may run programs.
+    allow_exec: bool,
     hung_after: Duration,
 }
 
@@ -447,8 +464,7 @@ impl Maker {
                 Some(Some(before)) if plan.keeps_its_sink(before) => StepKind::Reroute,
                 Some(Some(_)) => StepKind::Replace(make(false)?),
             };
-            let route =
-                Route::new(&route(&plan.resources, &plan.options)).map_err(|error| refused(error.to_string()))?;
+            let route = self.route(&plan.resources, &plan.options).map_err(&refused)?;
             steps.push(Step { name, kind, route, plan });
         }
         Ok(steps)
@@ -461,7 +477,7 @@ impl Maker {
         if taken.contains(&name) {
             return Err(refused("there is a handler of this name; take another one".to_owned()));
         }
-        let route = Route::new(&route(&resources, &options)).map_err(|error| refused(error.to_string()))?;
+        let route = self.route(&resources, &options).map_err(refused)?;
         let pace = Pace::own(&sink, &options);
         let (kind, sink) = match sink {
             OwnSink::Async(handler) => {
@@ -481,26 +497,54 @@ impl Maker {
         Ok(Made { name, kind, route, options, pace, sink, slot, dead_letter, takes_dead_letters, plan })
     }
 
+    /// Makes what says which events a handler gets; the error says what is wrong.
+    fn route<'a>(
+        &self,
+        resources: impl IntoIterator<Item = &'a String>,
+        options: &HandlerOptions,
+    ) -> Result<Route, String> {
+        let rules = rules(options, &self.cluster)?;
+        let route = Route::new(&route(resources, options)).map_err(|error| error.to_string())?;
+        Ok(route.with_rules(rules))
+    }
+
     /// Makes a sink. One that is not the first of its handler is opened once that one is closed.
     fn sink(&self, name: &str, plan: &Plan, is_first: bool) -> io::Result<Sink> {
-        let encoder = self.encoder.clone();
+        let formatter = || {
+            let made = formatter(&self.encoder, plan.options.format, plan.template.as_deref());
+            made.map(|formatter| formatter.sharing(self.bodies.clone())).map_err(io::Error::other)
+        };
         let open: OpenHandler = match &plan.sink {
             config::Sink::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
-            config::Sink::Stdout => Box::new(move || Ok(boxed(Stdout::new(encoder.clone())))),
+            config::Sink::Stdout => {
+                let formatter = formatter()?;
+                Box::new(move || Ok(boxed(Stdout::new(formatter.clone()))))
+            }
             config::Sink::Webhook(options) => {
-                let open = sinks::webhook(options, &plan.pace, encoder)?;
+                let open = sinks::webhook(options, &plan.pace, formatter()?)?;
                 return self.asynchronous(name, &plan.pace, is_first, open);
             }
             config::Sink::Nats(options) => {
-                let open = sinks::nats(options, &self.cluster, &plan.pace, encoder)?;
+                let open = sinks::nats(options, &self.cluster, &plan.pace, formatter()?)?;
+                return self.asynchronous(name, &plan.pace, is_first, open);
+            }
+            config::Sink::Exec(_) if !self.allow_exec => {
+                return Err(io::Error::other("it runs a program, which has to be allowed: start with --allow-exec"));
+            }
+            config::Sink::Exec(options) => {
+                let open = sinks::exec(options, name, &self.cluster, formatter()?)?;
+                return self.asynchronous(name, &plan.pace, is_first, open);
+            }
+            config::Sink::Kafka(options) => {
+                let open = sinks::kafka(options, &self.cluster, &plan.pace, formatter()?)?;
                 return self.asynchronous(name, &plan.pace, is_first, open);
             }
             config::Sink::File(options) => {
-                let options = file_options(options);
+                let (options, formatter) = (file_options(options), formatter()?);
                 FileHandler::check(&options).map_err(|error| {
                     io::Error::other(format!("{error}; set [handlers.{name}] path to a file that this user can write"))
                 })?;
-                Box::new(move || Ok::<_, HandlerError>(boxed(FileHandler::new(options.clone(), encoder.clone())?)))
+                Box::new(move || Ok::<_, HandlerError>(boxed(FileHandler::new(options.clone(), formatter.clone())?)))
             }
         };
         let worker = if is_first {
@@ -557,7 +601,25 @@ fn bounds(options: &HandlerOptions) -> Bounds {
     }
 }
 
-fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options: &HandlerOptions) -> RouteOptions {
+/// Makes the rules of a handler ready; the error says what is wrong.
+pub(super) fn rules(options: &HandlerOptions, cluster: &str) -> Result<Rules, String> {
+    let changed = options.changed.iter().map(|path| FieldPath::parse(path)).collect::<Result<_, _>>();
+    let changed = changed.map_err(|error| format!("`changed`: {error}"))?;
+    let rules = RulesOptions { changed, when: options.when.clone(), cluster: cluster.to_owned() };
+    Rules::compile(rules).map_err(|error| format!("`when`: {error}"))
+}
+
+/// Makes what writes the events of a handler.
+pub(super) fn formatter(
+    encoder: &Encoder,
+    format: config::Format,
+    template: Option<&str>,
+) -> Result<Formatter, String> {
+    Ok(Formatter::new(encoder.clone(), event_format(format, template)?))
+}
+
+/// Says which changes a handler gets, its rules aside.
+pub(super) fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options: &HandlerOptions) -> RouteOptions {
     let changes = options.on.iter().map(|event| match event {
         EventType::Added => ChangeSet::ADDED,
         EventType::Updated => ChangeSet::UPDATED,
@@ -569,6 +631,7 @@ fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options: &HandlerO
         resources: resources.into_iter().cloned().collect(),
         on: changes.fold(ChangeSet::default(), ChangeSet::with),
         initial: options.initial == config::Initial::Send,
+        catch_up: options.catch_up,
         deliver_unchanged: options.deliver_unchanged,
         resync: options.resync,
     }

@@ -20,8 +20,12 @@ pub(super) struct Library {
     pub(super) entries: BTreeMap<String, Resource>,
     pub(super) indexes: BTreeMap<String, Vec<IndexFunc>>,
     pub(super) transforms: BTreeMap<String, Transform>,
+    /// It asks who changed objects.
+    pub(super) notes_who_changed: bool,
     /// What makes digests, once the configuration was asked for.
     pub(super) key: Option<DigestKey>,
+    /// What rules call `cluster`.
+    pub(super) cluster: String,
 }
 
 impl Library {
@@ -59,6 +63,12 @@ impl Library {
         std::iter::once(base.clone()).chain(numbered).find(|name| !taken(name)).unwrap_or(base)
     }
 
+    /// Notes what rules call `cluster`, in a configuration too that was made before that was known.
+    pub(super) fn name_cluster(&mut self, cluster: &str, config: &mut Config) {
+        cluster.clone_into(&mut self.cluster);
+        cluster.clone_into(&mut config.redact.cluster);
+    }
+
     /// Returns the whole configuration, checked as a file would be, and reads the key that it names. Blocks for that.
     ///
     /// # Errors
@@ -68,6 +78,8 @@ impl Library {
         let key = DigestKey::load(&config.redact, config.state.dir.as_deref(), self.key.as_ref())
             .map_err(EngineError::Configuration)?;
         config.redact.key = Some(key.fingerprint());
+        config.notes_who_changed = self.notes_who_changed;
+        config.redact.cluster.clone_from(&self.cluster);
         self.key = Some(key);
         Ok(config)
     }

@@ -15,12 +15,13 @@ use crate::{
         transform::Transform,
     },
     object::{
-        FieldPath, Keep, ResourceType,
+        FieldPath, IgnoredPaths, Keep, ResourceType,
         packer::{Compression, Packer},
         scan::{ScanPlan, TypeMeta},
     },
     redact::{Rule, Treatment, is_secrets},
     reflector::{ReflectorConfig, StreamingLists},
+    rules::RuleError,
     secret::ExposeSecret as _,
     serve::{Protection, Surface, TlsFiles, TokenSource},
     supervisor::SupervisorConfig,
@@ -30,6 +31,9 @@ use crate::{
 const PAGE_SIZE_DEFAULT: u32 = 500;
 /// What `kubectl apply` leaves behind: a whole copy of what was applied.
 const LAST_APPLIED: &str = "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']";
+
+/// Why values cannot be redacted.
+const NO_KEY: &str = "there is no key to redact values with";
 
 /// Names and labels of namespaces or CRDs: they are small.
 const AUXILIARY_FIFO_BYTES: usize = 16 << 20;
@@ -96,6 +100,7 @@ pub(super) struct Extras {
 pub(super) fn compression(spec: &UnitSpec) -> Compression {
     match spec.options.options.compression {
         config::Compression::Zstd => Compression::Zstd,
+        config::Compression::Lz4 => Compression::Lz4,
         config::Compression::None => Compression::None,
     }
 }
@@ -112,12 +117,15 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> 
     indexers.extend(extras.indexes);
     let hides_values = is_secrets(resource);
     let mut drop = entry.options.drop.clone();
-    if hides_values && !drop.iter().any(|path| path == LAST_APPLIED) {
-        drop.push(LAST_APPLIED.to_owned()); // kubectl keeps a Secret's values there too
+    if !spec.redaction.rules.is_empty() && !drop.iter().any(|path| path == LAST_APPLIED) {
+        drop.push(LAST_APPLIED.to_owned()); // kubectl keeps there too what must not travel
     }
     let paths = drop.iter().map(|path| FieldPath::parse(path)).collect::<Result<Vec<_>, _>>();
     let paths = paths.map_err(|error| error.to_string())?;
+    let ignored = entry.options.ignore_changes.iter().map(|path| FieldPath::parse(path)).collect::<Result<Vec<_>, _>>();
+    let ignored = ignored.map_err(|error| error.to_string())?;
     let metadata_only = spec.redaction.metadata_only || entry.mode == Mode::Metadata;
+    let plan = ScanPlan::new(&paths, None).heeding_opt_out();
     Ok(InformerOptions {
         reflector: spec.reflector,
         scope: Scope {
@@ -128,7 +136,7 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> 
             metadata_only,
         },
         gate,
-        plan: ScanPlan::new(&paths, None),
+        plan: if spec.notes_who_changed { plan.noting_who_changed() } else { plan },
         order: match entry.options.order {
             config::QueueOrder::Stream => Order::Stream,
             config::QueueOrder::PerKey => Order::PerKey,
@@ -139,6 +147,7 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> 
                 config::Recreated::DeleteAdd => Recreated::DeleteAdd,
                 config::Recreated::Update => Recreated::Update,
             },
+            ignored: (!ignored.is_empty()).then(|| Arc::new(IgnoredPaths::new(&ignored))),
             selective: !entry.labels.is_empty() || !entry.fields.is_empty(),
             keep: match entry.cache {
                 config::Cache::Full => Keep::Packed(packer),
@@ -159,18 +168,54 @@ fn gate(spec: &UnitSpec, extras: &Extras) -> Result<Gate, String> {
     let own = extras.transform.clone();
     let redaction = &spec.redaction;
     if redaction.rules.is_empty() {
-        return Ok(Gate { namespaces, transform: own, of_cached: None });
+        return Ok(Gate { namespaces, transform: own, ..Gate::default() });
     }
-    let key = extras.key.as_ref().ok_or("there is no key to redact values with")?;
+    let key = extras.key.as_ref().ok_or(NO_KEY)?;
     if redaction.key.is_some() {
         key.say_how_long_it_lasts();
     }
-    let [redact, redact_cached] = key.transforms(&redaction.rules);
+    let doubts = Arc::default();
+    let redact = key.transform(&spec.entry, &redaction.rules, &doubts).map_err(|error| unusable(&error))?;
+    let redact_cached = redact_cached(key, &redaction.rules)?;
     let transform = match own {
         Some(own) => redact.then(own),
         None => redact,
     };
-    Ok(Gate { namespaces, transform: Some(transform), of_cached: Some(redact_cached) })
+    Ok(Gate { namespaces, transform: Some(transform), of_cached: Some(redact_cached), doubts })
+}
+
+/// Says what is made of objects that a unit of `spec` let in, where the rules of `config` for `entry` are not its own:
+/// what was saved, and what is said when the unit has ended, is under the rules of today (D11).
+///
+/// # Errors
+/// A sentence for people: nothing can be redacted, and so nothing may be shown.
+pub(super) fn gate_of_today(
+    config: &Config,
+    entry: &str,
+    spec: &UnitSpec,
+    key: Option<&DigestKey>,
+) -> Result<Gate, String> {
+    let mode = config.resources.get(entry).map_or(spec.options.mode, |options| options.mode);
+    let today = config.redact.of(entry, &spec.resource, mode);
+    if today.rules.is_empty() || today == *spec.redaction {
+        return Ok(Gate::default());
+    }
+    let of_cached = redact_cached(key.ok_or(NO_KEY)?, &today.rules)?;
+    Ok(Gate { of_cached: Some(of_cached), ..Gate::default() })
+}
+
+/// Makes what takes values out of objects that were cached before, and with them what kubectl keeps: where nothing was
+/// redacted, that was not cut.
+fn redact_cached(key: &DigestKey, rules: &[Rule]) -> Result<Transform, String> {
+    let path = FieldPath::parse(LAST_APPLIED).map_err(|error| error.to_string())?;
+    let last_applied = Rule { path, treatment: Treatment::Drop, base64: false, only: None };
+    let rules: Vec<Rule> = rules.iter().cloned().chain([last_applied]).collect();
+    key.transform_of_cached(&rules).map_err(|error| unusable(&error))
+}
+
+/// Says that a condition cannot be used.
+fn unusable(error: &RuleError) -> String {
+    format!("`where` of [redact] paths: {error}")
 }
 
 /// The options of an informer that the engine keeps for itself.
@@ -224,7 +269,8 @@ fn warnings(spec: &UnitSpec, drop: &[String], metadata_only: bool) -> Vec<String
     } else if is_secrets(&spec.resource) {
         warnings.push("values are redacted".to_owned());
     }
-    let paths: Vec<_> = configured(&spec.redaction.rules, &spec.resource).map(|rule| rule.path.to_string()).collect();
+    let said = |rule: &Rule| format!("{}{}", rule.path, if rule.only.is_some() { " of some objects" } else { "" });
+    let paths: Vec<_> = configured(&spec.redaction.rules, &spec.resource).map(said).collect();
     if !paths.is_empty() {
         warnings.push(format!("values are redacted at {}", paths.join(", ")));
     }

@@ -66,6 +66,8 @@ pub struct UnitSpec {
     pub reflector: ReflectorConfig,
     /// What is done about values that must not travel, and with which key.
     pub redaction: Arc<Redaction>,
+    /// Somebody asks who changed its objects.
+    pub notes_who_changed: bool,
 }
 
 /// How far two specs are apart.
@@ -129,11 +131,13 @@ impl UnitSpec {
             && self.filter == other.filter
             && (&a.labels, &a.fields, &a.options.drop) == (&b.labels, &b.fields, &b.options.drop)
             && (a.mode, a.cache) == (b.mode, b.cache)
-            && self.redaction == other.redaction;
+            && self.redaction == other.redaction
+            && self.notes_who_changed == other.notes_who_changed;
         let keeping = self.reflector == other.reflector
             && (&a.index, a.options.order, a.options.fifo_max_bytes)
                 == (&b.index, b.options.order, b.options.fifo_max_bytes)
-            && (a.options.recreated, a.options.compression) == (b.options.recreated, b.options.compression);
+            && (a.options.recreated, a.options.compression) == (b.options.recreated, b.options.compression)
+            && a.options.ignore_changes == b.options.ignore_changes;
         match (fetching, keeping) {
             (true, true) => Difference::Nothing,
             (true, false) => Difference::Keeping,
@@ -229,6 +233,7 @@ pub fn plan(config: &Config, world: World<'_>, reflector: impl Fn(&Resource) -> 
         let refused = world.refused.get(&name);
         let redaction = config.redact.of(entry, resource, options.mode);
         let whole = in_cluster(entry, resource, options, reflector(options), redaction);
+        let whole = UnitSpec { notes_who_changed: config.asks_who_changed(entry), ..whole };
         let planned = Planned {
             entry: entry.clone(),
             resource: resource.clone(),
@@ -295,6 +300,7 @@ fn in_cluster(
         options: Arc::clone(options),
         reflector,
         redaction: Arc::new(redaction),
+        notes_who_changed: false,
     }
 }
 

@@ -1,20 +1,25 @@
-//! The key of all digests of an engine: configured, kept in the state directory, or made for one run.
+//! The key of all digests of an engine: configured, kept in the state directory, or made for one run; and what is said of
+//! conditions that cannot be evaluated.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use crate::{
     config::Redact,
     list_watch::transform::{Transform, TransformError},
+    mutex::lock,
+    object::Object,
     redact::{Fingerprint, Key, Redactor, Rule},
+    rules::RuleError,
     secret::{ExposeSecret as _, SecretRef},
 };
 
@@ -29,6 +34,8 @@ pub(super) struct DigestKey {
     key: Key,
     /// For a key that ends with this run: whether that has been said.
     lasts_one_run: Option<Arc<AtomicBool>>,
+    /// Entries and paths whose condition could not be evaluated: that is said once.
+    doubted: Arc<Mutex<BTreeSet<(String, String)>>>,
 }
 
 impl DigestKey {
@@ -53,12 +60,13 @@ impl DigestKey {
         }
         match running.filter(|running| running.lasts_one_run.is_some()) {
             Some(running) => Ok(running.clone()),
-            None => Ok(Self { key: make().1, lasts_one_run: Some(Arc::default()) }),
+            None => Ok(Self { lasts_one_run: Some(Arc::default()), ..Self::lasting(make().1) }),
         }
     }
 
-    fn lasting(key: Key) -> Self {
-        Self { key, lasts_one_run: None }
+    /// Makes a key of one that somebody has.
+    pub(super) fn lasting(key: Key) -> Self {
+        Self { key, lasts_one_run: None, doubted: Arc::default() }
     }
 
     /// Returns what tells it from other keys.
@@ -66,12 +74,49 @@ impl DigestKey {
         self.key.fingerprint()
     }
 
-    /// Returns what takes values out of objects as they come in, and what does so of objects that were cached before,
-    /// in which digests may stand already.
-    pub(super) fn transforms(&self, rules: &[Rule]) -> [Transform; 2] {
-        let redactor = Redactor::new(self.key.clone(), rules);
-        [redactor.clone(), redactor.sparing_digests()]
-            .map(|redactor| Transform::new(move |object| redactor.apply(object).map_err(TransformError::new)))
+    /// Returns what takes values out of the objects of an entry as they come in. `doubts` counts conditions that could not
+    /// be evaluated.
+    ///
+    /// # Errors
+    /// A condition that cannot be used; loading the configuration has refused those before.
+    pub(super) fn transform(
+        &self,
+        entry: &str,
+        rules: &[Rule],
+        doubts: &Arc<AtomicU64>,
+    ) -> Result<Transform, RuleError> {
+        let redactor = Redactor::new(self.key.clone(), rules)?;
+        let (key, entry, doubts) = (self.clone(), entry.to_owned(), Arc::clone(doubts));
+        Ok(Transform::new(move |object| {
+            let doubt = |rule: &Rule| {
+                doubts.fetch_add(1, Ordering::Relaxed);
+                key.say_doubt(&entry, rule, object);
+            };
+            redactor.apply(object, doubt).map_err(TransformError::new)
+        }))
+    }
+
+    /// Returns what does so of objects that were cached before, in which digests may stand already: of them no condition is
+    /// asked.
+    ///
+    /// # Errors
+    /// As [`DigestKey::transform`].
+    pub(super) fn transform_of_cached(&self, rules: &[Rule]) -> Result<Transform, RuleError> {
+        let redactor = Redactor::new(self.key.clone(), rules)?.for_redacted();
+        Ok(Transform::new(move |object| redactor.apply(object, |_| {}).map_err(TransformError::new)))
+    }
+
+    /// Says once for an entry's path that its condition could not be evaluated. Why is not said: it may have values in it.
+    fn say_doubt(&self, entry: &str, rule: &Rule, object: &Object) {
+        let path = rule.path.to_string();
+        if lock(&self.doubted).insert((entry.to_owned(), path.clone())) {
+            let condition = rule.only.as_ref().map_or("", |only| &only.expression).trim();
+            tracing::warn!(
+                entry, path, condition, object = %object.key(),
+                "the condition of a redacted path cannot be evaluated: the value is redacted; has(object.a.b) asks whether \
+                 there is such a member; redactErrors in /v1/resources counts on"
+            );
+        }
     }
 
     /// Says once that digests of this run tell nothing of those of another.

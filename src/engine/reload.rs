@@ -88,6 +88,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("[kube] max_frame", a.max_frame != b.max_frame),
         ("[supervision]", old.supervision != new.supervision),
         ("[http]", old.http != new.http),
+        ("[subscribe]", old.subscribe != new.subscribe),
         ("[state]", old.state != new.state),
         ("[log] format", old.log.format != new.log.format),
     ];
@@ -99,6 +100,7 @@ pub(super) fn keep_until_restart(running: &Config, new: &mut Config) {
     new.cluster.clone_from(&running.cluster);
     new.supervision.clone_from(&running.supervision);
     new.http.clone_from(&running.http);
+    new.subscribe.clone_from(&running.subscribe);
     new.state.clone_from(&running.state);
     let (kept, new) = (&running.kube, &mut new.kube);
     new.kubeconfig.clone_from(&kept.kubeconfig);

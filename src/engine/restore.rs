@@ -29,6 +29,10 @@ use crate::{
 
 /// What is kept with a unit, for a later run to make it of.
 #[derive(Debug, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what is kept of a unit: facts that have nothing to do with each other"
+)]
 struct Description {
     entry: String,
     resource: ResourceType,
@@ -37,6 +41,8 @@ struct Description {
     filter: Option<Vec<String>>,
     options: Resource,
     redaction: Redaction,
+    #[serde(default)]
+    notes_who_changed: bool,
     /// Nothing of its first list existed at the very first start.
     late: bool,
     /// Its first list is the first of all, not compared with anything.
@@ -57,6 +63,7 @@ impl Description {
             filter: spec.filter.as_ref().map(|filter| filter.patterns().to_vec()),
             options: (*spec.options).clone(),
             redaction: (*spec.redaction).clone(),
+            notes_who_changed: spec.notes_who_changed,
             late: matches!(first, First::Initial { late: true }),
             initial: matches!(first, First::Initial { .. }),
             heir_of: heir_of.iter().map(|unit| unit.0).collect(),
@@ -76,6 +83,7 @@ impl Description {
             filter: filter.map_err(|error| error.to_string())?,
             options: Arc::new(self.options.clone()),
             redaction: Arc::new(self.redaction.clone()),
+            notes_who_changed: self.notes_who_changed,
             reflector: options::reflector(config, entry),
         })
     }
@@ -172,6 +180,9 @@ impl Conductor {
         let (id, journal) = (stored.id, &self.shared.journal);
         let spec = description.spec(config).map_err(RestoreError::Unit)?;
         let extras = self.extras(&spec.entry, &self.lock().indexes);
+        // A unit under other rules is replaced once the server has said what it serves; its objects are read before.
+        let gate =
+            options::gate_of_today(config, &spec.entry, &spec, extras.key.as_ref()).map_err(RestoreError::Unit)?;
         let packer = journal.packer(id, options::compression(&spec));
         let options = options::informer(&spec, extras, packer).map_err(RestoreError::Unit)?;
         let resync_period = spec.options.options.resync;
@@ -188,7 +199,7 @@ impl Conductor {
             return Ok(0);
         }
         let mut objects = Vec::new();
-        journal.objects(id, &mut |object| objects.push(object)).map_err(RestoreError::Store)?;
+        journal.objects(id, &mut |object| objects.extend(gate.pass_cached(object))).map_err(RestoreError::Store)?;
         let count = objects.len();
         let first = description.first(stored.reached.synced);
         let seed = match first {
@@ -210,6 +221,9 @@ impl Conductor {
         let siblings = Arc::clone(&kept.siblings);
         let (entry, resource) = (spec.entry.clone(), Arc::new(spec.resource.clone()));
         let informer = Arc::new(Informer::new(id, &entry, resource, options, siblings, Some(seed)));
+        if self.lanes.skips_downtime(&entry) {
+            informer.name_what_was_missed();
+        }
         kept.units.push(Unit { spec, informer, supervisor: None, first, stopping: false, saved: true });
         kept.moves.extend(moves.into_iter().map(|asked| (id, asked)));
         let units: Vec<UnitSpec> = kept.units.iter().map(|unit| unit.spec.clone()).collect();

@@ -1,6 +1,6 @@
 //! An engine at work, and its end.
 
-use std::{net::SocketAddr, ops::Deref, time::Duration};
+use std::{net::SocketAddr, ops::Deref, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::{
@@ -14,15 +14,28 @@ use super::{
     conductor::{Conductor, Fatal},
     handle::EngineHandle,
 };
-use crate::{mutex::lock, serve::Server, supervisor::actor::StopUnit};
+use crate::{
+    mutex::lock,
+    serve::Server,
+    subscribe::{
+        frame::Format,
+        hub::{Hub, SubscribeError},
+        query::Query,
+        subscriber::Subscriber,
+    },
+    supervisor::actor::StopUnit,
+};
 
 /// How often is looked whether no change of units is under way any more.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long streams may take to read their end.
+const STREAMS_END: Duration = Duration::from_secs(1);
 
 /// An engine at work, and the means to end it. Dropping it stops nothing: see [`RunningEngine::stop`].
 pub struct RunningEngine {
     handle: EngineHandle,
     servers: Vec<Server>,
+    hub: Arc<Hub>,
     conducting: JoinHandle<()>,
 }
 
@@ -35,8 +48,8 @@ impl Deref for RunningEngine {
 }
 
 impl RunningEngine {
-    pub(super) fn new(handle: EngineHandle, servers: Vec<Server>, conducting: JoinHandle<()>) -> Self {
-        Self { handle, servers, conducting }
+    pub(super) fn new(handle: EngineHandle, servers: Vec<Server>, hub: Arc<Hub>, conducting: JoinHandle<()>) -> Self {
+        Self { handle, servers, hub, conducting }
     }
 
     /// Returns a handle that others may keep.
@@ -47,6 +60,14 @@ impl RunningEngine {
     /// Returns where HTTP is served: `[http] listen` first.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.servers.iter().map(Server::address).collect()
+    }
+
+    /// Returns a stream of what happens, as `/v1/events` has it. Bounded by `[subscribe] max_subscribers`, as those are.
+    ///
+    /// # Errors
+    /// When there are as many as may be, the engine stops, or the journal cannot be read.
+    pub async fn subscribe(&self, query: Query, format: Format) -> Result<Subscriber, SubscribeError> {
+        Subscriber::enter(&self.hub, query, format).await
     }
 
     /// Waits until the engine cannot go on: an entry with `on_missing = "fail"` names a type that is not served, or the
@@ -79,6 +100,7 @@ impl RunningEngine {
         }
         let left = within.saturating_sub(started.elapsed()).max(Duration::from_millis(100));
         let report = delivery.stop(left, &conductor.registry).await;
+        self.hub.close(Instant::now() + STREAMS_END).await;
         conductor.arbiters.stop();
         if let Err(error) = conductor.shared.journal.close() {
             tracing::error!(%error, "failed to close the state: the next start takes it up as after a crash");

@@ -4,23 +4,44 @@ use std::{fmt::Display, io, sync::Arc};
 
 use super::handlers::pace::Pace;
 use crate::{
-    cloud_event::Encoder,
-    config::{DeliveryOrder, NatsSink, WebhookSink},
-    handler::{AsyncHandler, asynchronous::OpenAsync, nats::NatsHandler, webhook::Webhook},
+    cloud_event::Formatter,
+    config::{DeliveryOrder, ExecSink, KafkaSink, NatsSink, WebhookSink},
+    handler::{AsyncHandler, asynchronous::OpenAsync, exec::Exec, nats::NatsHandler, webhook::Webhook},
 };
 
 /// Makes a webhook. Several events are one request where its batches may have several.
-pub(super) fn webhook(sink: &WebhookSink, pace: &Pace, encoder: Encoder) -> io::Result<OpenAsync> {
+pub(super) fn webhook(sink: &WebhookSink, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
     let options = sink.options(pace.batch.max_events > 1, pace.timeout).map_err(|problems| refused(&problems))?;
-    let webhook: Arc<dyn AsyncHandler> = Arc::new(Webhook::new(options, encoder).map_err(io::Error::other)?);
+    let webhook: Arc<dyn AsyncHandler> = Arc::new(Webhook::new(options, formatter).map_err(io::Error::other)?);
     Ok(Box::new(move || Ok(Arc::clone(&webhook))))
 }
 
 /// Makes a handler for NATS, of the cluster of this name; it connects with its first batch.
-pub(super) fn nats(sink: &NatsSink, cluster: &str, pace: &Pace, encoder: Encoder) -> io::Result<OpenAsync> {
+pub(super) fn nats(sink: &NatsSink, cluster: &str, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
     let is_total = pace.order == DeliveryOrder::Total;
     let options = sink.options(cluster, is_total).map_err(|problems| refused(&problems))?;
-    Ok(Box::new(move || Ok(Arc::new(NatsHandler::new(options.clone(), encoder.clone())))))
+    Ok(Box::new(move || Ok(Arc::new(NatsHandler::new(options.clone(), formatter.clone())))))
+}
+
+/// Makes a handler of this name that runs a program, for the cluster of this name.
+pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
+    let options = sink.options(name, cluster).map_err(|problems| refused(&problems))?;
+    let exec: Arc<dyn AsyncHandler> = Arc::new(Exec::new(options, formatter));
+    Ok(Box::new(move || Ok(Arc::clone(&exec))))
+}
+
+/// Makes a handler for Kafka, of the cluster of this name; it connects with its first batch.
+#[cfg(feature = "kafka")]
+pub(super) fn kafka(sink: &KafkaSink, cluster: &str, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
+    let is_total = pace.order == DeliveryOrder::Total;
+    let options = sink.options(cluster, pace.timeout, is_total).map_err(|problems| refused(&problems))?;
+    Ok(Box::new(move || Ok(Arc::new(crate::handler::kafka::KafkaHandler::new(options.clone(), formatter.clone())))))
+}
+
+/// Says what is missing.
+#[cfg(not(feature = "kafka"))]
+pub(super) fn kafka(sink: &KafkaSink, _: &str, _: &Pace, _: Formatter) -> io::Result<OpenAsync> {
+    Err(refused(&sink.unready()))
 }
 
 /// Says what a check of the configuration would have: it has let this through.

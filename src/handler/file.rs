@@ -22,7 +22,7 @@ use std::{
 use jiff::Timestamp;
 
 use super::{Handler, HandlerError, lane::is_left_behind};
-use crate::{cloud_event::Encoder, dispatcher::Notification};
+use crate::{cloud_event::Formatter, dispatcher::Notification};
 use rotated::Rotated;
 
 /// Buffers above this size are given back.
@@ -69,7 +69,7 @@ pub struct FileOptions {
 /// The handler.
 pub struct FileHandler {
     options: FileOptions,
-    encoder: Encoder,
+    formatter: Formatter,
     clock: fn() -> Timestamp,
     open: Option<Open>,
     rotated: Rotated,
@@ -92,8 +92,8 @@ struct Open {
 
 impl FileHandler {
     /// Makes the handler and opens its file, so that a path that cannot be written is known at the start.
-    pub fn new(options: FileOptions, encoder: Encoder) -> Result<Self, HandlerError> {
-        Self::with_clock(options, encoder, Timestamp::now)
+    pub fn new(options: FileOptions, formatter: impl Into<Formatter>) -> Result<Self, HandlerError> {
+        Self::with_clock(options, formatter, Timestamp::now)
     }
 
     /// Opens the file once, and fails where it never can be: it is a directory, or this user may not write it. What may
@@ -126,9 +126,13 @@ impl FileHandler {
         }
     }
 
-    fn with_clock(options: FileOptions, encoder: Encoder, clock: fn() -> Timestamp) -> Result<Self, HandlerError> {
+    fn with_clock(
+        options: FileOptions,
+        formatter: impl Into<Formatter>,
+        clock: fn() -> Timestamp,
+    ) -> Result<Self, HandlerError> {
         let rotated = Rotated::new(&options.path, options.keep, options.compression);
-        let mut handler = Self { options, encoder, clock, open: None, rotated, buffer: Vec::new() };
+        let mut handler = Self { options, formatter: formatter.into(), clock, open: None, rotated, buffer: Vec::new() };
         let path = handler.path_now()?;
         handler.open = Some(Open::at(path.clone()).map_err(|error| failed("open", &path, &error))?);
         handler.rotated.look(&path);
@@ -190,12 +194,11 @@ impl Handler for FileHandler {
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        for event in notification.events() {
-            self.encoder.encode_line(&mut buffer, event);
-        }
+        let written = notification.events().iter().try_for_each(|event| self.formatter.line(&mut buffer, event));
         let always = self.options.fsync == Fsync::Always;
-        let result = self
-            .prepare(buffer.len() as u64)
+        let result = written
+            .map_err(HandlerError::from)
+            .and_then(|()| self.prepare(buffer.len() as u64))
             .and_then(|open| open.append(&buffer, always).map_err(|error| failed("write to", &open.path, &error)));
         buffer.shrink_to(BUFFER_KEPT_MAX);
         self.buffer = buffer;

@@ -43,19 +43,17 @@ use async_nats::{
     Subject,
     jetstream::{ErrorCode, context::GetStreamErrorKind, stream::Stream},
 };
-use foldhash::fast::RandomState;
 use futures_util::future::BoxFuture;
-use hashbrown::HashMap;
 use tokio::sync::Mutex;
 
-use super::{AsyncHandler, Form, HandlerError};
+use super::{AsyncHandler, Form, HandlerError, chains::Chains};
 use crate::{
-    cloud_event::{self, Encoder},
+    cloud_event::Formatter,
     dispatcher::{Event, Notification},
 };
 use link::{Link, Watch};
 use message::{Message, Writer};
-use publish::{Chains, Publisher};
+use publish::Publisher;
 use stored::Memory;
 
 pub use options::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, NatsTls};
@@ -75,9 +73,9 @@ pub struct NatsHandler {
 
 impl NatsHandler {
     /// Makes the handler; does nothing else.
-    pub fn new(options: NatsOptions, encoder: Encoder) -> Self {
+    pub fn new(options: NatsOptions, formatter: impl Into<Formatter>) -> Self {
         let writer = Writer {
-            encoder,
+            formatter: formatter.into(),
             cluster: options.cluster.clone(),
             template: options.subject.clone(),
             mode: options.mode,
@@ -162,7 +160,8 @@ impl NatsHandler {
                     self.check_large(batch, form, max)?;
                     let make = |index: usize| self.message(&batch.events()[index], form, max);
                     let publisher = Publisher::new(options.expect_last, &self.memory, &link, &stream, &make).await?;
-                    publisher.store_all(self.chains(batch), watch.clone()).await
+                    let chains = Chains::of(batch.events(), self.options.total_order);
+                    publisher.store_all(chains, watch.clone()).await
                 }
                 None => self.send_only(&link, batch, form, &watch).await,
             }
@@ -220,33 +219,12 @@ impl NatsHandler {
     /// Looks at what may be too large before anything of the batch is sent, to send nothing twice for its sake.
     fn check_large(&self, batch: &Notification, form: Form, max: usize) -> Result<(), HandlerError> {
         for event in batch.events() {
-            if cloud_event::data_len(event, form).saturating_add(HEADERS_LEN) > max {
+            if self.writer.formatter.len_about(event, form).saturating_add(HEADERS_LEN) > max {
                 self.message(event, form, max)?;
             }
         }
         Ok(())
     }
-
-    /// Returns the events of a batch, those of one object in a chain.
-    fn chains(&self, batch: &Notification) -> Chains {
-        let mut chains = Chains { followers: vec![None; batch.events().len()], heads: Vec::new() };
-        let mut last_of_object: HashMap<_, usize, RandomState> = HashMap::default();
-        for (index, event) in batch.events().iter().enumerate() {
-            let key = (!self.options.total_order).then(|| object(event));
-            match last_of_object.insert(key, index) {
-                Some(before) => chains.followers[before] = Some(index),
-                None => chains.heads.push(index),
-            }
-        }
-        chains
-    }
-}
-
-/// Returns what an event is about: one object, or the state of a type.
-fn object(event: &Event) -> (&str, &str, &str, &str) {
-    let resource = &event.unit.resource;
-    let (namespace, name) = event.record.object().map_or(("", ""), |object| (object.namespace(), object.name()));
-    (&resource.group, &resource.plural, namespace, name)
 }
 
 impl AsyncHandler for NatsHandler {

@@ -116,6 +116,12 @@ pub struct HandlerView {
     pub dropped: u64,
     /// Events its dead letter took.
     pub dead_lettered: u64,
+    /// Events that `changed` and `when` refused.
+    pub filtered: u64,
+    /// Of these: events of which `when` could not be evaluated.
+    pub rule_errors: u64,
+    /// Which of them the last one was, and why; `null` when there was none.
+    pub last_rule_error: Option<String>,
     /// Events merged into later ones at the bound of its buffer.
     pub coalesced: u64,
     /// Updates that lost their `old` at the bound of its buffer.
@@ -254,6 +260,8 @@ impl HandlerStatus {
         let stats = self.reader_stats();
         let types = lock(&self.reader).as_ref().map(|(.., types)| types.clone());
         let types = types.map(|types| types.names()).unwrap_or_default();
+        let last_rule_error =
+            lock(&self.reader).as_ref().and_then(|(journal, reader, _)| journal.last_filter_error(*reader));
         let counts = self.lock().clone();
         let seconds_since = |micros: i64| {
             std::time::Duration::from_micros(now.as_microsecond().saturating_sub(micros).max(0).cast_unsigned())
@@ -275,6 +283,9 @@ impl HandlerStatus {
             restarts: counts.lives.saturating_sub(1) + counts.threads_replaced,
             dropped: stats.dropped + counts.given_up,
             dead_lettered: counts.dead_lettered,
+            filtered: stats.filtered,
+            rule_errors: stats.filter_errors,
+            last_rule_error,
             coalesced: stats.coalesced,
             olds_given_up: stats.olds_given_up,
             synced: self.has_synced(),

@@ -5,16 +5,13 @@ use std::{
     sync::OnceLock,
 };
 
-use anstyle::{AnsiColor, Style};
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::tz::TimeZone;
 
+pub mod line;
+
+use self::line::Line;
 use super::{Handler, HandlerError};
-use crate::{
-    cloud_event::Encoder,
-    dispatcher::{Event, Notification},
-    indexer::{Cause, Change},
-    journal::ChangeKind,
-};
+use crate::{cloud_event::Formatter, dispatcher::Notification};
 
 /// Buffers above this size are given back.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
@@ -22,9 +19,9 @@ const BUFFER_KEPT_MAX: usize = 4 << 20;
 /// How events look.
 #[derive(Clone, Debug)]
 pub enum Look {
-    /// One `CloudEvents` JSON object a line.
+    /// One `CloudEvents` JSON object a line, or what the handler's `format` makes of it.
     Lines,
-    /// `12:04:31 ~ prod/pod/web  v48211`: for people.
+    /// `12:04:31 ~ prod/pod/web  v48211`: for people. A template's text is shown as it is.
     Short {
         /// With colours.
         colour: bool,
@@ -59,7 +56,7 @@ pub fn redirect(writer: fn() -> Box<dyn Write + Send>) {
 pub struct Stdout {
     out: Box<dyn Write + Send>,
     look: Look,
-    encoder: Encoder,
+    formatter: Formatter,
     buffer: Vec<u8>,
     /// A write failed within a line: what comes next begins a new one.
     torn: bool,
@@ -67,14 +64,14 @@ pub struct Stdout {
 
 impl Stdout {
     /// Makes a handler on this process's stdout, or on what [`redirect`] put in its place.
-    pub fn new(encoder: Encoder) -> Self {
+    pub fn new(formatter: impl Into<Formatter>) -> Self {
         let out = REDIRECTED.get().map_or_else(|| Box::new(io::stdout()) as Box<dyn Write + Send>, |writer| writer());
-        Self::to(out, Look::of_stdout(), encoder)
+        Self::to(out, Look::of_stdout(), formatter)
     }
 
     /// Makes a handler on any writer.
-    pub fn to(out: Box<dyn Write + Send>, look: Look, encoder: Encoder) -> Self {
-        Self { out, look, encoder, buffer: Vec::new(), torn: false }
+    pub fn to(out: Box<dyn Write + Send>, look: Look, formatter: impl Into<Formatter>) -> Self {
+        Self { out, look, formatter: formatter.into(), buffer: Vec::new(), torn: false }
     }
 }
 
@@ -105,8 +102,10 @@ impl Handler for Stdout {
         }
         for event in notification.events() {
             match &self.look {
-                Look::Lines => self.encoder.encode_line(&mut self.buffer, event),
-                Look::Short { colour, zone } => write_short(&mut self.buffer, event, *colour, zone),
+                Look::Short { colour, zone } if !self.formatter.is_template() => {
+                    Line::of(event).write(&mut self.buffer, *colour, zone);
+                }
+                Look::Lines | Look::Short { .. } => self.formatter.line(&mut self.buffer, event)?,
             }
         }
         let written = self.write();
@@ -122,53 +121,15 @@ impl Handler for Stdout {
     }
 }
 
-fn write_short(out: &mut Vec<u8>, event: &Event, colour: bool, zone: &TimeZone) {
-    let (record, resource) = (&event.record, &event.unit.resource);
-    let (sign, sign_colour) = match ChangeKind::of(&record.change) {
-        ChangeKind::Added => ('+', AnsiColor::Green),
-        ChangeKind::Updated | ChangeKind::Unchanged => ('~', AnsiColor::Yellow),
-        ChangeKind::Deleted | ChangeKind::Removed => ('-', AnsiColor::Red),
-        ChangeKind::Synced => ('=', AnsiColor::Cyan),
-    };
-    let (style, dim) = if colour {
-        (Style::new().fg_color(Some(sign_colour.into())), Style::new().dimmed())
-    } else {
-        (Style::new(), Style::new())
-    };
-    let time = Timestamp::from_microsecond(record.time_micros).unwrap_or_default().to_zoned(zone.clone());
-    let what = match record.object() {
-        None => resource.qualified_name(),
-        Some(object) => {
-            let kind = resource.kind.to_lowercase();
-            let prefix = if object.namespace().is_empty() { String::new() } else { format!("{}/", object.namespace()) };
-            printable(&format!("{prefix}{kind}/{}", object.name()))
-        }
-    };
-    let note = match &record.change {
-        Change::Synced { objects, .. } => format!("synced, {objects} objects"),
-        Change::Removed { .. } => "no longer selected".to_owned(),
-        Change::Deleted { tombstone: true, .. } => "final state unknown".to_owned(),
-        Change::Added { cause: Cause::Initial, .. } => "initial".to_owned(),
-        Change::Unchanged { .. } => "unchanged".to_owned(),
-        _ => record.object().map_or_else(String::new, |object| format!("v{}", printable(object.resource_version()))),
-    };
-    let time = time.strftime("%H:%M:%S");
-    // Writing into memory does not fail.
-    drop(writeln!(out, "{dim}{time}{dim:#} {style}{sign} {what}{style:#}  {dim}{note}{dim:#}"));
-}
-
-/// Makes control characters visible: what a server sends shall not drive the terminal.
-fn printable(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
     use crate::{
-        dispatcher::UnitInfo,
+        cloud_event::Encoder,
+        dispatcher::{Event, UnitInfo},
+        indexer::Change,
         journal::{Record, Sequence, UnitId, testing::*},
         object::ResourceType,
     };

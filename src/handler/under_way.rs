@@ -1,7 +1,7 @@
 //! What is shown of a delivery as long as it is under way, and counted at the end of each attempt.
 
 use jiff::Timestamp;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{
     Form, Outcome,
@@ -47,6 +47,7 @@ impl<'a> UnderWay<'a> {
         counts.under_way.insert(self.id, None);
         let failed = *outcome != Outcome::Delivered;
         counts.failing = counts.failing + u64::from(failed) - u64::from(self.failing);
+        let recovered = self.failing && counts.failing == 0;
         self.failing = failed;
         counts.state = if counts.failing > 0 { HandlerState::Retrying } else { HandlerState::Running };
         let error = match outcome {
@@ -56,6 +57,10 @@ impl<'a> UnderWay<'a> {
                     Form::Whole => {}
                     Form::WithoutOld => counts.without_old += events,
                     Form::Reference => counts.references += events,
+                }
+                drop(counts);
+                if recovered {
+                    info!(handler = self.status.name(), "delivers again");
                 }
                 return;
             }

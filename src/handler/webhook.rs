@@ -39,7 +39,7 @@ pub use self::{
 use super::{AsyncHandler, Form, HandlerError};
 use crate::{
     client_error::describe,
-    cloud_event::{self, Binary, ContentMode, DATA_CONTENT_TYPE, Encoder, header_value},
+    cloud_event::{self, Body, ContentMode, Formatter, header_value},
     dispatcher::{Event, Notification},
 };
 
@@ -83,7 +83,7 @@ type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 /// knows no proxy and follows no redirect.
 pub struct Webhook {
     options: WebhookOptions,
-    encoder: Encoder,
+    formatter: Formatter,
     /// Method, scheme and host: no more of a URL is told, the rest may be secret.
     place: String,
     client: Fresh<Client>,
@@ -106,7 +106,7 @@ impl Webhook {
     ///
     /// # Errors
     /// When one of them is missing or wrong, or the options contradict each other: a sentence for the user.
-    pub fn new(options: WebhookOptions, encoder: Encoder) -> Result<Self, String> {
+    pub fn new(options: WebhookOptions, formatter: impl Into<Formatter>) -> Result<Self, String> {
         if options.batched && options.mode == ContentMode::Binary {
             return Err(
                 "batches are JSON arrays, which mode = \"binary\" has none of: expected mode = \"structured\", \
@@ -124,7 +124,7 @@ impl Webhook {
         };
         let (scheme, host) = (options.url.scheme_str().unwrap_or_default(), options.url.authority());
         let place = format!("{} {scheme}://{}", options.method, host.map_or("", |host| host.as_str()));
-        Ok(Self { options, encoder, place, client, credentials })
+        Ok(Self { options, formatter: formatter.into(), place, client, credentials })
     }
 
     async fn send(&self, message: Message) -> Result<(), HandlerError> {
@@ -166,30 +166,26 @@ impl Webhook {
         request
     }
 
-    fn single(&self, event: &Event, form: Form) -> Message {
+    fn single(&self, event: &Event, form: Form) -> Result<Message, HandlerError> {
         let key = cloud_event::id(event);
         let id = message_id([&*key]);
+        let mut headers = HeaderMap::new();
         if self.options.mode == ContentMode::Binary {
-            let Binary { attributes, data: body } = self.encoder.binary(event, form);
-            let header = |(name, value): (&&str, &String)| {
-                let name = HeaderName::try_from(format!("ce-{name}")).expect("names of attributes fit headers");
-                (name, attribute(value))
-            };
-            let headers = attributes.iter().map(header).collect();
-            return Message { content_type: DATA_CONTENT_TYPE, headers, body, key, id };
+            self.formatter.encoder().each_attribute(event, |which, value| {
+                let name = format!("ce-{}", which.name());
+                let name = HeaderName::try_from(name).expect("names of attributes fit headers");
+                headers.insert(name, attribute(value));
+            });
         }
-        let mut body = Vec::new();
-        self.encoder.encode_form(&mut body, event, form);
-        Message { content_type: "application/cloudevents+json", headers: HeaderMap::new(), body, key, id }
+        let Body { content_type, bytes: body } = self.formatter.body(event, form, self.options.mode)?;
+        Ok(Message { content_type, headers, body, key, id })
     }
 
-    fn batched(&self, events: &[Event], form: Form) -> Message {
+    fn batched(&self, events: &[Event], form: Form) -> Result<Message, HandlerError> {
         let ids: Vec<String> = events.iter().map(cloud_event::id).collect();
         let id = message_id(ids.iter().map(String::as_str));
-        let mut body = Vec::new();
-        self.encoder.encode_batch(&mut body, events, form);
-        let content_type = "application/cloudevents-batch+json";
-        Message { content_type, headers: HeaderMap::new(), body, key: id.clone(), id }
+        let Body { content_type, bytes: body } = self.formatter.batch(events, form)?;
+        Ok(Message { content_type, headers: HeaderMap::new(), body, key: id.clone(), id })
     }
 }
 
@@ -199,10 +195,10 @@ impl AsyncHandler for Webhook {
         Box::pin(async move {
             match batch.events() {
                 [] => Ok(()),
-                events if self.options.batched => self.send(self.batched(events, form)).await,
+                events if self.options.batched => self.send(self.batched(events, form)?).await,
                 events => {
                     for event in events {
-                        self.send(self.single(event, form)).await?;
+                        self.send(self.single(event, form)?).await?;
                     }
                     Ok(())
                 }

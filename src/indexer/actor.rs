@@ -14,7 +14,7 @@ use std::{
 
 use actix::{
     Actor, ActorContext as _, ActorFutureExt as _, ActorResponse, AsyncContext as _, Context, Handler, Message,
-    ResponseActFuture, SpawnHandle, WrapFuture as _,
+    MessageResult, ResponseActFuture, SpawnHandle, WrapFuture as _,
 };
 use jiff::Timestamp;
 use tracing::{debug, error, info};
@@ -26,7 +26,7 @@ use super::{
     store::{EvmapStore, IndexExists, IndexStore as _, Meta},
 };
 use crate::{
-    delta_fifo::actor::Apply,
+    delta_fifo::actor::{Apply, Repack},
     journal::{AppendError, Fenced, Journal, Move, MoveKind, NotWritable, Ticket, UnitId},
     mutex::lock,
     status::{Siblings, UnitStatus},
@@ -109,8 +109,9 @@ pub fn finish(
     ticket: Option<Ticket>,
     status: &UnitStatus,
 ) {
-    if let (Some(transaction), Some(_)) = (in_flight, ticket) {
+    if let (Some(transaction), Some(ticket)) = (in_flight, ticket) {
         indexer.commit(transaction);
+        indexer.reach_place(ticket.last.0);
         indexer.publish(now_micros());
         observe(indexer, &transaction.changes, status);
         info!(changes = transaction.changes.len(), "applied the batch that was journaled before the restart");
@@ -128,6 +129,7 @@ fn observe(indexer: &Indexer<EvmapStore>, changes: &[Change], status: &UnitStatu
                 view.events.tombstones += u64::from(*tombstone);
             }
             Change::Removed { .. } => view.events.removed += 1,
+            Change::Refreshed { .. } => view.events.ignored += 1,
             Change::Synced { .. } | Change::Unchanged { .. } => {}
         }
     }
@@ -280,6 +282,7 @@ impl IndexerActor {
         self.strike(Moment::BeforePublish);
         let indexer = self.lease.indexer();
         indexer.commit(&transaction);
+        indexer.reach_place(ticket.last.0);
         indexer.publish(now_micros());
         self.strike(Moment::BeforeRelease);
         self.journal.release(ticket);
@@ -332,6 +335,17 @@ impl Handler<Apply> for IndexerActor {
             Ok(()) => ActorResponse::reply(()),
             Err(transaction) => ActorResponse::r#async(self.apply_later(transaction)),
         }
+    }
+}
+
+impl Handler<Repack> for IndexerActor {
+    type Result = MessageResult<Repack>;
+
+    fn handle(&mut self, Repack: Repack, ctx: &mut Self::Context) -> Self::Result {
+        let repacked = self.lease.indexer().repack();
+        show_cache(self.lease.get().store().meta(), &self.status);
+        self.publish_when_idle(ctx);
+        MessageResult(repacked)
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     delta_fifo::{Delta, DeltaKind, Deltas, is_same_state, tests::object_with},
-    object::{Keep, Object, SharedObject, scan::TypeMeta},
+    object::{FieldPath, IgnoredPaths, Keep, Object, scan::TypeMeta},
 };
 
 /// What must have happened at least once over all cases.
@@ -38,6 +38,8 @@ struct Hits {
     lost_olds: Cell<u64>,
     take_overs: Cell<u64>,
     downtimes: Cell<u64>,
+    opted_out: Cell<u64>,
+    refreshed: Cell<u64>,
 }
 
 fn hit(counter: &Cell<u64>, times: usize) {
@@ -59,6 +61,18 @@ fn keep(stubs: bool) -> Keep {
     if stubs { Keep::Stub(Arc::new(TypeMeta::new("v1", "Pod"))) } else { Keep::Whole }
 }
 
+fn cause_of(kind: DeltaKind, listed: Cause) -> String {
+    match kind {
+        DeltaKind::Replaced | DeltaKind::Tombstone | DeltaKind::OptedOut { listed: true } => format!("{listed:?}"),
+        DeltaKind::Sync { round } => format!("Resync {{ round: {round} }}"),
+        _ => "Watch".to_owned(),
+    }
+}
+
+fn same_status(old: &Object, object: &Object) -> bool {
+    old.value().unwrap()["status"] == object.value().unwrap()["status"]
+}
+
 fn zone(object: &Object) -> Vec<String> {
     vec![format!("zone-{}", object.uid().len() % 2), object.name().to_owned()]
 }
@@ -70,7 +84,7 @@ struct World<H: KeyHasher> {
     absence: Absence,
     /// Nothing was heard since a saved cache was taken.
     unheard: bool,
-    cache: BTreeMap<String, SharedObject>,
+    cache: BTreeMap<String, Object>,
     indexes: Vec<(&'static str, Func)>,
     synced: bool,
     clock: u32,
@@ -95,7 +109,7 @@ impl<H: KeyHasher> World<H> {
     }
 
     /// Makes a state of one of twelve keys, now and then with another uid or the cached version.
-    fn object(&mut self, key: u8, dice: u8) -> SharedObject {
+    fn object(&mut self, key: u8, dice: u8) -> Object {
         self.clock += 1;
         let key = match key % 12 {
             key @ 0..6 => format!("n/{key}"),
@@ -103,7 +117,8 @@ impl<H: KeyHasher> World<H> {
             key => format!("{key}"),
         };
         // the body is another one each time, as if cut in another way
-        let (version, body) = (self.clock.to_string(), format!(r#","spec":{}"#, self.clock));
+        let (version, body) =
+            (self.clock.to_string(), format!(r#","spec":{},"status":{}"#, self.clock, self.clock % 4 / 3));
         match self.cache.get(&key) {
             Some(cached) if dice < 40 => object_with(&key, cached.uid(), cached.resource_version(), &body),
             Some(cached) if dice < 200 => object_with(&key, cached.uid(), &version, &body),
@@ -115,9 +130,10 @@ impl<H: KeyHasher> World<H> {
         let mut deltas = Vec::new();
         for n in 0..=len % 6 {
             let sync = DeltaKind::Sync { round: u32::from(len) };
-            let kind = [DeltaKind::Added, DeltaKind::Updated, DeltaKind::Deleted, sync];
+            let opted_out = DeltaKind::OptedOut { listed: false };
+            let kind = [DeltaKind::Added, DeltaKind::Updated, DeltaKind::Deleted, sync, opted_out];
             let object = self.object(key.wrapping_add(n.wrapping_mul(dice)), dice.wrapping_mul(n + 1));
-            deltas.push(Delta { kind: kind[usize::from(dice.wrapping_add(n) % 4)], object });
+            deltas.push(Delta { kind: kind[usize::from(dice.wrapping_add(n) % 5)], object });
         }
         let told = deltas.iter().any(|delta| !matches!(delta.kind, DeltaKind::Sync { .. }));
         let resume_version = told.then(|| self.clock.to_string().as_str().into());
@@ -139,8 +155,14 @@ impl<H: KeyHasher> World<H> {
                 deltas.push(Delta { kind: DeltaKind::Tombstone, object: object.clone() });
                 hit(&hits.tombstones, 1);
             }
-            deltas.extend(items.values().map(|o| Delta { kind: DeltaKind::Replaced, object: o.clone() }));
-            shadow = items;
+            let opts_out =
+                |o: &Object| shadow.contains_key(&o.key().to_string()) && o.resource_version().ends_with('7');
+            let (opted, shown): (BTreeMap<_, _>, BTreeMap<_, _>) = items.into_iter().partition(|(_, o)| opts_out(o));
+            hit(&hits.opted_out, opted.len());
+            let ends = opted.into_values().map(|object| Delta { kind: DeltaKind::OptedOut { listed: true }, object });
+            deltas.extend(ends);
+            deltas.extend(shown.values().map(|o| Delta { kind: DeltaKind::Replaced, object: o.clone() }));
+            shadow = shown;
             hit(&hits.relists_in_relists, usize::from(list > 0));
         }
         Deltas {
@@ -161,12 +183,8 @@ impl<H: KeyHasher> World<H> {
         let replaces_bodies = deltas.initial && listed != Cause::Initial;
         for Delta { kind, object } in &deltas.deltas {
             let key = object.key().to_string();
-            let word = |o: &SharedObject| format!("{}{}", o.name(), o.resource_version());
-            let cause = match kind {
-                DeltaKind::Replaced | DeltaKind::Tombstone => format!("{listed:?}"),
-                DeltaKind::Sync { round } => format!("Resync {{ round: {round} }}"),
-                _ => "Watch".to_owned(),
-            };
+            let word = |o: &Object| format!("{}{}", o.name(), o.resource_version());
+            let cause = cause_of(*kind, listed);
             let old = self.cache.get(&key).cloned();
             let is_list = matches!(kind, DeltaKind::Replaced | DeltaKind::Tombstone);
             hit(&hits.downtimes, usize::from(is_list && listed == Cause::Downtime));
@@ -174,10 +192,12 @@ impl<H: KeyHasher> World<H> {
             let recreated = another && self.options.recreated == Recreated::DeleteAdd;
             hit(&hits.recreations, usize::from(recreated && !kind.is_deletion()));
             match (kind.is_deletion(), old) {
-                (true, None) => suppressed += 1,
+                (true, None) => suppressed += usize::from(!matches!(kind, DeltaKind::OptedOut { .. })),
                 (true, Some(old)) => {
                     self.cache.remove(&key);
+                    let opted_out = matches!(kind, DeltaKind::OptedOut { .. });
                     words.push(match (self.options.selective, recreated) {
+                        (_, false) if opted_out => format!("x{} {cause}", word(&old)),
                         (true, false) if hidden => format!("x{} {cause}", word(object)),
                         (true, _) => format!("x{} {cause}", word(&old)),
                         (false, true) => format!("!{} {cause}", word(&old)),
@@ -198,6 +218,12 @@ impl<H: KeyHasher> World<H> {
                         Some(old) if recreated => {
                             words.push(format!("!{} {cause}", word(&old)));
                             words.push(format!("+{} {cause}", word(object)));
+                        }
+                        Some(old)
+                            if !hidden && !another && self.options.ignored.is_some() && same_status(&old, object) =>
+                        {
+                            hit(&hits.refreshed, 1);
+                            words.push(format!("~{}", word(object)));
                         }
                         Some(_) if hidden => {
                             hit(&hits.lost_olds, 1);
@@ -302,7 +328,7 @@ impl<H: KeyHasher> World<H> {
         let mut store = self.empty_store();
         for object in self.cache.values_mut() {
             *object = self.options.keep.of(object);
-            store.put(Arc::clone(object));
+            store.put(object.clone());
         }
         store.reach(Reached { synced: resumes, ..Reached::default() });
         store.publish(1);
@@ -368,11 +394,15 @@ fn run<H: KeyHasher>(hasher: impl Fn() -> H) -> Hits {
         any::<bool>(),
         any::<bool>(),
         any::<bool>(),
+        any::<bool>(),
         vec((0..100_u8, any::<u8>(), any::<u8>(), any::<u8>()), 200..220),
     );
-    let outcome = TestRunner::new(config).run(&steps, |(selective, update, stubs, steps)| {
+    let outcome = TestRunner::new(config).run(&steps, |(selective, update, stubs, ignores, steps)| {
         let recreated = if update { Recreated::Update } else { Recreated::DeleteAdd };
-        let mut world = World::new(hasher(), IndexerOptions { selective, recreated, keep: keep(stubs) });
+        let spec = FieldPath::parse("spec").unwrap();
+        let ignored = ignores.then(|| Arc::new(IgnoredPaths::new(&[spec])));
+        let options = IndexerOptions { selective, recreated, ignored, keep: keep(stubs) };
+        let mut world = World::new(hasher(), options);
         for step in steps {
             world.step(step, &hits);
         }
@@ -394,6 +424,8 @@ fn run<H: KeyHasher>(hasher: impl Fn() -> H) -> Hits {
         ("updates without the state before", &hits.lost_olds),
         ("take-overs", &hits.take_overs),
         ("differences of a downtime", &hits.downtimes),
+        ("objects that a list says opt out", &hits.opted_out),
+        ("updates of what is ignored", &hits.refreshed),
     ];
     for (name, count) in counts {
         println!("{name}: {}", count.get());

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     mutex::lock,
-    object::{KeyRef, Object, ResourceVersion, SharedObject},
+    object::{KeyRef, Object, ResourceVersion},
 };
 
 /// What belongs to one published version beside objects and postings.
@@ -46,6 +46,8 @@ pub struct Meta {
     pub objects: u64,
     /// Their size in memory, [`Object::size_bytes`] each.
     pub bytes: u64,
+    /// The place in the journal up to which the unit's records are in it; zero before the first.
+    pub place: u64,
     /// When it was published, in microseconds since the Unix epoch.
     pub published_micros: i64,
     /// Index functions that panicked (I-8), since the store was made.
@@ -87,24 +89,28 @@ pub trait IndexStore: Send + 'static {
     type Reader: ReadStore;
 
     /// Returns the staged state of `key`.
-    fn get(&self, key: KeyRef<'_>) -> Option<SharedObject> {
+    fn get(&self, key: KeyRef<'_>) -> Option<Object> {
         self.get_all(std::iter::once(key)).pop()?
     }
     /// Returns the staged states of several keys, in their order.
-    fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<SharedObject>>;
+    fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<Object>>;
     /// Returns the staged meta.
     fn meta(&self) -> &Meta;
     /// Stages `object` as the state of its key (I-2).
-    fn put(&mut self, object: SharedObject) {
-        let read = Arc::clone(&object);
+    fn put(&mut self, object: Object) {
+        let read = object.clone();
         self.put_as(object, &read);
     }
     /// Stages `object` as the state of its key; what its indexes are of is read of `read`, the same state in another form.
-    fn put_as(&mut self, object: SharedObject, read: &Object);
+    fn put_as(&mut self, object: Object, read: &Object);
+    /// Stages another form of the state of its key: what its indexes are of is the same.
+    fn replace(&mut self, object: Object);
     /// Stages that `key` is absent (I-3).
     fn remove(&mut self, key: KeyRef<'_>);
     /// Stages how far the store has come.
     fn reach(&mut self, reached: Reached);
+    /// Stages the place in the journal up to which the unit's records are staged; one before the last has no effect.
+    fn reach_place(&mut self, place: u64);
     /// Stages new indexes over all objects (I-7). Adds none if one of the names exists.
     fn add_indexes(&mut self, indexes: Vec<IndexFunc>) -> Result<(), IndexExists>;
     /// Shows what is staged to readers. Waits for readers that are inside a version older than the one shown now.
@@ -130,11 +136,11 @@ pub trait Snapshot {
     /// Returns what belongs to the version.
     fn meta(&self) -> &Meta;
     /// Returns the object of `key`.
-    fn get(&self, key: KeyRef<'_>) -> Option<&SharedObject>;
+    fn get(&self, key: KeyRef<'_>) -> Option<&Object>;
     /// Visits every object once, in no order.
-    fn for_each(&self, visit: &mut dyn FnMut(&SharedObject));
+    fn for_each(&self, visit: &mut dyn FnMut(&Object));
     /// Visits every object that has `value` in the index, once, in no order.
-    fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&SharedObject));
+    fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object));
     /// Visits every value with an object in the index, in no order. Looks at the whole map.
     fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str));
 }
@@ -165,7 +171,7 @@ type MapRef<'a> = evmap::refs::MapReadRef<'a, u64, Slot, Arc<Meta>, NoHash>;
 /// What one hash leads to.
 #[derive(Clone)]
 enum Slot {
-    Object(SharedObject),
+    Object(Object),
     Posting(Arc<Posting>),
     /// At least two objects or postings whose hashes are equal. One pointer wide, as the others: there are two slots an
     /// object.
@@ -180,7 +186,7 @@ impl Slot {
         }
     }
 
-    fn objects(&self) -> impl Iterator<Item = &SharedObject> {
+    fn objects(&self) -> impl Iterator<Item = &Object> {
         self.members().iter().filter_map(|member| match member {
             Self::Object(object) => Some(object),
             _ => None,
@@ -194,7 +200,7 @@ impl Slot {
         })
     }
 
-    fn object(&self, key: KeyRef<'_>) -> Option<&SharedObject> {
+    fn object(&self, key: KeyRef<'_>) -> Option<&Object> {
         self.objects().find(|object| object.key() == key)
     }
 
@@ -204,7 +210,7 @@ impl Slot {
 
     fn address(&self) -> usize {
         match self {
-            Self::Object(object) => Arc::as_ptr(object).addr(),
+            Self::Object(object) => object.address(),
             Self::Posting(posting) => Arc::as_ptr(posting).addr(),
             Self::Collision(members) => Arc::as_ptr(members).addr(),
         }
@@ -359,17 +365,25 @@ impl<H: KeyHasher> EvmapStore<H> {
     }
 
     /// Replaces the staged state of one key, which is handed over with what its indexes are read of, and keeps the account.
-    fn stage(&mut self, key: KeyRef<'_>, state: Option<(&SharedObject, &Object)>) {
-        let new = state.map(|(object, _)| object);
+    fn stage(&mut self, key: KeyRef<'_>, state: Option<(&Object, &Object)>) {
+        if let Some((hash, slot)) = self.stage_object(key, state.map(|(object, _)| object)) {
+            let old = slot.as_ref().and_then(|slot| slot.object(key));
+            self.reindex(hash, old, state.map(|(_, read)| read), 0);
+        }
+    }
+
+    /// Replaces the staged object of one key, its indexes left as they are, and keeps the account. Returns where it is
+    /// and what was there; none where it was there before.
+    fn stage_object(&mut self, key: KeyRef<'_>, new: Option<&Object>) -> Option<(u64, Option<Slot>)> {
         let hash = hash_of_key(&self.hasher, key);
         let slot = self.slot(hash);
         let old = slot.as_ref().and_then(|slot| slot.object(key));
         let is_committed = match (old, new) {
-            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            (Some(old), Some(new)) => old.ptr_eq(new),
             (old, new) => old.is_none() && new.is_none(),
         };
         if is_committed {
-            return;
+            return None;
         }
         let staged = match &slot {
             Some(slot) if slot.members().len() > 1 || old.is_none() => {
@@ -381,9 +395,9 @@ impl<H: KeyHasher> EvmapStore<H> {
         };
         self.staged.insert(hash, staged);
         self.meta.objects = self.meta.objects + u64::from(new.is_some()) - u64::from(old.is_some());
-        let size = |object: Option<&SharedObject>| object.map_or(0, |object| object.size_bytes() as u64);
+        let size = |object: Option<&Object>| object.map_or(0, |object| object.size_bytes() as u64);
         self.meta.bytes = self.meta.bytes + size(new) - size(old);
-        self.reindex(hash, old.map(|o| &**o), state.map(|(_, read)| read), 0);
+        Some((hash, slot))
     }
 
     /// Counts the published slots.
@@ -400,7 +414,7 @@ impl<H: KeyHasher> EvmapStore<H> {
     }
 
     /// Returns every staged object with the hash of its key.
-    fn all(&self) -> Vec<(u64, SharedObject)> {
+    fn all(&self) -> Vec<(u64, Object)> {
         let mut all = Vec::new();
         let mut add = |hash: u64, slot: &Slot| all.extend(slot.objects().map(|object| (hash, object.clone())));
         if let Some(map) = self.writer.enter() {
@@ -428,9 +442,9 @@ fn make_map(meta: Arc<Meta>) -> WriteHandle {
 impl<H: KeyHasher> IndexStore for EvmapStore<H> {
     type Reader = StoreReader<H>;
 
-    fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<SharedObject>> {
+    fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<Object>> {
         let map = self.writer.enter();
-        let find = |key: KeyRef<'_>| -> Option<&SharedObject> {
+        let find = |key: KeyRef<'_>| -> Option<&Object> {
             let hash = hash_of_key(&self.hasher, key);
             let slot = match self.staged.get(&hash) {
                 Some(staged) => staged.as_ref()?,
@@ -447,8 +461,12 @@ impl<H: KeyHasher> IndexStore for EvmapStore<H> {
         &self.meta
     }
 
-    fn put_as(&mut self, object: SharedObject, read: &Object) {
+    fn put_as(&mut self, object: Object, read: &Object) {
         self.stage(object.key(), Some((&object, read)));
+    }
+
+    fn replace(&mut self, object: Object) {
+        self.stage_object(object.key(), Some(&object));
     }
 
     fn remove(&mut self, key: KeyRef<'_>) {
@@ -458,6 +476,10 @@ impl<H: KeyHasher> IndexStore for EvmapStore<H> {
     fn reach(&mut self, reached: Reached) {
         let Reached { generation, store_version, resume_version, synced } = reached;
         self.meta = Meta { generation, store_version, resume_version, synced, ..std::mem::take(&mut self.meta) };
+    }
+
+    fn reach_place(&mut self, place: u64) {
+        self.meta.place = self.meta.place.max(place);
     }
 
     fn add_indexes(&mut self, indexes: Vec<IndexFunc>) -> Result<(), IndexExists> {
@@ -578,17 +600,17 @@ impl<H: KeyHasher> Snapshot for Published<'_, H> {
         self.map.meta()
     }
 
-    fn get(&self, key: KeyRef<'_>) -> Option<&SharedObject> {
+    fn get(&self, key: KeyRef<'_>) -> Option<&Object> {
         self.map.get_one(&hash_of_key(self.hasher, key))?.object(key)
     }
 
-    fn for_each(&self, visit: &mut dyn FnMut(&SharedObject)) {
+    fn for_each(&self, visit: &mut dyn FnMut(&Object)) {
         for (_, values) in &self.map {
             values.iter().flat_map(Slot::objects).for_each(&mut *visit);
         }
     }
 
-    fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&SharedObject)) {
+    fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object)) {
         let slot = self.map.get_one(&hash_of_value(self.hasher, index, value));
         let Some(posting) = slot.and_then(|slot| slot.posting(index, value)) else { return };
         let Some(func) = self.meta().indexes.as_slice().get(index as usize) else { return };
@@ -617,13 +639,13 @@ impl Snapshot for Dropped {
         &self.0
     }
 
-    fn get(&self, _: KeyRef<'_>) -> Option<&SharedObject> {
+    fn get(&self, _: KeyRef<'_>) -> Option<&Object> {
         None
     }
 
-    fn for_each(&self, _: &mut dyn FnMut(&SharedObject)) {}
+    fn for_each(&self, _: &mut dyn FnMut(&Object)) {}
 
-    fn for_each_with(&self, _: u32, _: &str, _: &mut dyn FnMut(&SharedObject)) {}
+    fn for_each_with(&self, _: u32, _: &str, _: &mut dyn FnMut(&Object)) {}
 
     fn for_each_value(&self, _: u32, _: &mut dyn FnMut(&str)) {}
 }

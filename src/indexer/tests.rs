@@ -14,10 +14,14 @@ use super::{
 };
 use crate::{
     delta_fifo::{
-        Delta, DeltaKind, Deltas,
+        Delta, DeltaKind, Deltas, Repacked,
         tests::{object, object_with},
     },
-    object::{Keep, ObjectKey, SharedObject, scan::TypeMeta},
+    object::{
+        FieldPath, IgnoredPaths, Keep, Object, ObjectKey,
+        packer::{Compression, Packer, testing as packing},
+        scan::TypeMeta,
+    },
 };
 
 /// Eight hashes for everything: objects and postings share slots all the time.
@@ -44,7 +48,7 @@ impl Hasher for Few {
     }
 }
 
-fn batch(deltas: Vec<(DeltaKind, SharedObject)>) -> Deltas {
+fn batch(deltas: Vec<(DeltaKind, Object)>) -> Deltas {
     let deltas = deltas.into_iter().map(|(kind, object)| Delta { kind, object }).collect();
     Deltas { deltas, ..Deltas::default() }
 }
@@ -56,14 +60,14 @@ fn apply<S: IndexStore>(indexer: &mut Indexer<S>, deltas: Deltas) -> Transaction
     transaction
 }
 
-fn indexer(options: IndexerOptions, objects: &[SharedObject]) -> Indexer {
+fn indexer(options: IndexerOptions, objects: &[Object]) -> Indexer {
     let mut indexer = Indexer::new(EvmapStore::new(1, []), options);
     apply(&mut indexer, batch(objects.iter().map(|object| (DeltaKind::Replaced, object.clone())).collect()));
     indexer
 }
 
 pub(crate) fn show(changes: &[Change]) -> String {
-    let name = |o: &SharedObject| format!("{}{}", o.name(), o.resource_version());
+    let name = |o: &Object| format!("{}{}", o.name(), o.resource_version());
     let words = changes.iter().map(|change| match change {
         Change::Added { object, cause } => format!("+{} {cause:?}", name(object)),
         Change::Updated { object, cause, .. } => {
@@ -74,6 +78,7 @@ pub(crate) fn show(changes: &[Change]) -> String {
         Change::Deleted { object, tombstone: true, cause } => format!("!{} {cause:?}", name(object)),
         Change::Removed { object, cause } => format!("x{} {cause:?}", name(object)),
         Change::Unchanged { object, cause } => format!("={} {cause:?}", name(object)),
+        Change::Refreshed { object } => format!("~{}", name(object)),
         Change::Synced { objects, resource_version } => format!("synced {objects} {resource_version}"),
     });
     words.collect::<Vec<_>>().join(", ")
@@ -82,20 +87,20 @@ pub(crate) fn show(changes: &[Change]) -> String {
 use DeltaKind::{Added, Deleted, Replaced, Sync, Tombstone, Updated};
 
 #[track_caller]
-fn check(options: IndexerOptions, deltas: Vec<(DeltaKind, SharedObject)>, expected: &str) {
+fn check(options: IndexerOptions, deltas: Vec<(DeltaKind, Object)>, expected: &str) {
     let mut indexer = indexer(options, &[object("n/a", "a", "1")]);
     assert_eq!(show(&apply(&mut indexer, batch(deltas)).changes), expected);
 }
 
-fn plain(deltas: Vec<(DeltaKind, SharedObject)>, expected: &str) {
+fn plain(deltas: Vec<(DeltaKind, Object)>, expected: &str) {
     check(IndexerOptions::default(), deltas, expected);
 }
 
-fn a(version: &str) -> SharedObject {
+fn a(version: &str) -> Object {
     object("n/a", "a", version)
 }
 
-fn b(version: &str) -> SharedObject {
+fn b(version: &str) -> Object {
     object("n/b", "b", version)
 }
 
@@ -136,6 +141,30 @@ fn d7_what_a_list_finds_before_the_server_was_heard_is_called_downtime_and_later
 }
 
 #[test]
+fn d7_what_a_watch_brings_that_is_not_newer_than_the_server_was_is_downtime_for_who_does_not_want_it() {
+    for (is_named, asked, expected) in [
+        (false, Some("5"), "a1>a2 Watch, +b5 Watch, -a4 Watch, +c6 Watch"),
+        (true, None, "a1>a2 Watch, +b5 Watch, -a4 Watch, +c6 Watch"),
+        (true, Some("5"), "a1>a2 Downtime, +b5 Downtime, -a4 Downtime, +c6 Watch"),
+        (true, Some("opaque"), "a1>a2 Watch, +b5 Watch, -a4 Watch, +c6 Watch"),
+    ] {
+        let absence = Absence::begun();
+        let mut indexer = indexer(IndexerOptions::default(), &[a("1")]).with_absence(absence.clone());
+        if is_named {
+            absence.be_named();
+        }
+        if let Some(version) = asked {
+            absence.server_is_at(&version.into());
+        }
+        let watched = vec![(Updated, a("2")), (Added, b("5")), (Deleted, a("4")), (Added, object("c", "c", "6"))];
+        assert_eq!(show(&apply(&mut indexer, batch(watched)).changes), expected);
+        absence.server_is_at(&"9".into());
+        let later = batch(vec![(Updated, object("c", "c", "8")), (Tombstone, b("5"))]);
+        assert_eq!(show(&apply(&mut indexer, later).changes), "c6>c8 Watch, !b5 Relist", "it is over");
+    }
+}
+
+#[test]
 fn c3_a_deletion_carries_the_final_state_or_says_that_it_is_a_tombstone() {
     plain(vec![(Deleted, a("9"))], "-a9 Watch");
     plain(vec![(Tombstone, a("1"))], "!a1 Relist");
@@ -158,12 +187,12 @@ fn seeded(options: IndexerOptions, first_list: FirstList) -> Indexer {
     Indexer::new(store, options).with_first_list(first_list)
 }
 
-fn first(deltas: Vec<(DeltaKind, SharedObject)>) -> Deltas {
+fn first(deltas: Vec<(DeltaKind, Object)>) -> Deltas {
     let store_version = Some("9".into());
     Deltas { initial: true, completes_initial: true, store_version, ..batch(deltas) }
 }
 
-fn relisted() -> Vec<(DeltaKind, SharedObject)> {
+fn relisted() -> Vec<(DeltaKind, Object)> {
     let body = |key: &str, version: &str| object_with(key, &key[2..], version, r#","spec":"new""#);
     vec![(Tombstone, a("1")), (Replaced, body("n/b", "1")), (Replaced, body("n/c", "5"))]
 }
@@ -212,15 +241,15 @@ fn a_cache_of_stubs_shows_events_whole_and_keeps_what_tells_them_apart() {
     let whole = object_with("n/a", "a", "2", r#","spec":"big""#);
     let transaction = apply(&mut indexer, batch(vec![(Updated, whole.clone()), (Tombstone, b("1"))]));
     assert_eq!(show(&transaction.changes), "?>a2 Watch, !b1 Relist");
-    assert!(Arc::ptr_eq(transaction.changes[0].object().unwrap(), &whole));
+    assert!(transaction.changes[0].object().unwrap().ptr_eq(&whole));
     let kept = indexer.objects();
     assert_eq!((kept.len(), kept[0].json().into_owned()), (1, options.keep.of(&whole).json().into_owned()));
     assert_eq!(show(&apply(&mut indexer, batch(vec![(Replaced, whole.clone())])).changes), "=a2 Relist");
-    assert!(Arc::ptr_eq(&kept[0], &indexer.objects()[0]), "S-4: nothing is stored for what is unchanged");
+    assert!(kept[0].ptr_eq(&indexer.objects()[0]), "S-4: nothing is stored for what is unchanged");
     assert!(!indexer.keeps_bodies() && self::indexer(IndexerOptions::default(), &[]).keeps_bodies());
     let selective = IndexerOptions { selective: true, ..options };
     let gone = apply(&mut seeded(selective.clone(), FirstList::default()), batch(vec![(Deleted, whole.clone())]));
-    assert!(Arc::ptr_eq(gone.changes[0].object().unwrap(), &whole), "a stub would say less");
+    assert!(gone.changes[0].object().unwrap().ptr_eq(&whole), "a stub would say less");
     let other = object_with("n/a", "other", "2", "");
     let gone = apply(&mut seeded(selective, FirstList::default()), batch(vec![(Deleted, other)]));
     assert_eq!(gone.changes[0].object().unwrap().uid(), "a", "D-7: of the other one nothing was shown");
@@ -458,9 +487,9 @@ fn d5_an_idle_publish_lets_replaced_objects_go() {
     apply(&mut indexer, batch(vec![(Added, old.clone())]));
     indexer.publish_idle();
     apply(&mut indexer, batch(vec![(Updated, a("2"))]));
-    assert_eq!(Arc::strong_count(&old), 2, "the other side of the map has it yet");
+    assert_eq!(old.holders(), 2, "the other side of the map has it yet");
     indexer.publish_idle();
-    assert_eq!(Arc::strong_count(&old), 1);
+    assert_eq!(old.holders(), 1);
 }
 
 /// Readers on other threads while every object moves between index values: what an index says is true of the object.
@@ -484,7 +513,7 @@ fn torn_pairs(hasher: impl KeyHasher + std::marker::Sync) -> (u64, u64) {
                             let value = format!("node-{id}");
                             snapshot.for_each_with(1, &value, &mut |object| {
                                 assert_eq!(node(object)[0], value, "a torn pair");
-                                assert!(Arc::ptr_eq(snapshot.get(object.key()).unwrap(), object));
+                                assert!(snapshot.get(object.key()).unwrap().ptr_eq(object));
                                 seen += 1;
                             });
                         }
@@ -514,4 +543,117 @@ fn i9_concurrent_readers_never_see_an_index_and_an_object_that_disagree() {
     for (written, read) in [torn_pairs(foldhash::quality::FixedState::with_seed(3)), torn_pairs(BadHasher::default())] {
         println!("{written} writes, {read} reads of whole versions");
     }
+}
+
+#[test]
+fn d7_what_a_dictionary_on_its_way_out_has_packed_is_packed_anew_step_by_step_and_nobody_sees_it() {
+    let packer = Arc::new(Packer::new(Compression::Zstd));
+    let reads = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&reads);
+    let index = IndexFunc::custom("all", move |_| {
+        counter.fetch_add(1, Relaxed);
+        vec!["x".to_owned()]
+    });
+    let keep = Keep::Packed(Arc::clone(&packer));
+    let mut indexer = Indexer::new(EvmapStore::new(1, [index]), IndexerOptions { keep, ..<_>::default() });
+    packer.learn(100);
+    let added = (0..600).map(|number| (Added, packing::object(100, number))).collect();
+    apply(&mut indexer, batch(added));
+    assert!(indexer.repack().objects.is_empty(), "nothing is on its way out");
+    let others: Vec<_> =
+        [200, 300, 400, 500].map(|family| (packer.learn(family), packer.pack(&packing::object(family, 1)))).into();
+    let retiring = packer.retiring().expect("the first");
+
+    let reader = indexer.store().reader();
+    let seen = |indexer: &Indexer| {
+        let (meta, found) = reader.read(|snapshot| {
+            let mut found = 0;
+            snapshot.for_each_with(1, "x", &mut |_| found += 1);
+            (snapshot.meta().clone(), found)
+        });
+        let objects = indexer.objects();
+        assert_eq!(meta.bytes, objects.iter().map(|object| object.size_bytes() as u64).sum::<u64>());
+        let objects: Vec<_> =
+            objects.iter().map(|object| (format!("{object:?}"), object.json().into_owned())).collect();
+        (objects, found, meta.generation, meta.store_version, meta.objects, meta.published_micros, meta.synced)
+    };
+    let mut step = || {
+        let (before, read) = (seen(&indexer), reads.load(Relaxed));
+        let Repacked { objects, done } = indexer.repack();
+        assert!(seen(&indexer) == before, "readers see the same");
+        assert_eq!(reads.load(Relaxed), read, "nothing is unpacked for an index");
+        assert!(objects.iter().all(|object| !object.is_packed_with(&retiring)));
+        (objects.len(), done)
+    };
+    assert_eq!(step(), (256, None));
+    let left = indexer.objects().into_iter().find(|object| object.is_packed_with(&retiring)).expect("344 are left");
+    apply(&mut indexer, batch(vec![(Deleted, left)]));
+    let mut step = || {
+        let Repacked { objects, done } = indexer.repack();
+        (objects.len(), done)
+    };
+    let (second, third) = (step(), step());
+    assert_eq!((second.0 + third.0, second.1, third.1), (343, None, Some(1)), "what is gone is left alone");
+    assert_eq!(step(), (0, Some(1)));
+    assert!(indexer.objects().iter().all(|object| !object.is_packed_with(&retiring)));
+    indexer.publish_idle();
+    drop(retiring);
+    assert!(packer.retiring().is_none(), "it goes with the last object that used it");
+    drop(others);
+}
+
+const OPTED_OUT: DeltaKind = DeltaKind::OptedOut { listed: false };
+const LISTED_OPTED_OUT: DeltaKind = DeltaKind::OptedOut { listed: true };
+
+#[test]
+fn what_opts_out_is_removed_with_the_last_state_shown_and_comes_back_as_added() {
+    plain(vec![(OPTED_OUT, a("2"))], "xa1 Watch");
+    plain(vec![(LISTED_OPTED_OUT, a("2"))], "xa1 Relist");
+    plain(vec![(OPTED_OUT, a("2")), (Deleted, a("3"))], "xa1 Watch");
+    plain(vec![(OPTED_OUT, a("2")), (Updated, a("3"))], "xa1 Watch, +a3 Watch");
+    plain(vec![(OPTED_OUT, b("2")), (Deleted, b("3"))], "");
+    let selective = IndexerOptions { selective: true, ..IndexerOptions::default() };
+    check(selective, vec![(OPTED_OUT, a("2"))], "xa1 Watch");
+    let stubs = Keep::Stub(Arc::new(TypeMeta::new("v1", "Pod")));
+    check(IndexerOptions { keep: stubs, ..IndexerOptions::default() }, vec![(OPTED_OUT, a("2"))], "xa1 Watch");
+    // of the name there is another object now, which was never shown
+    plain(vec![(LISTED_OPTED_OUT, object("n/a", "other", "2"))], "!a1 Relist");
+}
+
+#[test]
+fn i11_what_opts_out_moves_the_version_of_the_store_and_is_not_counted_as_suppressed() {
+    let mut indexer = indexer(IndexerOptions::default(), &[a("1")]);
+    let transaction = apply(&mut indexer, batch(vec![(OPTED_OUT, b("9"))]));
+    assert_eq!((transaction.reached.store_version.as_str(), transaction.suppressed), ("9", 0));
+    assert_eq!(indexer.objects().len(), 1);
+}
+
+#[test]
+fn an_update_of_what_is_ignored_is_stored_and_is_the_old_of_the_next() {
+    let ignored = IgnoredPaths::new(&[FieldPath::parse("status").unwrap()]);
+    let options = IndexerOptions { ignored: Some(Arc::new(ignored)), ..IndexerOptions::default() };
+    let of = |version: &str, body: &str| object_with("n/a", "a", version, body);
+    let first = of("1", r#","spec":1,"status":1"#);
+    let mut indexer = indexer(options.clone(), std::slice::from_ref(&first));
+    for (kind, version, body, expected) in [
+        (Updated, "2", r#","spec":1,"status":2"#, "~a2"),
+        (Updated, "3", r#","spec":2,"status":3"#, "a2>a3 Watch"),
+        (Replaced, "4", r#","spec":2,"status":4"#, "~a4"),
+        (Replaced, "4", r#","spec":2,"status":4"#, "=a4 Relist"),
+        (Updated, "5", r#","spec":2"#, "~a5"),
+    ] {
+        let transaction = apply(&mut indexer, batch(vec![(kind, of(version, body))]));
+        assert_eq!(show(&transaction.changes), expected);
+        let cached = indexer.objects().pop().unwrap();
+        assert_eq!(cached.resource_version(), version);
+        assert!(cached.json().ends_with(format!("{body}}}").as_bytes()));
+        assert_eq!(transaction.objects, 1);
+    }
+    let stubs = Keep::Stub(Arc::new(TypeMeta::new("v1", "Pod")));
+    let mut without_bodies =
+        self::indexer(IndexerOptions { keep: stubs, ..options.clone() }, std::slice::from_ref(&first));
+    let transaction = apply(&mut without_bodies, batch(vec![(Updated, of("2", r#","spec":1,"status":2"#))]));
+    assert_eq!(show(&transaction.changes), "?>a2 Watch", "there is nothing to compare it with");
+    let update = IndexerOptions { recreated: Recreated::Update, ..options };
+    check(update, vec![(Updated, object("n/a", "other", "2"))], "a1>a2 Watch");
 }

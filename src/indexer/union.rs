@@ -17,7 +17,7 @@ use super::{
     index_func::IndexSet,
     store::{Meta, Published, ReadStore, ReaderFactory, Snapshot, StoreReader},
 };
-use crate::object::{KeyRef, SharedObject};
+use crate::object::{KeyRef, Object};
 
 /// The caches of one type, as its units come and go. Shared by all its readers, which follow.
 #[derive(Default)]
@@ -137,15 +137,15 @@ impl Snapshot for Union<'_> {
         &self.merged().meta
     }
 
-    fn get(&self, key: KeyRef<'_>) -> Option<&SharedObject> {
+    fn get(&self, key: KeyRef<'_>) -> Option<&Object> {
         self.parts.iter().find_map(|part| part.get(key))
     }
 
-    fn for_each(&self, visit: &mut dyn FnMut(&SharedObject)) {
+    fn for_each(&self, visit: &mut dyn FnMut(&Object)) {
         self.parts.iter().for_each(|part| part.for_each(visit));
     }
 
-    fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&SharedObject)) {
+    fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object)) {
         self.with_index(index).for_each(|(part, id)| part.for_each_with(id, value, visit));
     }
 
@@ -236,7 +236,7 @@ mod tests {
         Lister::new(reader, Arc::new(resource))
     }
 
-    fn names(objects: &[SharedObject]) -> BTreeSet<String> {
+    fn names(objects: &[Object]) -> BTreeSet<String> {
         objects.iter().map(|object| object.key().to_string()).collect()
     }
 

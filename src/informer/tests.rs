@@ -25,7 +25,11 @@ use crate::{
         WatchEvent,
         transform::{Transform, TransformError},
     },
-    object::{Keep, KeyRef, scan::TypeMeta},
+    object::{
+        Keep, KeyRef,
+        packer::{Compression, Packer, testing as packing},
+        scan::TypeMeta,
+    },
     scope::Namespaces,
     status::UnitState,
     supervisor::{
@@ -78,7 +82,7 @@ fn config_maps() -> Arc<ResourceType> {
 fn everything(joins: bool) -> ReaderOptions {
     let units = (0..8).map(|unit| (UnitId(unit), UnitInterest { joins, resync_every: 1 })).collect();
     let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
-    ReaderOptions { bounds, interest: Interest { units, changes: ChangeSet::ALL }, name: None }
+    ReaderOptions { bounds, interest: Interest { units, changes: ChangeSet::ALL, filter: None }, name: None }
 }
 
 /// Says `+a101 Watch`, as the tests of the indexer do, with the unit before it where that is not 0.
@@ -672,6 +676,38 @@ fn s5_a_late_reader_sees_each_object_once_by_key_or_nothing_of_what_is_there() {
         assert_eq!(seen(reader), "", "a cache without bodies has nothing to show");
         moved(&supervisor, reader, MoveKind::Leave).await;
         assert_eq!(seen(reader), "1:xa103 Reload, 1:xb101 Reload");
+        supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+#[test]
+fn d7_what_a_dictionary_on_its_way_out_has_packed_is_packed_anew_at_rest_without_an_event() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
+        let packer = Arc::new(Packer::new(Compression::Zstd));
+        let keep = Keep::Packed(Arc::clone(&packer));
+        let options = InformerOptions { indexer: IndexerOptions { keep, ..IndexerOptions::default() }, ..options() };
+        packer.learn(100);
+        let objects = (0..600).map(|number| packing::object(100, number)).collect();
+        let (store_version, resume_version) = ("101".into(), "101".into());
+        let unit = bench.make(0, &server, options, Some(Seed::Resume { objects, store_version, resume_version }));
+        let mut others = Vec::new();
+        for family in [200, 300, 400, 500] {
+            packer.learn(family);
+            others.push(packer.pack(&packing::object(family, family)));
+        }
+        assert_eq!(packer.retiring().map(|dictionary| dictionary.number()), Some(1));
+        let (unit, supervisor) = bench.supervise(unit);
+        until("watching", || server.open_streams() == 1).await;
+        server.change(|collection| collection.put("b"));
+        until("all is packed anew, in the cache and in the queue", || packer.retiring().is_none()).await;
+        bench.says("+b102 Watch").await;
+        let objects = unit.objects();
+        assert_eq!((objects.len(), others.len()), (601, 4));
+        for object in objects.iter().filter(|object| object.name() != "b") {
+            let number = object.resource_version().parse().unwrap();
+            assert_eq!(object.json(), packing::object(100, number).json());
+        }
         supervisor.send(StopUnit).await.unwrap();
     });
 }

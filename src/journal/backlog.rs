@@ -11,7 +11,7 @@
 //! | Updated to another uid | Deleted, Removed | both, as for Added |
 //! | Added | Deleted, Removed | both: a deletion is never cancelled, and nobody is told of the end of what he never saw (I2) |
 //! | gone, Added | gone, of the same uid | the last one: an object that goes in and out costs one record |
-//! | anything | Unchanged | what waited, with the body that the cache has now |
+//! | anything | Unchanged, Refreshed | what waited, with the body that the cache has now |
 //!
 //! A merged record stands where its last part stood, so sequence order stays the order of the cache (I3); only an
 //! Added that the reader begins with keeps its place, before the `Synced` that waits behind it and below the place up
@@ -31,16 +31,17 @@ use hashbrown::{Equivalent, HashMap};
 
 use super::{
     Bounds, Losses, Record, Sequence, WhenFull,
+    filter::Failures,
     memory::{Lane, Origin},
     reader::Waiting,
 };
 use crate::{
     indexer::Change,
-    object::{KeyRef, ObjectKey, SharedObject},
+    object::{KeyRef, Object, ObjectKey},
 };
 
 /// Losses named between two questions; further ones are only counted.
-const NAMED_LOSSES_MAX: usize = 1024;
+pub(super) const NAMED_LOSSES_MAX: usize = 1024;
 /// What a record that waits to be merged takes beside bodies, with its places in the tables, about.
 pub(super) const ENTRY_BYTES: usize = 320;
 
@@ -51,6 +52,9 @@ pub(super) struct Tally {
     pub(super) coalesced: u64,
     pub(super) dropped: u64,
     pub(super) olds_given_up: u64,
+    /// Of interest, and refused by the filter.
+    pub(super) filtered: u64,
+    pub(super) failures: Failures,
     pub(super) losses: Losses,
 }
 
@@ -71,7 +75,7 @@ impl Tally {
     }
 }
 
-/// A record that comes to wait. One that is not `wanted` only changes what is known of its object.
+/// A record that comes to wait, and was judged. One that is not `wanted` only changes what is known of its object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) record: &'a Record,
@@ -103,7 +107,7 @@ impl Backlog {
             Self::Merging(merging) => merging.push(arrival, tally),
             Self::Dropping { records, bytes, .. } if arrival.wanted => {
                 let Arrival { record, origin, wanted, .. } = arrival;
-                records.push_back(Waiting { record: record.clone(), origin, wanted });
+                records.push_back(Waiting { record: record.clone(), origin, wanted, judged: true });
                 *bytes += record.body_bytes();
             }
             Self::Dropping { .. } => {}
@@ -119,7 +123,7 @@ impl Backlog {
             Self::Merging(_) if !drops => {}
             _ => {
                 let mut before = std::mem::replace(self, Self::new(bounds.when_full));
-                while let Some(Waiting { record, origin, wanted }) = before.pop_front() {
+                while let Some(Waiting { record, origin, wanted, .. }) = before.pop_front() {
                     self.push(Arrival { record: &record, origin, wanted, mark: None }, bounds, tally);
                 }
             }
@@ -162,7 +166,7 @@ impl Backlog {
             Self::Merging(merging) => {
                 let (first, entry) = merging.entries.first_key_value()?;
                 let (first, origin) = (*first, entry.origin);
-                Some(Waiting { record: merging.take(first), origin, wanted: true })
+                Some(Waiting { record: merging.take(first), origin, wanted: true, judged: true })
             }
             Self::Dropping { records, bytes, .. } => {
                 let waiting = records.pop_front()?;
@@ -219,8 +223,8 @@ struct Entry {
 impl Entry {
     /// Returns the bytes that it alone keeps in memory.
     fn extra_bytes(&self) -> usize {
-        let old = self.record.old().map_or(0, |old| old.size_bytes());
-        let object = self.record.object().filter(|_| self.is_loose()).map_or(0, |object| object.size_bytes());
+        let old = self.record.old().map_or(0, Object::size_bytes);
+        let object = self.record.object().filter(|_| self.is_loose()).map_or(0, Object::size_bytes);
         old + object
     }
 
@@ -304,13 +308,13 @@ impl Merging {
             (_, Change::Deleted { .. } | Change::Removed { .. }) if entry.recreated => Merge::Append,
             (_, Change::Deleted { .. } | Change::Removed { .. }) if wanted => Merge::Replace(record.change.clone()),
             (_, Change::Deleted { .. } | Change::Removed { .. }) => Merge::Nothing,
-            (Change::Added { cause, .. }, Change::Unchanged { .. }) => {
+            (Change::Added { cause, .. }, Change::Unchanged { .. } | Change::Refreshed { .. }) => {
                 Merge::Refresh(Change::Added { object, cause: *cause })
             }
-            (Change::Updated { old, cause, .. }, Change::Unchanged { .. }) => {
+            (Change::Updated { old, cause, .. }, Change::Unchanged { .. } | Change::Refreshed { .. }) => {
                 Merge::Refresh(Change::Updated { old: old.clone(), object, cause: *cause })
             }
-            (Change::Unchanged { cause, .. }, Change::Unchanged { .. }) => {
+            (Change::Unchanged { cause, .. }, Change::Unchanged { .. } | Change::Refreshed { .. }) => {
                 Merge::Refresh(Change::Unchanged { object, cause: *cause })
             }
             (Change::Added { cause, .. }, _) => {
@@ -499,7 +503,7 @@ fn recreates(record: &Record) -> bool {
 }
 
 /// Returns the object as it was before a change, and after it.
-fn before_and_after(record: &Record) -> Option<(&SharedObject, &SharedObject)> {
+fn before_and_after(record: &Record) -> Option<(&Object, &Object)> {
     match &record.change {
         Change::Updated { old, object, .. } => Some((old, object)),
         _ => record.object().map(|object| (object, object)),
@@ -534,7 +538,7 @@ impl Merging {
         assert!(loose.len() <= bounds.max_events, "too many wait of objects that no cache holds");
         for entry in self.entries.values().filter(|entry| entry.record.old_lost) {
             let Change::Updated { old, object, .. } = &entry.record.change else { panic!("only updates have an old") };
-            assert!(std::sync::Arc::ptr_eq(old, object), "an old given up is kept alive");
+            assert!(old.ptr_eq(object), "an old given up is kept alive");
         }
         let mut alive = HashMap::<_, usize>::new();
         for entry in self.entries.values().filter(|entry| !entry.dead) {

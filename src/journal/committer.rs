@@ -1,6 +1,9 @@
 //! The thread that makes durable what was written, saves where readers stand, removes what nobody needs, and brings the
 //! store back after an error.
 
+mod pass;
+mod room;
+
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -12,11 +15,11 @@ use std::{
 use jiff::Timestamp;
 use tracing::{error, warn};
 
+use self::room::Room;
 use super::{
-    Fsync, NotWritable, OnFull, Sequence,
+    Fsync,
     disk::{Calls, Disk},
     handle::Inner,
-    retention::make_room,
     store::{Append, StoreError},
 };
 use crate::{
@@ -27,8 +30,6 @@ use crate::{
 
 /// Where readers stand is saved so often at most, and never for more than a tenth of the time.
 const SAVE_EVERY: Duration = Duration::from_millis(100);
-/// So often it is seen whether something can be removed; sooner where nothing is taken until it is.
-const RETAIN_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(100));
 /// When a store that failed is opened again.
 const REPAIR: BackoffConfig = BackoffConfig {
     initial: Duration::from_millis(200),
@@ -77,10 +78,8 @@ struct Work<'a> {
     calls: Calls,
     sync_at: Instant,
     save_at: Instant,
-    retain_at: Instant,
     repair_at: Instant,
-    /// What retention is about to remove, a part at a time.
-    removing: Option<Sequence>,
+    room: Room,
     backoff: Backoff,
     started: Instant,
 }
@@ -94,9 +93,8 @@ impl<'a> Work<'a> {
             calls: Calls::default(),
             sync_at: now,
             save_at: now,
-            retain_at: now,
             repair_at: now,
-            removing: None,
+            room: Room::new(),
             backoff: Backoff::new(REPAIR),
             started: now,
         }
@@ -124,6 +122,7 @@ impl<'a> Work<'a> {
             if self.calls.repair {
                 warn!(error = %failed, "the state still fails");
             }
+            self.room.pass = None;
             self.calls.repair = true;
             self.put_repair_off();
         }
@@ -139,12 +138,10 @@ impl<'a> Work<'a> {
         if self.calls.repair {
             return self.repair_at.saturating_duration_since(now());
         }
-        if self.removing.is_some() {
-            return Duration::ZERO;
-        }
+        let Some(room) = self.room.due() else { return Duration::ZERO };
         let sync = self.calls.sync.then_some(self.sync_at);
         let save = self.calls.save.then_some(self.save_at);
-        let due = [sync, save].into_iter().flatten().fold(self.retain_at, Instant::min);
+        let due = [sync, save].into_iter().flatten().fold(room, Instant::min);
         due.saturating_duration_since(now())
     }
 
@@ -164,12 +161,7 @@ impl<'a> Work<'a> {
                 self.sync_at = now + interval;
             }
         }
-        if let Some(to) = self.removing {
-            self.remove(to)?;
-        } else if self.retain_at <= now {
-            self.look_after_room()?;
-        }
-        Ok(())
+        self.make_room()
     }
 
     fn save(&mut self) -> Result<(), StoreError> {
@@ -207,70 +199,6 @@ impl<'a> Work<'a> {
         self.disk.heal();
         self.inner.wake_all(); // who could not read what waits in the store
         Ok(())
-    }
-
-    /// Sees what can be removed, and what is to be done where the state is too large.
-    fn look_after_room(&mut self) -> Result<(), StoreError> {
-        let core = self.inner.core();
-        let (first, needed, last) = (core.kept_from(), core.needed(), core.last());
-        let visible = core.released().min(core.durable());
-        let slowest = core.slowest();
-        drop(core);
-        let bytes = self.disk.store.disk_bytes();
-        lock(&self.disk.figures).disk_bytes = bytes;
-        let max_bytes = self.disk.options.max_bytes;
-        let is_full = bytes > max_bytes;
-        let now_micros = micros();
-        let mut retention = lock(&self.disk.retention);
-        retention.note(now_micros, last);
-        let mut keep_from = retention.keep_from(now_micros).min(needed);
-        drop(retention);
-        if is_full {
-            keep_from = keep_from.max(make_room(first, needed));
-        }
-        let is_stuck = is_full && keep_from <= first && needed <= last;
-        match self.disk.options.on_full {
-            OnFull::Drop if is_stuck => {
-                keep_from = make_room(first, Sequence(visible.0 + 1));
-                self.drop_before(keep_from)?;
-            }
-            OnFull::StopReading if is_stuck => {
-                let slowest = slowest.unwrap_or_default();
-                self.disk.set_full(Some(NotWritable::Full { bytes, max_bytes, slowest }));
-            }
-            _ => self.disk.set_full(None),
-        }
-        self.calls.save = true; // readers move on although nothing is for them
-        self.retain_at = now() + if is_full { RETAIN_EVERY.1 } else { RETAIN_EVERY.0 };
-        self.removing = (keep_from > first).then_some(keep_from);
-        Ok(())
-    }
-
-    /// Removes some of what lies before a place.
-    fn remove(&mut self, to: Sequence) -> Result<(), StoreError> {
-        let retained = self.disk.store.retain(to)?;
-        self.inner.core().set_kept_from(retained.first);
-        self.removing = retained.more.then_some(to);
-        if self.removing.is_none() {
-            self.calls.sync = true;
-        }
-        Ok(())
-    }
-
-    /// Drops what waits before a place for whoever it is.
-    fn drop_before(&mut self, place: Sequence) -> Result<(), StoreError> {
-        let slow = self.inner.core().spilled_before(place);
-        for (reader, places) in slow {
-            let records = self.disk.store.load(&places)?;
-            self.inner.core().drop_spilled(reader, &places, &records, place);
-        }
-        let dormant = self.inner.core().drop_dormant(place);
-        for (events, state) in &dormant {
-            warn!(handler = state.name, events, "dropped events of a handler that is not there, the state is full");
-        }
-        let states: Vec<_> = dormant.into_iter().map(|(_, state)| state).collect();
-        self.disk.store.put_readers(&states)?;
-        self.save()
     }
 }
 

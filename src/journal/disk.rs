@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use tracing::{error, info};
 
 use super::{
-    Sequence, UnitId,
+    ReaderId, Sequence, UnitId,
     memory::Durability,
     retention::Retention,
-    store::{Recovered, Store, StoreError, StoreOptions, StoredUnit},
+    store::{CompactionStep, Recovered, Store, StoreError, StoreOptions, StoredUnit},
 };
 use crate::mutex::lock;
 
@@ -29,7 +29,7 @@ pub enum Fsync {
     Interval(Duration),
 }
 
-/// What happens when the state has `max_bytes`, and readers wait for all of it.
+/// What happens when the state has `max_bytes`, readers wait for all of it, and merging that does not help.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
     /// Appends are refused until there is room.
@@ -46,7 +46,8 @@ pub struct JournalOptions {
     pub fsync: Fsync,
     /// How long records are kept that nobody waits for.
     pub retention: Duration,
-    /// How many bytes the state shall have on disk at most, about. Records go before their time at this bound.
+    /// How many bytes the state shall have on disk at most, about. At this bound records go before their time, and what
+    /// waits for readers is merged.
     pub max_bytes: u64,
     /// See [`OnFull`].
     pub on_full: OnFull,
@@ -72,17 +73,17 @@ pub enum NotWritable {
     /// The store failed; it is tried again with growing delays.
     #[error("stopped reading: {0}")]
     Failed(String),
-    /// The state has its maximum of bytes, and readers wait for what is in it.
+    /// The state has its maximum of bytes, readers wait for what is in it, and merging that has not made room.
     #[error(
-        "stopped reading: the state has {bytes} bytes of `[state] max_bytes` = {max_bytes}, and all records are still \
-         needed; the slowest is {slowest:?}: let it catch up, remove it, or raise `max_bytes`"
+        "stopped reading: the state has {bytes} bytes of `[state] max_bytes` = {max_bytes}, although what waits for \
+         handlers is merged; the slowest is {slowest:?}: let it catch up, remove it, or raise `max_bytes`"
     )]
     Full {
         /// What it has.
         bytes: u64,
         /// What it may have.
         max_bytes: u64,
-        /// The reader that needs the oldest record.
+        /// The reader that waits for the oldest record.
         slowest: String,
     },
     /// More was written than the disk makes durable.
@@ -216,8 +217,9 @@ pub(super) struct Disk {
     pub(super) options: JournalOptions,
     /// Held for reading while something is appended, for writing while that must not be.
     gate: RwLock<()>,
-    /// Held while states of readers are taken and saved: the last taken is the last saved.
-    pub(super) saving: Mutex<()>,
+    /// Held while states of readers are taken and saved: the last taken is the last saved. In it a step of a compaction that
+    /// failed, and is written or not: it comes before all that is saved then.
+    pub(super) saving: Mutex<Option<(ReaderId, CompactionStep)>>,
     pub(super) units: Mutex<BTreeMap<UnitId, StoredUnit>>,
     obstacles: watch::Sender<Obstacles>,
     pub(super) bell: Bell,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    ops::ControlFlow,
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -17,19 +18,22 @@ use super::{
     committer::Committer,
     disk::Disk,
     memory::{Crossing, MemoryJournal},
-    store::{Append, NOBODY, Recovered, StoreError, StoreOptions, StoredUnit},
+    store::{Append, CompactionStep, NOBODY, Page, PageSize, Recovered, StoreError, StoreOptions, StoredUnit},
 };
 use crate::{
     indexer::{Cause, Change, store::Reached},
     mutex::lock,
     object::{
-        SharedObject,
+        Object,
         packer::{Compression, Packer},
     },
 };
 
 /// What a unit begins with is written in parts of so many objects.
 const SEED_OBJECTS: usize = 1_000;
+
+/// Records judged at a time: a filter may take some microseconds for each.
+const JUDGED_MAX: usize = 256;
 
 /// The journal of an engine: shared by indexers, which append, and readers.
 ///
@@ -210,7 +214,7 @@ impl Journal {
     }
 
     /// Visits the objects of a unit as its last append left them, in order of their keys. Blocks on the disk.
-    pub fn objects(&self, unit: UnitId, visit: &mut dyn FnMut(SharedObject)) -> Result<(), StoreError> {
+    pub fn objects(&self, unit: UnitId, visit: &mut dyn FnMut(Object)) -> Result<(), StoreError> {
         self.disk().map_or(Ok(()), |disk| disk.store.objects(unit, visit))
     }
 
@@ -287,17 +291,11 @@ impl Journal {
     ///
     /// # Errors
     /// While the store takes nothing; some of the objects may be kept then, call it again with all of them.
-    pub fn seed(
-        &self,
-        unit: UnitId,
-        objects: &[SharedObject],
-        reached: &Reached,
-        now: Timestamp,
-    ) -> Result<(), AppendError> {
+    pub fn seed(&self, unit: UnitId, objects: &[Object], reached: &Reached, now: Timestamp) -> Result<(), AppendError> {
         let Some(disk) = self.disk() else { return Ok(()) };
         let time_micros = now.as_microsecond();
         let _gate = disk.enter()?;
-        let added = |object: &SharedObject| Change::Added { object: Arc::clone(object), cause: Cause::Reload };
+        let added = |object: &Object| Change::Added { object: object.clone(), cause: Cause::Reload };
         let mut parts = objects.chunks(SEED_OBJECTS).peekable();
         loop {
             let changes: Vec<_> = parts.next().unwrap_or_default().iter().map(added).collect();
@@ -431,6 +429,37 @@ impl Journal {
         {
             disk.fail(&error);
         }
+    }
+
+    /// Reads a part of the log behind `range.0`, up to `range.1`, as every reader is shown it; for who has no place here, and
+    /// holds nothing back. `None` without a store, which has all there is. `range.1` must be
+    /// [released](Journal::released). Blocks on the disk.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn page(&self, range: (Sequence, Sequence), size: PageSize) -> Result<Option<Page>, StoreError> {
+        let Some(disk) = self.disk() else { return Ok(None) };
+        let is_known = |unit: UnitId| lock(&disk.units).contains_key(&unit);
+        disk.store.page(range, size, &is_known).map(Some)
+    }
+
+    /// Returns the place behind which lies what was appended at a time or later, and the first place whose record is kept.
+    /// `None` without a store. Blocks on the disk.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn place_at(&self, micros: i64) -> Result<Option<(Sequence, Sequence)>, StoreError> {
+        let Some(disk) = self.disk() else { return Ok(None) };
+        let (last, first) = {
+            let core = self.core();
+            (core.released(), core.kept_from())
+        };
+        Ok(Some((disk.store.place_at(micros, last)?, first)))
+    }
+
+    /// Returns what was said of a unit by [`Journal::add_unit`].
+    pub fn terms(&self, unit: UnitId) -> Option<UnitTerms> {
+        self.core().terms(unit)
     }
 
     /// Returns the names of the readers of the last run that were not opened again.
@@ -575,38 +604,76 @@ impl Journal {
     ///
     /// A record of a new object is held back while the deletion of another object of that name is in flight (D7).
     ///
+    /// What the reader's filter refuses is acknowledged, and not among them.
+    ///
     /// What waits in the store is read from there, which blocks on the disk: see [`Journal::fetch`].
     pub fn read(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
-        self.load(reader);
-        self.core().read(reader, max_events, max_bytes)
+        loop {
+            self.load(reader);
+            if let ControlFlow::Break(batch) = self.read_judged(reader, max_events, max_bytes) {
+                return batch;
+            }
+        }
+    }
+
+    /// Reads once; goes on where all that was read is refused, and there may be more.
+    fn read_judged(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> ControlFlow<Vec<Record>> {
+        let mut core = self.core();
+        let max_events = if core.has_filter(reader) { max_events.min(JUDGED_MAX) } else { max_events };
+        let mut batch = core.read(reader, max_events, max_bytes);
+        let Some(unjudged) = core.to_judge(reader, &batch) else { return ControlFlow::Break(batch) };
+        drop(core);
+        let judged = unjudged.judge();
+        self.core().judged(reader, &judged);
+        if !judged.refused.is_empty() {
+            self.call_for_save();
+        }
+        batch.retain(|record| !judged.refuses(record.sequence));
+        if batch.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(batch) }
     }
 
     /// As [`Journal::read`], without blocking the thread it is awaited on. Nothing is in flight if it is dropped early.
     pub async fn fetch(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
-        if self.disk().is_some() && !self.core().to_load(reader).is_empty() {
+        loop {
+            match self.try_fetch(reader, max_events, max_bytes).await {
+                ControlFlow::Break(batch) => return batch,
+                ControlFlow::Continue(()) => tokio::task::yield_now().await,
+            }
+        }
+    }
+
+    /// As [`Journal::fetch`], once: `Continue` where all that was read is refused by the reader's filter, and there may be
+    /// more.
+    pub async fn try_fetch(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> ControlFlow<Vec<Record>> {
+        self.load_elsewhere(reader).await;
+        self.read_judged(reader, max_events, max_bytes)
+    }
+
+    async fn load_elsewhere(&self, reader: ReaderId) {
+        if self.disk().is_some() && !self.core().to_load(reader).places.is_empty() {
             let journal = self.clone();
             if tokio::task::spawn_blocking(move || journal.load(reader)).await.is_err() {
                 error!("reading the journal has panicked, it is tried again");
                 self.nudge(reader);
             }
         }
-        self.core().read(reader, max_events, max_bytes)
     }
 
     /// Brings what waits next for a reader from the store into memory.
     fn load(&self, reader: ReaderId) {
         let Some(disk) = self.disk() else { return };
-        let asked = self.core().to_load(reader);
-        if asked.is_empty() {
-            return;
-        }
-        match disk.store.load(&asked) {
+        let core = self.core();
+        let asked = core.to_load(reader);
+        let Some(first) = asked.places.first() else { return };
+        let name = core.reader_name(reader).map(str::to_owned).unwrap_or_default();
+        drop(core);
+        match disk.store.load_for(&name, &asked.places) {
             Ok(records) => {
-                if records.len() < asked.len() {
-                    let missing = asked.len() - records.len();
-                    warn!(missing, first = asked[0], "records that a reader waits for are not in the state");
+                let missing = asked.places.len() - records.len();
+                let is_taken = self.core().loaded(reader, &asked, records);
+                if missing > 0 && is_taken {
+                    warn!(missing, first, "records that a reader waits for are not in the state");
                 }
-                self.core().loaded(reader, &asked, records);
             }
             // The reader is woken when the store works again.
             Err(error) => drop(disk.fail(&error)),
@@ -674,6 +741,11 @@ impl Journal {
         self.wake(&[reader]);
     }
 
+    /// Returns of which record its filter could say nothing the last time, and why.
+    pub fn last_filter_error(&self, reader: ReaderId) -> Option<String> {
+        self.core().failures(reader).last
+    }
+
     /// Returns what there is to see of a reader.
     pub fn stats(&self, reader: ReaderId) -> ReaderStats {
         self.core().stats(reader)
@@ -690,11 +762,12 @@ impl Journal {
         let core = self.core();
         let mut names = core.undelivered(reader, limit);
         let spilled = core.spilled(reader, limit - names.len());
+        let name = core.reader_name(reader).map(str::to_owned).unwrap_or_default();
         drop(core);
         if let Some(disk) = self.disk()
             && !spilled.is_empty()
         {
-            match disk.store.load(&spilled) {
+            match disk.store.load_for(&name, &spilled) {
                 Ok(records) => names.extend(records.iter().map(Record::event_name)),
                 Err(error) => warn!(%error, "failed to name what waits in the state"),
             }
@@ -765,7 +838,8 @@ impl Inner {
 
     /// Saves where readers stand, as far as that changed; returns whether it did.
     pub(super) fn save(&self, disk: &Disk) -> Result<bool, StoreError> {
-        let _saving = lock(&disk.saving);
+        let mut unfinished = lock(&disk.saving);
+        self.finish_step(disk, &mut unfinished)?;
         let states = self.core().save();
         if states.is_empty() {
             return Ok(false);
@@ -773,6 +847,33 @@ impl Inner {
         let saved = disk.store.put_readers(&states);
         self.core().saved(&states, saved.is_ok());
         saved.map(|()| true)
+    }
+
+    /// Writes what a step of a compaction has found, with where its reader stands, and makes it durable. After an error it
+    /// may be written or not: nothing is read for its reader until it is, before all that is saved. What was read of it and
+    /// then lost would be followed by the states that it had merged.
+    pub(super) fn put_compacted(&self, disk: &Disk, reader: ReaderId, step: CompactionStep) -> Result<(), StoreError> {
+        let mut unfinished = lock(&disk.saving);
+        *unfinished = Some((reader, step));
+        self.finish_step(disk, &mut unfinished)
+    }
+
+    fn finish_step(&self, disk: &Disk, unfinished: &mut Option<(ReaderId, CompactionStep)>) -> Result<(), StoreError> {
+        let Some((reader, step)) = unfinished else { return Ok(()) };
+        let state = self.core().compacting(*reader, &step.written, &step.superseded);
+        if let Some(state) = state {
+            let saved = disk.store.put_compacted(step, &state).and_then(|()| self.sync(disk));
+            let mut core = self.core();
+            if saved.is_err() {
+                core.saved(std::slice::from_ref(&state), false);
+                return saved;
+            }
+            core.compacted(*reader, &step.superseded, &state);
+            drop(core);
+            self.wake(&[*reader]);
+        } // else it was closed meanwhile
+        *unfinished = None;
+        Ok(())
     }
 }
 

@@ -12,11 +12,15 @@ use std::{
     sync::Arc,
 };
 
+use roaring::RoaringTreemap;
+
 use super::{
     Bounds, EventName, Fenced, Gap, Interest, Losses, ReaderId, ReaderOptions, ReaderStats, Record, Replayed, Sequence,
     Start, Ticket, TypeNumber, UnitId, UnitTerms,
-    reader::{Reader, needs},
+    filter::{Failures, Judged, Unjudged},
+    reader::{Held, Reader, needs, waits_from},
     recovery::Judge,
+    spill::ToLoad,
     store::{NOBODY, Recovered, StoredReader},
 };
 use crate::indexer::{Cause, Change, store::Reached};
@@ -437,7 +441,7 @@ impl MemoryJournal {
     /// Returns the place up to which every reader is done with everything.
     pub fn passed(&self) -> Sequence {
         let positions = self.readers.values().filter_map(Reader::first).map(|first| first.0 - 1);
-        let dormant = self.dormant.values().map(|state| needs(state) - 1);
+        let dormant = self.dormant.values().map(|state| waits_from(state) - 1);
         Sequence(positions.chain(dormant).fold(self.mark, u64::min))
     }
 
@@ -532,20 +536,43 @@ impl MemoryJournal {
     }
 
     /// Returns the places of what has to be read from the store before there is something to read for a reader.
-    pub fn to_load(&self, reader: ReaderId) -> Vec<u64> {
+    pub fn to_load(&self, reader: ReaderId) -> ToLoad {
         self.readers.get(&reader).map(Reader::to_load).unwrap_or_default()
     }
 
-    /// Takes what was read from the store at the places asked for, in order; what is not among it is lost.
-    pub fn loaded(&mut self, reader: ReaderId, asked: &[u64], records: Vec<Record>) {
-        if let Some(reader) = self.readers.get_mut(&reader) {
-            reader.loaded(asked, records, |unit| self.units.get(&unit).map(|unit| unit.origin));
-        }
+    /// Takes what was read from the store at the places asked for, in order; what is not among it is lost. What was asked
+    /// for before a compaction has changed it is ignored: ask again. Returns whether it was taken.
+    pub fn loaded(&mut self, reader: ReaderId, asked: &ToLoad, records: Vec<Record>) -> bool {
+        let Some(reader) = self.readers.get_mut(&reader) else { return false };
+        reader.loaded(asked, records, |unit| self.units.get(&unit).map(|unit| unit.origin))
     }
 
     /// Returns the next records for a reader.
     pub fn read(&mut self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
         self.readers.get_mut(&reader).map(|reader| reader.read(max_events, max_bytes)).unwrap_or_default()
+    }
+
+    /// Returns whether a reader has a filter.
+    pub fn has_filter(&self, reader: ReaderId) -> bool {
+        self.readers.get(&reader).is_some_and(Reader::has_filter)
+    }
+
+    /// Returns what has to be [judged](Self::judged) of records that were just read, before anybody is told of them; `None`
+    /// where that is nothing.
+    pub fn to_judge(&self, reader: ReaderId, read: &[Record]) -> Option<Unjudged> {
+        self.readers.get(&reader)?.to_judge(read)
+    }
+
+    /// Takes over what was said of records that wait for a reader or are in flight: those that are refused are done with.
+    pub fn judged(&mut self, reader: ReaderId, judged: &Judged) {
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.judged(judged);
+        }
+    }
+
+    /// Returns of how many records nothing could be said, and why the last time.
+    pub fn failures(&self, reader: ReaderId) -> Failures {
+        self.readers.get(&reader).map(|reader| reader.failures().clone()).unwrap_or_default()
     }
 
     /// Acknowledges what a reader has read up to `sequence`.
@@ -606,6 +633,49 @@ impl MemoryJournal {
         self.dormant.remove(name);
     }
 
+    /// Returns the reader that needs the oldest record of the log, of those with a name that need one up to `until`.
+    pub fn compactable(&self, until: Sequence) -> Option<(ReaderId, &str)> {
+        let slow =
+            self.readers.iter().filter_map(|(id, reader)| Some((reader.compactable(until)?, *id, reader.name()?)));
+        slow.min().map(|(_, id, name)| (id, name))
+    }
+
+    /// Returns how many records readers with a name wait for, in the log and in entries of their own.
+    pub fn loads(&self) -> (u64, u64) {
+        self.readers.values().map(Reader::loads).fold((0, 0), |sum, loads| (sum.0 + loads.0, sum.1 + loads.1))
+    }
+
+    /// Begins with the next step of a compaction of what waits for a reader up to `until`, of `max` places at most: nothing
+    /// is read from the store until it is [released](Self::release_hold), or the step is [done](Self::compacted).
+    pub fn hold(&mut self, reader: ReaderId, max: usize, until: Sequence) -> Option<Held> {
+        self.readers.get_mut(&reader)?.hold(max, until)
+    }
+
+    /// Ends a step that has changed nothing.
+    pub fn release_hold(&mut self, reader: ReaderId) {
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.release();
+        }
+    }
+
+    /// Returns what to save of a reader with the entries that a step writes; `None` where it was closed meanwhile.
+    pub fn compacting(
+        &mut self,
+        reader: ReaderId,
+        written: &RoaringTreemap,
+        superseded: &RoaringTreemap,
+    ) -> Option<StoredReader> {
+        let mark = self.released();
+        self.readers.get_mut(&reader)?.compacting(written, superseded, mark)
+    }
+
+    /// Ends a step whose entries were saved with `state`.
+    pub fn compacted(&mut self, reader: ReaderId, superseded: &RoaringTreemap, state: &StoredReader) {
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.compacted(superseded, state);
+        }
+    }
+
     /// Returns the first place whose record is needed: by a reader, be it after a crash, or because it is not visible.
     pub fn needed(&self) -> Sequence {
         let mark = self.released();
@@ -620,13 +690,12 @@ impl MemoryJournal {
         Sequence(self.kept_from)
     }
 
-    /// Returns the name of the reader that needs the oldest record; none where no named one needs any.
+    /// Returns the name of the reader that waits for the oldest record; none where no named one waits for any.
     pub fn slowest(&self) -> Option<String> {
-        let mark = self.released();
-        let open = self.readers.values().filter_map(|reader| Some((reader.needs(mark), reader.name()?)));
-        let dormant = self.dormant.iter().map(|(name, state)| (needs(state), &**name));
-        let slow = open.chain(dormant).filter(|(needs, _)| *needs <= mark.0);
-        slow.min_by_key(|(needs, _)| *needs).map(|(_, name)| name.to_owned())
+        let open = self.readers.values().filter_map(|reader| Some((reader.first()?.0, reader.name()?)));
+        let dormant = self.dormant.iter().map(|(name, state)| (waits_from(state), &**name));
+        let slow = open.chain(dormant).filter(|(first, _)| *first <= self.mark);
+        slow.min_by_key(|(first, _)| *first).map(|(_, name)| name.to_owned())
     }
 
     /// Returns whether a reader of that name is open.
@@ -640,10 +709,23 @@ impl MemoryJournal {
         self.readers.values_mut().for_each(|reader| reader.forget_before(first));
     }
 
-    /// Returns, for each open reader that needs something before `place`, what of it waits in the store alone.
+    /// Forgets what readers gave up before a place, and have in entries of their own.
+    pub fn forget_entries_before(&mut self, place: Sequence) {
+        self.readers.values_mut().for_each(|reader| reader.forget_entries_before(place));
+    }
+
+    /// Returns the place of the oldest record that waits in the store alone.
+    pub fn first_spilled(&self) -> Option<Sequence> {
+        let open = self.readers.values().filter_map(|reader| reader.spilled(1).first().copied());
+        let dormant = self.dormant.values().map(waits_from).filter(|first| *first <= self.mark);
+        open.chain(dormant).min().map(Sequence)
+    }
+
+    /// Returns, for each open reader that waits for something before `place`, what of it waits in the store alone.
     pub fn spilled_before(&self, place: Sequence) -> Vec<(ReaderId, Vec<u64>)> {
         let mark = self.released();
-        let slow = self.readers.iter().filter(|(_, reader)| reader.needs(mark) < place.0);
+        let waits = |reader: &Reader| reader.needs(mark) < place.0 || reader.first().is_some_and(|first| first < place);
+        let slow = self.readers.iter().filter(|(_, reader)| waits(reader));
         slow.map(|(id, reader)| (*id, reader.spilled_before(place))).collect()
     }
 
@@ -658,10 +740,11 @@ impl MemoryJournal {
     /// Drops what waits before `place` for readers of the last run that were not opened again; returns their names, with
     /// how much that was, and their states to be saved.
     pub fn drop_dormant(&mut self, place: Sequence) -> Vec<(u64, StoredReader)> {
-        let slow = self.dormant.values_mut().filter(|state| needs(state) < place.0);
+        let slow = self.dormant.values_mut().filter(|state| waits_from(state) < place.0);
         let dropped = slow.map(|state| {
             let pending = state.pending.get_or_insert_default();
             let dropped = pending.remove_range(..place.0);
+            state.compacted &= &*pending | &state.given_up;
             state.position = state.position.max(Sequence(place.0 - 1));
             (dropped, state.clone())
         });
@@ -867,7 +950,7 @@ impl MemoryJournal {
         for (id, reader) in &self.readers {
             let stats = self.stats(*id);
             let sum = stats.acknowledged + stats.in_flight + stats.queued + stats.coalesced + stats.dropped;
-            assert_eq!(stats.wanted, sum, "reader {id:?}: {stats:?}");
+            assert_eq!(stats.wanted, sum + stats.filtered, "reader {id:?}: {stats:?}");
             reader.check();
         }
     }

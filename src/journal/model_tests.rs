@@ -15,7 +15,9 @@ const UNITS: u32 = 3;
 const LATE: u32 = 2;
 /// The cache of this one holds no bodies.
 const UNCACHED: u32 = 1;
-const READERS: usize = 6;
+const READERS: usize = 8;
+/// Readers from this one on have a filter.
+const FILTERED: usize = 6;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 #[derive(Clone, Debug)]
@@ -34,15 +36,16 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let changes = proptest::collection::vec((0..NAMES.len(), 0..16_u8), 0..6);
+    let reading = || prop::sample::select(vec![0, 1, 2, 3, 4, 6, 7]);
+    let changes = proptest::collection::vec((0..NAMES.len(), 0..18_u8), 0..6);
     prop_oneof![
         8 => (0..UNITS, changes).prop_map(|(unit, changes)| Op::Append { unit, changes }),
         6 => (0..UNITS).prop_map(|unit| Op::Release { unit }),
         1 => (0..UNITS).prop_map(|unit| Op::Withdraw { unit }),
         1 => (0..UNITS).prop_map(|unit| Op::LateAppend { unit }),
-        4 => (0..5_usize, 1..6_usize, 1..2000_usize).prop_map(|(reader, events, bytes)| Op::Read { reader, events, bytes }),
-        4 => (0..5_usize, any::<u8>()).prop_map(|(reader, part)| Op::Ack { reader, part }),
-        1 => (0..5_usize).prop_map(|reader| Op::Rewind { reader }),
+        4 => (reading(), 1..6_usize, 1..2000_usize).prop_map(|(reader, events, bytes)| Op::Read { reader, events, bytes }),
+        4 => (reading(), any::<u8>()).prop_map(|(reader, part)| Op::Ack { reader, part }),
+        1 => reading().prop_map(|reader| Op::Rewind { reader }),
         2 => (0..READERS, 0..UNITS, any::<bool>()).prop_map(|(reader, unit, silent)| Op::Join { reader, unit, silent }),
         1 => (0..READERS, 0..UNITS).prop_map(|(reader, unit)| Op::Leave { reader, unit }),
         1 => (0..UNITS).prop_map(|unit| Op::Resync { unit }),
@@ -58,6 +61,8 @@ struct World {
     synced: BTreeSet<u32>,
     /// Uids that took the place of another one in an update: nobody began with them.
     replacing: BTreeSet<String>,
+    /// What a version was refreshed from: both say the same to who is told of changes.
+    refreshed: BTreeMap<u64, u64>,
     version: u64,
 }
 
@@ -90,6 +95,11 @@ impl World {
                 removed(label, &uid, before)
             }
             6 => Change::Unchanged { object: pod(label, &uid, before), cause: Cause::Relist },
+            16.. => {
+                self.objects.insert(key, (uid.clone(), version));
+                self.refreshed.insert(version, before);
+                Change::Refreshed { object: pod(label, &uid, version) }
+            }
             7 => {
                 let next = format!("{unit}{label}{version}");
                 self.replacing.insert(next.clone());
@@ -106,6 +116,14 @@ impl World {
             }
         }
     }
+}
+
+/// Returns the state whose version was told, of one that was refreshed since.
+fn told(refreshed: &BTreeMap<u64, u64>, (uid, mut version): (String, u64)) -> (String, u64) {
+    while let Some(before) = refreshed.get(&version) {
+        version = *before;
+    }
+    (uid, version)
 }
 
 /// An object that nothing was said of: whose it is, behind which place, and its uid and version.
@@ -134,11 +152,40 @@ struct Consumer {
     begins_with: BTreeMap<u32, Vec<(usize, String)>>,
     /// What it shall be shown or told the loss of.
     wanted: BTreeSet<u64>,
+    /// What is of its interest, and its filter refuses.
+    refused: BTreeSet<u64>,
+    /// Of each object, where what it shall be shown stood, and what it was shown last.
+    asked_for: HashMap<(u32, String), BTreeSet<u64>>,
+    told: HashMap<(u32, String), u64>,
+}
+
+impl Consumer {
+    /// Notes a record of its interest.
+    fn note(&mut self, sequence: u64, unit: u32, change: &Change, is_filtered: bool) {
+        if is_filtered && !ByVersions::passes(change) {
+            self.refused.insert(sequence);
+            return;
+        }
+        self.wanted.insert(sequence);
+        if let Some(object) = change.object() {
+            self.asked_for.entry((unit, object.name().to_owned())).or_default().insert(sequence);
+        }
+    }
+
+    /// Checks that something that was asked for is behind a record.
+    fn justify(&mut self, record: &Record, unit: u32) {
+        let Some(object) = record.object() else { return };
+        let (key, until) = ((unit, object.name().to_owned()), record.sequence.0);
+        let from = self.told.get(&key).map_or(0, |last| last + 1);
+        let asked_for = self.asked_for.get(&key).is_some_and(|places| places.range(from..=until).next().is_some());
+        assert!(asked_for, "D8: {} was refused, and is shown", brief(record));
+        self.told.insert(key, until);
+    }
 }
 
 impl Consumer {
     /// Checks I2 and I3 of one record that was never shown before.
-    fn take(&mut self, record: &Record, unit: u32, strict: bool) {
+    fn take(&mut self, record: &Record, unit: u32, refreshed: &BTreeMap<u64, u64>, strict: bool) {
         let sequence = record.sequence.0;
         if self.again.first() == Some(&sequence) {
             self.again.remove(0);
@@ -154,8 +201,9 @@ impl Consumer {
         };
         let key = (unit, object.name().to_owned());
         let now = (object.uid().to_owned(), object.resource_version().parse::<u64>().unwrap());
+        let now = told(refreshed, now);
         let before = self.assumed.iter().rfind(|(of, place, _)| *of == key && *place < sequence);
-        let assumed = before.map(|(.., object)| object.clone());
+        let assumed = before.map(|(.., object)| told(refreshed, object.clone()));
         let shown = self.shown.get(&key).cloned().or(assumed);
         self.assumed.retain(|(of, place, _)| *of != key || *place >= sequence);
         let promised = strict && !self.lossy.contains(&key);
@@ -168,7 +216,7 @@ impl Consumer {
             Change::Updated { .. } => {
                 if let (true, Some(old)) = (promised, record.old()) {
                     let old = (old.uid().to_owned(), old.resource_version().parse().unwrap());
-                    assert_eq!(shown, Some(old), "I2: the old state is the one shown before");
+                    assert_eq!(shown, Some(told(refreshed, old)), "I2: the old state is the one shown before");
                 }
                 assert!(!promised || shown.is_some());
                 self.shown.insert(key, now);
@@ -181,6 +229,7 @@ impl Consumer {
                 assert!(!promised || shown.is_some_and(|(uid, _)| uid == now.0), "I2: {} unseen", brief(record));
                 self.shown.remove(&key);
             }
+            Change::Refreshed { .. } => panic!("{} is no event", brief(record)),
             Change::Synced { .. } => {}
         }
     }
@@ -204,6 +253,8 @@ struct Hits {
     succeeded: u64,
     had_synced: u64,
     late: u64,
+    filtered: u64,
+    filtered_and_merged: u64,
 }
 
 struct Run {
@@ -234,8 +285,10 @@ impl Run {
         let changes = ChangeSet::ADDED.with(ChangeSet::UPDATED).with(ChangeSet::RESYNC);
         let every = |resync_every| {
             let seen = UnitInterest { joins: false, resync_every };
-            Interest { units: (0..UNITS).map(|unit| (UnitId(unit), seen)).collect(), changes: ChangeSet::ALL }
+            let units = (0..UNITS).map(|unit| (UnitId(unit), seen)).collect();
+            Interest { units, changes: ChangeSet::ALL, filter: None }
         };
+        let filtered = |resync_every| Interest { filter: Some(ByVersions::shared()), ..every(resync_every) };
         let readers = [
             (Bounds::default(), every(2)),
             (Bounds { max_events: 4, max_bytes: 1 << 20, when_full: WhenFull::Coalesce }, every(0)),
@@ -247,6 +300,8 @@ impl Run {
             (Bounds { max_events: 5, max_bytes: 1 << 20, when_full: WhenFull::DropNewest }, every(2)),
             // Never reads.
             (Bounds { max_events: 6, max_bytes: size * 4, when_full: WhenFull::Coalesce }, every(0)),
+            (Bounds { max_events: 3, max_bytes: size * 6, when_full: WhenFull::Coalesce }, filtered(2)),
+            (Bounds { max_events: 4, max_bytes: 1 << 20, when_full: WhenFull::DropOldest }, filtered(0)),
         ];
         let readers = readers
             .into_iter()
@@ -278,7 +333,7 @@ impl Run {
         for (at, change) in changes.iter().enumerate() {
             let sequence = ticket.first.0 + at as u64;
             let is_later = |uid: &str| changes[at..].iter().any(|c| c.object().is_some_and(|o| o.uid() == uid));
-            for (_, consumer, interest, _) in &mut self.readers {
+            for (number, (_, consumer, interest, _)) in self.readers.iter_mut().enumerate() {
                 let Some(base) = consumer.sees.get(&unit) else { continue };
                 let every = interest.units.values().next().unwrap().resync_every;
                 let wanted = match change {
@@ -292,7 +347,7 @@ impl Run {
                     _ => interest.changes.contains(change),
                 };
                 if wanted {
-                    consumer.wanted.insert(sequence);
+                    consumer.note(sequence, unit, change, number >= FILTERED);
                 }
                 if matches!(change, Change::Synced { .. }) {
                     let is_first = |uid: &String| !is_later(uid) && !self.world.replacing.contains(uid);
@@ -348,8 +403,9 @@ impl Run {
             }
         }
         if crosses {
-            let wanted = (first..).zip(&changes).filter(|(_, change)| interest.changes.contains(change));
-            consumer.wanted.extend(wanted.map(|(sequence, _)| sequence));
+            for (sequence, change) in (first..).zip(&changes).filter(|(_, change)| interest.changes.contains(change)) {
+                consumer.note(sequence, unit, change, reader >= FILTERED);
+            }
         }
     }
 
@@ -429,7 +485,10 @@ impl Run {
                 self.journal.take_back(ticket);
                 self.hits.withdrawn += ticket.last.0 + 1 - ticket.first.0;
                 for (_, consumer, ..) in &mut self.readers {
-                    consumer.wanted.retain(|sequence| *sequence < ticket.first.0 || *sequence > ticket.last.0);
+                    let stays = |sequence: &u64| *sequence < ticket.first.0 || *sequence > ticket.last.0;
+                    consumer.wanted.retain(stays);
+                    consumer.refused.retain(stays);
+                    consumer.asked_for.values_mut().for_each(|places| places.retain(stays));
                 }
                 let mine = |key: &(u32, usize)| key.0 == *unit;
                 self.world.objects.retain(|key, _| !mine(key));
@@ -487,7 +546,9 @@ impl Run {
                 for (name, uid) in consumer.begins_with.get(unit).into_iter().flatten() {
                     let is_there = self.world.objects.get(&(*unit, *name)).is_some_and(|(now, _)| now == uid);
                     let is_lost = consumer.lossy.contains(&(*unit, NAMES[*name].to_owned()));
-                    let is_seen = interest.changes == ChangeSet::ALL && *when_full == WhenFull::Coalesce;
+                    let is_seen = interest.changes == ChangeSet::ALL
+                        && interest.filter.is_none()
+                        && *when_full == WhenFull::Coalesce;
                     if is_there && !is_lost && is_seen && self.before.is_empty() {
                         let is_assumed =
                             consumer.assumed.iter().any(|(of, ..)| *of == (*unit, NAMES[*name].to_owned()));
@@ -510,8 +571,14 @@ impl Run {
         self.collect_losses();
         let (id, consumer, interest, when_full) = &mut self.readers[reader];
         // A consumer that does not hear of deletions cannot tell lives apart.
-        let strict = *when_full == WhenFull::Coalesce && interest.changes == ChangeSet::ALL;
-        let batch = self.journal.read(*id, events, bytes);
+        let is_full = interest.changes == ChangeSet::ALL && interest.filter.is_none();
+        let strict = *when_full == WhenFull::Coalesce && is_full;
+        let mut batch = self.journal.read(*id, events, bytes);
+        if let Some(unjudged) = self.journal.to_judge(*id, &batch) {
+            let judged = unjudged.judge();
+            self.journal.judged(*id, &judged);
+            batch.retain(|record| !judged.refuses(record.sequence));
+        }
         assert!(batch.len() <= events);
         self.hits.held_back += u64::from(batch.is_empty() && self.journal.stats(*id).queued > 0);
         for record in batch {
@@ -525,7 +592,10 @@ impl Run {
             if let Some(gone) = consumer.in_flight.iter().find(same_name) {
                 panic!("{uid:?} is sent while {} is in flight", brief(gone));
             }
-            consumer.take(&record, self.places[&record.unit], strict);
+            if consumer.again.first() != Some(&record.sequence.0) {
+                consumer.justify(&record, self.places[&record.unit]);
+            }
+            consumer.take(&record, self.places[&record.unit], &self.world.refreshed, strict);
             consumer.in_flight.push(record);
         }
     }
@@ -561,7 +631,10 @@ impl Run {
             for _ in 0..10_000 {
                 self.read(reader, 100, usize::MAX);
                 if self.readers[reader].1.in_flight.is_empty() {
-                    break;
+                    if self.journal.stats(self.readers[reader].0).queued == 0 {
+                        break;
+                    }
+                    continue; // all of it was refused
                 }
                 self.ack(reader, u8::try_from(self.readers[reader].1.in_flight.len() - 1).unwrap_or(0));
             }
@@ -571,7 +644,10 @@ impl Run {
         self.forget_retired();
         for (id, consumer, interest, when_full) in &self.readers {
             let stats = self.journal.stats(*id);
-            assert_eq!(stats.wanted, consumer.wanted.len() as u64);
+            assert_eq!(stats.wanted, (consumer.wanted.len() + consumer.refused.len()) as u64);
+            assert_eq!(stats.filtered, consumer.refused.len() as u64, "D8: each is judged by itself, and once");
+            self.hits.filtered += stats.filtered;
+            self.hits.filtered_and_merged += if stats.filtered > 0 { stats.coalesced } else { 0 };
             assert_eq!((stats.queued, stats.in_flight), (0, 0));
             assert_eq!(stats.position, self.journal.released());
             let all_synced =
@@ -583,13 +659,21 @@ impl Run {
                 assert_eq!(consumer.accounted, consumer.wanted, "every wanted record is delivered or named as lost");
                 continue;
             }
-            let full = interest.changes == ChangeSet::ALL;
+            for (key, places) in &consumer.asked_for {
+                let (last, told) = (places.last().copied().unwrap_or_default(), consumer.told.get(key));
+                let is_told = told.is_some_and(|told| *told >= last) || last == 0 || consumer.lossy.contains(key);
+                // a body that the cache has now may be shown at the place of what waited
+                assert!(is_told || stats.coalesced > 0, "D8: {key:?} was asked for at {last}, told at {told:?}");
+            }
+            let full = interest.changes == ChangeSet::ALL && interest.filter.is_none();
             for (unit, (number, name)) in (0..UNITS).flat_map(|unit| NAMES.iter().enumerate().map(move |n| (unit, n))) {
                 let key = (unit, (*name).to_owned());
+                let told = |state: &(String, u64)| told(&self.world.refreshed, state.clone());
                 let is = self.world.objects.get(&(unit, number)).filter(|_| consumer.sees.contains_key(&unit));
                 if full && !consumer.lossy.contains(&key) {
                     let assumed = || consumer.assumed.iter().rfind(|(of, ..)| *of == key).map(|(.., object)| object);
-                    assert_eq!(consumer.shown.get(&key).or_else(assumed), is, "I1: {key:?}");
+                    let shown = consumer.shown.get(&key).or_else(assumed).map(told);
+                    assert_eq!(shown, is.map(told), "I1: {key:?}");
                 }
             }
         }
@@ -609,10 +693,12 @@ impl Run {
         totals.succeeded += self.hits.succeeded;
         totals.had_synced += self.hits.had_synced;
         totals.late += self.hits.late;
+        totals.filtered += self.hits.filtered;
+        totals.filtered_and_merged += self.hits.filtered_and_merged;
     }
 }
 
-/// I1, I2, I3, I5, I6 for readers of every policy. `PROPTEST_CASES` sets the number of cases.
+/// I1, I2, I3, I5, I6, and that rules see each change before it is merged (D8), for readers of every policy. `PROPTEST_CASES` sets the number of cases.
 #[test]
 fn any_history_is_shown_in_order_completely_and_within_bounds() {
     let totals = Mutex::new(Hits::default());
@@ -629,10 +715,11 @@ fn any_history_is_shown_in_order_completely_and_within_bounds() {
     let hits = totals.into_inner().unwrap();
     let Hits { coalesced, dropped, olds_given_up, withdrawn, out_of_order, crashed, rewound, held_back, .. } = &hits;
     let Hits { joined, left, rounds, rounds_skipped, succeeded, had_synced, late, .. } = &hits;
+    let Hits { filtered, filtered_and_merged, .. } = &hits;
     for count in [coalesced, dropped, olds_given_up, withdrawn, out_of_order, crashed, rewound, held_back] {
         assert!(*count > 100, "something was hardly ever tried: {hits:?}");
     }
-    for count in [joined, left, rounds, rounds_skipped, succeeded, had_synced, late] {
+    for count in [joined, left, rounds, rounds_skipped, succeeded, had_synced, late, filtered, filtered_and_merged] {
         assert!(*count > 100, "something was hardly ever tried: {hits:?}");
     }
     println!("{hits:?}");

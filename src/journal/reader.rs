@@ -13,8 +13,9 @@ use roaring::RoaringTreemap;
 use super::{
     Bounds, ChangeSet, Interest, Losses, ReaderStats, Record, Replayed, Sequence, UnitId, WhenFull,
     backlog::{Arrival, Backlog, Tally},
+    filter::{Failures, Judged, RecordFilter, Unjudged},
     memory::{Crossing, Lane, Origin, Unit},
-    spill::Spill,
+    spill::{Spill, ToLoad},
     store::StoredReader,
 };
 use crate::indexer::{Cause, Change};
@@ -24,6 +25,9 @@ const GIVEN_UP_MAX: usize = 1_000;
 
 /// While so many wait, what comes waits packed: it takes no more than the cache does, and whoever reads it unpacks it.
 const PACKED_FROM: usize = 512;
+
+/// While so many wait in memory, what comes is judged at once: so few are to be judged together before they are merged.
+const JUDGED_FROM: usize = 512;
 
 /// What a reader sees of one unit.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +56,8 @@ pub(super) struct Waiting {
     pub(super) record: Record,
     pub(super) origin: Origin,
     pub(super) wanted: bool,
+    /// It passed the reader's filter, or was wanted when there was none.
+    pub(super) judged: bool,
 }
 
 /// What waits while it is within the bounds; the first of it is wanted.
@@ -117,6 +123,15 @@ impl Queue {
         Some(last)
     }
 
+    /// Takes out what was refused; returns how many that were.
+    fn remove(&mut self, judged: &Judged) -> u64 {
+        let before = self.waiting.len();
+        let waiting = std::mem::take(&mut self.waiting);
+        (self.wanted, self.unwanted) = <_>::default();
+        waiting.into_iter().filter(|waiting| !judged.refuses(waiting.record.sequence)).for_each(|rest| self.push(rest));
+        (before - self.waiting.len()) as u64
+    }
+
     /// One record alone is never too much.
     fn is_over(&self, bounds: &Bounds) -> bool {
         self.waiting.len() > 1 && (self.wanted.exceeds(bounds) || self.unwanted.exceeds(bounds))
@@ -132,6 +147,7 @@ impl Queue {
 pub(super) struct Reader {
     bounds: Bounds,
     changes: ChangeSet,
+    filter: Option<RecordFilter>,
     units: HashMap<UnitId, Sight>,
     /// Up to where objects of a lane belong to what the reader begins with (S-8).
     marks: HashMap<Lane, Sequence>,
@@ -139,6 +155,8 @@ pub(super) struct Reader {
     backlog: Option<Backlog>,
     /// There is a store.
     spill: Option<Spill>,
+    /// Places of the spill that passed the filter before.
+    passed: RoaringTreemap,
     again: VecDeque<Waiting>,
     /// In the order of their places.
     in_flight: VecDeque<Waiting>,
@@ -168,6 +186,25 @@ struct Kept {
     needs: u64,
     /// What is before that may be removed, be it needed or not.
     floor: u64,
+    /// What waits, or was given up, in entries of its own, and needs no record of the log.
+    compacted: RoaringTreemap,
+    /// What lies behind here was never handed out.
+    shown: u64,
+}
+
+/// What the next step of a compaction is about.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    /// What is to be judged before anything is merged: records at these places that are in memory,
+    pub to_judge: Option<Unjudged>,
+    /// and the places of those that are not.
+    pub unjudged: Vec<u64>,
+    /// The places, in order.
+    pub places: Vec<u64>,
+    /// What waits in the store alone, of these and of all before.
+    pub may_merge: RoaringTreemap,
+    /// What lies behind here was never handed out.
+    pub shown: u64,
 }
 
 impl Reader {
@@ -182,9 +219,10 @@ impl Reader {
 
     /// Lets it go on where the reader of that name stood. `sight` says what its units are.
     pub(super) fn with_state(mut self, state: StoredReader, lane: impl Fn(UnitId) -> Option<Lane>) -> Self {
-        let StoredReader { name, pending, joined, given_up, position } = state;
+        let needs = needs(&state);
+        let StoredReader { name, pending, joined, given_up, compacted, position: _ } = state;
         let pending = pending.unwrap_or_default();
-        let needs = pending.min().unwrap_or(position.0 + 1);
+        let shown = pending.max().unwrap_or_default();
         self.tally.wanted = pending.len();
         self.spill = Some(Spill::of(pending));
         for unit in joined {
@@ -193,7 +231,8 @@ impl Reader {
                 self.units.insert(unit, sight);
             }
         }
-        self.kept = Some(Kept { name: name.into(), given_up, needs, changed: true, ..Kept::default() });
+        let name = name.into();
+        self.kept = Some(Kept { name, given_up, compacted, shown, needs, changed: true, ..Kept::default() });
         self
     }
 
@@ -222,6 +261,7 @@ impl Reader {
             return;
         }
         self.changes = interest.changes;
+        self.filter.clone_from(&interest.filter);
         self.units.retain(|unit, sight| interest.units.contains_key(unit) || sight.joined.is_some());
         for (unit, sight) in &mut self.units {
             sight.wanted = interest.units.contains_key(unit);
@@ -345,11 +385,21 @@ impl Reader {
 
     fn take(&mut self, record: &Record, origin: Origin, wanted: bool) {
         self.tally.wanted += u64::from(wanted);
+        if let Some(spill) = self.spill.as_mut().filter(|spill| !spill.is_empty()) {
+            if wanted {
+                spill.push(record);
+            }
+            return; // its place alone
+        }
+        // What may be merged is judged before.
+        let many_wait = self.backlog.is_some() || self.queue.waiting.len() >= JUDGED_FROM;
+        let judged = wanted && self.spill.is_none() && many_wait;
+        let wanted = wanted && (!judged || self.passes(record));
         let packed = (self.backlog.is_some() || self.queue.waiting.len() >= PACKED_FROM).then(|| record.packed());
         let record = packed.as_ref().unwrap_or(record);
         if let Some(spill) = &mut self.spill {
-            if wanted && spill.is_empty() && self.queue.has_room(record.body_bytes(), &self.bounds) {
-                self.queue.push(Waiting { record: record.clone(), origin, wanted });
+            if wanted && self.queue.has_room(record.body_bytes(), &self.bounds) {
+                self.queue.push(Waiting { record: record.clone(), origin, wanted, judged });
             } else if wanted {
                 spill.push(record);
             }
@@ -357,8 +407,15 @@ impl Reader {
             let mark = self.marks.get(&origin.lane).copied();
             backlog.push(Arrival { record, origin, wanted, mark }, &self.bounds, &mut self.tally);
         } else if wanted || self.matters(record) {
-            self.queue.push(Waiting { record: record.clone(), origin, wanted });
+            self.queue.push(Waiting { record: record.clone(), origin, wanted, judged });
         }
+    }
+
+    /// Judges a record that is of interest at once; what is refused is counted.
+    fn passes(&mut self, record: &Record) -> bool {
+        let passes = self.filter.as_ref().is_none_or(|filter| filter.judge(record, &mut self.tally.failures));
+        self.tally.filtered += u64::from(!passes);
+        passes
     }
 
     /// Returns whether a record that is not wanted tells something of what waits, should that be merged.
@@ -371,11 +428,13 @@ impl Reader {
     fn settle(&mut self) {
         if let Some(spill) = &mut self.spill {
             while self.queue.is_over(&self.bounds) {
-                spill.push(&self.queue.pop_last().expect("there is too much").record);
+                let last = self.queue.pop_last().expect("there is too much");
+                put_back(spill, &mut self.passed, &last);
             }
         } else if self.backlog.is_none() && self.queue.is_over(&self.bounds) {
             let mut backlog = Backlog::new(self.bounds.when_full);
-            for Waiting { record, origin, wanted } in std::mem::take(&mut self.queue).waiting {
+            for Waiting { record, origin, wanted, judged } in std::mem::take(&mut self.queue).waiting {
+                let wanted = wanted && (judged || self.passes(&record));
                 let mark = self.marks.get(&origin.lane).copied();
                 backlog.push(Arrival { record: &record, origin, wanted, mark }, &self.bounds, &mut self.tally);
             }
@@ -394,9 +453,13 @@ impl Reader {
             if (bytes > max_bytes && !batch.is_empty()) || self.follows_a_deletion_in_flight(next, lane) {
                 break;
             }
-            let waiting = self.pop().expect("it was just seen");
+            let mut waiting = self.pop().expect("it was just seen");
+            waiting.judged |= self.filter.is_none(); // it is handed out as it is, whatever a reload brings
             if waiting.record.is_gone() {
                 self.gone_in_flight.push((waiting.record.sequence, lane_hash(&waiting.record, waiting.origin.lane)));
+            }
+            if let Some(kept) = &mut self.kept {
+                kept.shown = kept.shown.max(waiting.record.sequence.0);
             }
             batch.push(waiting.record.clone());
             let place = self.in_flight.partition_point(|other| other.record.sequence < waiting.record.sequence);
@@ -405,27 +468,81 @@ impl Reader {
         batch
     }
 
+    pub(super) fn has_filter(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// Returns what has to be judged of records that were just read, before anybody is told of them.
+    pub(super) fn to_judge(&self, read: &[Record]) -> Option<Unjudged> {
+        let filter = self.filter.clone()?;
+        let is_new = |record: &&Record| {
+            let place = |waiting: &Waiting| waiting.record.sequence;
+            let at = self.in_flight.binary_search_by_key(&record.sequence, place);
+            at.is_ok_and(|at| !self.in_flight[at].judged)
+        };
+        let records: Vec<_> = read.iter().filter(is_new).cloned().collect();
+        (!records.is_empty()).then_some(Unjudged { filter, records })
+    }
+
+    /// Takes over what was said of records; those that are refused are done with, wherever they are.
+    pub(super) fn judged(&mut self, judged: &Judged) {
+        self.tally.failures.add(&judged.failures);
+        let mut marked = 0;
+        for place in &judged.wanted {
+            if let Ok(at) = self.in_flight.binary_search_by_key(place, |waiting| waiting.record.sequence) {
+                self.in_flight[at].judged = true;
+                marked += 1;
+            }
+        }
+        if marked < judged.wanted.len() {
+            let passes = |waiting: &Waiting| judged.wanted.binary_search(&waiting.record.sequence).is_ok();
+            let waiting = self.again.iter_mut().chain(&mut self.queue.waiting).filter(|waiting| !waiting.judged);
+            waiting.for_each(|waiting| waiting.judged = passes(waiting));
+            let places = judged.wanted.iter().map(|place| place.0);
+            let spilled = |place: &u64| self.spill.as_ref().is_some_and(|spill| spill.places().contains(*place));
+            self.passed.extend(places.filter(spilled));
+        }
+        let mut refused = self.ack_each(&judged.refused) as u64;
+        self.acknowledged -= refused;
+        if refused < judged.refused.len() as u64 {
+            let before = self.again.len();
+            self.again.retain(|waiting| !judged.refuses(waiting.record.sequence));
+            refused += (before - self.again.len()) as u64 + self.queue.remove(judged);
+            if let Some(spill) = &mut self.spill {
+                refused += judged.refused.iter().filter(|place| spill.miss(place.0)).count() as u64;
+            }
+        }
+        self.tally.filtered += refused;
+        // one may be judged twice, by who reads and by a compaction; it is refused once
+        self.tally.failures.count = self.tally.failures.count.min(self.tally.filtered);
+    }
+
     /// Returns the places of what has to be read from the store before anything can be read from here.
-    pub(super) fn to_load(&self) -> Vec<u64> {
+    pub(super) fn to_load(&self) -> ToLoad {
         let has_room = self.in_flight.len() < self.bounds.max_events.max(1);
         match &self.spill {
             Some(spill) if has_room && !self.abandoned && self.again.is_empty() && self.queue.waiting.is_empty() => {
                 spill.next(self.bounds.max_events.max(1))
             }
-            _ => Vec::new(),
+            _ => ToLoad::default(),
         }
     }
 
     /// Takes what was read from the store at the places asked for, as far as there is room. What is not there any more
-    /// is lost. `origin` knows the units; of one that is forgotten nothing is shown.
-    pub(super) fn loaded(&mut self, asked: &[u64], records: Vec<Record>, origin: impl Fn(UnitId) -> Option<Origin>) {
-        let Some(spill) = &mut self.spill else { return };
-        if !self.again.is_empty() || !self.queue.waiting.is_empty() {
-            return; // another one was faster
+    /// is lost. `origin` knows the units; of one that is forgotten nothing is shown. Returns whether it was still asked for.
+    pub(super) fn loaded(
+        &mut self,
+        asked: &ToLoad,
+        records: Vec<Record>,
+        origin: impl Fn(UnitId) -> Option<Origin>,
+    ) -> bool {
+        let Some(spill) = &mut self.spill else { return false };
+        if !self.again.is_empty() || !self.queue.waiting.is_empty() || !spill.expects(asked) {
+            return false; // another one was faster
         }
         let mut records = records.into_iter().peekable();
         let mut bytes = 0;
-        for place in asked {
+        for place in &asked.places {
             if spill.first() != Some(Sequence(*place)) {
                 break; // something came before it meanwhile
             }
@@ -441,12 +558,16 @@ impl Reader {
                 }
                 Some(origin) if self.queue.has_room(record.body_bytes(), &self.bounds) => {
                     spill.take(&record);
-                    self.queue.push(Waiting { record, origin, wanted: true });
+                    // what was merged was judged before
+                    let is_merged = self.kept.as_ref().is_some_and(|kept| kept.compacted.contains(*place));
+                    let judged = self.passed.remove(*place) || is_merged;
+                    self.queue.push(Waiting { record, origin, wanted: true, judged });
                 }
                 Some(_) => break,
             }
         }
         spill.adapt(bytes);
+        true
     }
 
     fn follows_a_deletion_in_flight(&self, record: &Record, lane: Lane) -> bool {
@@ -528,7 +649,7 @@ impl Reader {
         }
     }
 
-    /// Lets everything wait again that it gave up and that lies behind `kept_from`.
+    /// Lets everything wait again that it gave up and that lies behind `kept_from`, or in entries of its own.
     pub(super) fn replay(&mut self, kept_from: Sequence) -> Replayed {
         if self.abandoned {
             return Replayed::default();
@@ -542,12 +663,13 @@ impl Reader {
             return Replayed { queued, gone: 0 };
         };
         let mut given_up = std::mem::take(&mut kept.given_up);
-        let gone = given_up.remove_range(..kept_from.0);
+        let gone = forget_removed(&mut given_up, &kept.compacted, kept_from);
         kept.changed = true;
         // Order: what waits in memory lies behind it.
         while let Some(waiting) = self.queue.pop_last() {
-            spill.push(&waiting.record);
+            put_back(spill, &mut self.passed, &waiting);
         }
+        self.passed |= &given_up;
         spill.extend(&given_up);
         self.tally.wanted += given_up.len();
         Replayed { queued: given_up.len(), gone }
@@ -571,7 +693,7 @@ impl Reader {
             let queue = std::mem::take(&mut self.queue).waiting;
             let again = std::mem::take(&mut self.again);
             for waiting in std::mem::take(&mut self.in_flight).into_iter().chain(again).chain(queue) {
-                spill.push(&waiting.record);
+                put_back(spill, &mut self.passed, &waiting);
             }
             (kept.frozen, kept.changed) = (Some(mark), true);
             self.gone_in_flight.clear();
@@ -612,10 +734,17 @@ impl Reader {
             coalesced: self.tally.coalesced,
             dropped: self.tally.dropped,
             olds_given_up: self.tally.olds_given_up,
+            filtered: self.tally.filtered,
+            filter_errors: self.tally.failures.count,
             given_up: self.kept.as_ref().map_or(0, |kept| kept.given_up.len()),
             position: self.first().map_or(Sequence(mark), |first| Sequence(first.0 - 1)),
             oldest_micros: self.oldest_micros(),
         }
+    }
+
+    /// Returns of which record nothing could be said the last time, and why.
+    pub(super) fn failures(&self) -> &Failures {
+        &self.tally.failures
     }
 
     pub(super) fn take_losses(&mut self) -> Losses {
@@ -665,23 +794,105 @@ impl Reader {
     /// Returns what to save of it, if that is another than what was saved last; `mark` is the release mark. From then on
     /// it needs what it would need if it went on with that.
     pub(super) fn save(&mut self, mark: Sequence) -> Option<StoredReader> {
-        let joined = self.joined();
         let is_idle = self.first().is_none();
         // The mark moves over what was refused, and nobody has anything to say of that: who waits for nothing needs nothing
         // before it.
         let lags = |kept: &Kept| is_idle && kept.frozen.is_none() && kept.needs <= mark.0;
-        let kept = self.kept.as_mut().filter(|kept| kept.changed || lags(kept))?;
+        self.kept.as_ref().filter(|kept| kept.changed || lags(kept))?;
+        self.state(mark)
+    }
+
+    /// Returns where it stands, and believes that this is saved.
+    fn state(&mut self, mark: Sequence) -> Option<StoredReader> {
+        let (pending, joined) = (self.pending(), self.joined());
+        let kept = self.kept.as_mut()?;
         kept.changed = false;
-        let mut pending = self.spill.as_ref().map(|spill| spill.places().clone()).unwrap_or_default();
-        let in_memory = self.in_flight.iter().chain(&self.again).chain(&self.queue.waiting);
-        pending.extend(in_memory.map(|waiting| waiting.record.sequence.0));
+        if !kept.compacted.is_empty() {
+            kept.compacted &= &pending | &kept.given_up;
+        }
         Some(StoredReader {
             name: kept.name.to_string(),
             position: kept.frozen.unwrap_or(mark),
             pending: Some(pending),
             joined: joined.union(&kept.joining).copied().collect(),
             given_up: kept.given_up.clone(),
+            compacted: kept.compacted.clone(),
         })
+    }
+
+    /// Returns the places of all that waits or is in flight.
+    fn pending(&self) -> RoaringTreemap {
+        let mut pending = self.spill.as_ref().map(|spill| spill.places().clone()).unwrap_or_default();
+        pending.extend(self.in_memory());
+        pending
+    }
+
+    fn in_memory(&self) -> impl Iterator<Item = u64> {
+        let waiting = self.in_flight.iter().chain(&self.again).chain(&self.queue.waiting);
+        waiting.map(|waiting| waiting.record.sequence.0)
+    }
+
+    /// Returns the first place of what waits, up to `until`, whose record of the log it needs.
+    pub(super) fn compactable(&self, until: Sequence) -> Option<u64> {
+        self.kept.as_ref()?;
+        self.first_in_log().filter(|first| *first <= until.0)
+    }
+
+    /// Returns how many records it waits for, in the log and in entries of its own.
+    pub(super) fn loads(&self) -> (u64, u64) {
+        let Some(kept) = &self.kept else { return (0, 0) };
+        let pending = self.pending();
+        let compacted = pending.intersection_len(&kept.compacted);
+        (pending.len() - compacted, compacted)
+    }
+
+    /// Begins with the next step of a compaction, of `max` places at most; until its end nothing is read from the store.
+    pub(super) fn hold(&mut self, max: usize, until: Sequence) -> Option<Held> {
+        let kept = self.kept.as_ref()?;
+        let places = &self.pending() - &kept.compacted;
+        let places: Vec<_> = places.iter().take_while(|place| *place <= until.0).take(max).collect();
+        let spill = self.spill.as_mut().filter(|_| !places.is_empty())?;
+        spill.hold();
+        let waiting = self.in_flight.iter().chain(&self.again).chain(&self.queue.waiting);
+        let is_due = |waiting: &&Waiting| !waiting.judged && places.binary_search(&waiting.record.sequence.0).is_ok();
+        let records = waiting.filter(is_due).map(|waiting| waiting.record.clone());
+        let to_judge = self.filter.clone().map(|filter| Unjudged { filter, records: records.collect() });
+        let is_unjudged = |place: &&u64| spill.places().contains(**place) && !self.passed.contains(**place);
+        let unjudged = places.iter().filter(|_| to_judge.is_some()).filter(is_unjudged).copied().collect();
+        Some(Held { to_judge, unjudged, places, may_merge: spill.places().clone(), shown: kept.shown })
+    }
+
+    /// Ends a step that has changed nothing.
+    pub(super) fn release(&mut self) {
+        if let Some(spill) = &mut self.spill {
+            spill.release();
+        }
+    }
+
+    /// Returns what to save of it with a step that writes entries of its own, into which others are merged.
+    pub(super) fn compacting(
+        &mut self,
+        written: &RoaringTreemap,
+        superseded: &RoaringTreemap,
+        mark: Sequence,
+    ) -> Option<StoredReader> {
+        let mut state = self.state(mark)?;
+        let pending = state.pending.get_or_insert_default();
+        *pending -= superseded;
+        state.compacted -= superseded;
+        state.compacted |= written;
+        state.compacted &= &*pending | &state.given_up;
+        Some(state)
+    }
+
+    /// Ends a step that was saved with `state`.
+    pub(super) fn compacted(&mut self, superseded: &RoaringTreemap, state: &StoredReader) {
+        let (Some(spill), Some(kept)) = (&mut self.spill, &mut self.kept) else { return };
+        self.tally.coalesced += spill.supersede(superseded);
+        spill.release();
+        self.passed &= spill.places();
+        kept.compacted.clone_from(&state.compacted);
+        kept.needs = needs(state);
     }
 
     /// Notes that `state` was saved.
@@ -705,17 +916,37 @@ impl Reader {
         self.kept.as_ref().map(|kept| &*kept.name)
     }
 
-    /// Returns the first place whose record it needs, be it after a crash; `mark` is the release mark.
+    /// Returns the place of the oldest record that is not acknowledged, and that lies in the log.
+    fn first_in_log(&self) -> Option<u64> {
+        match self.kept.as_ref().map(|kept| &kept.compacted).filter(|compacted| !compacted.is_empty()) {
+            Some(compacted) => {
+                let spilled = self.spill.as_ref().and_then(|spill| (spill.places() - compacted).min());
+                self.in_memory().filter(|place| !compacted.contains(*place)).chain(spilled).min()
+            }
+            None => self.first().map(|first| first.0),
+        }
+    }
+
+    /// Returns the first place whose record of the log it needs, be it after a crash; `mark` is the release mark.
     pub(super) fn needs(&self, mark: Sequence) -> u64 {
-        let waiting = self.first().map_or(mark.0 + 1, |first| first.0);
+        let waiting = self.first_in_log().unwrap_or(mark.0 + 1);
         self.kept.as_ref().map_or(waiting, |kept| kept.needs.min(waiting).max(kept.floor))
     }
 
     /// Forgets what it gave up before a place whose record is gone.
     pub(super) fn forget_before(&mut self, first: Sequence) {
         if let Some(kept) = &mut self.kept {
-            let removed = kept.given_up.remove_range(..first.0);
-            kept.changed |= removed > 0;
+            kept.changed |= forget_removed(&mut kept.given_up, &kept.compacted, first) > 0;
+        }
+    }
+
+    /// Forgets what it gave up before a place, and what is in entries of its own.
+    pub(super) fn forget_entries_before(&mut self, place: Sequence) {
+        if let Some(kept) = self.kept.as_mut().filter(|kept| !kept.compacted.is_empty()) {
+            let mut old = &kept.given_up & &kept.compacted;
+            old.remove_range(place.0..);
+            kept.changed |= !old.is_empty();
+            kept.given_up -= old;
         }
     }
 
@@ -750,9 +981,31 @@ impl Reader {
     }
 }
 
-/// Returns the first place whose record a reader needs that goes on with `state`.
+/// Keeps the place alone of what was in memory.
+fn put_back(spill: &mut Spill, passed: &mut RoaringTreemap, waiting: &Waiting) {
+    if waiting.judged {
+        passed.insert(waiting.record.sequence.0);
+    }
+    spill.push(&waiting.record);
+}
+
+/// Returns the first place whose record of the log a reader needs that goes on with `state`.
 pub(super) fn needs(state: &StoredReader) -> u64 {
+    let first = state.pending.as_ref().and_then(|pending| (pending - &state.compacted).min());
+    first.unwrap_or(state.position.0 + 1)
+}
+
+/// Returns the first place that a reader which goes on with `state` is not done with.
+pub(super) fn waits_from(state: &StoredReader) -> u64 {
     state.pending.as_ref().and_then(RoaringTreemap::min).unwrap_or(state.position.0 + 1)
+}
+
+/// Forgets what was given up before a place where the log begins, but for what is `compacted`; returns how many.
+fn forget_removed(given_up: &mut RoaringTreemap, compacted: &RoaringTreemap, first: Sequence) -> u64 {
+    let mut gone = &*given_up - compacted;
+    gone.remove_range(first.0..);
+    *given_up -= &gone;
+    gone.len()
 }
 
 /// Returns a hash of the type and the key of the object a record is about.

@@ -1,6 +1,7 @@
 //! What waits for a reader of a journal with a store, beyond its bounds: only the places of it (D7).
 //!
-//! Bodies are read from the store again, in order, once there is room. Nothing is merged and nothing is dropped.
+//! Bodies are read from the store again, in order, once there is room. Nothing is dropped, and nothing is merged but by a
+//! compaction of the store, for whose steps it is held.
 
 use roaring::RoaringTreemap;
 
@@ -19,11 +20,23 @@ pub(super) struct Spill {
     chunk: usize,
     /// When the oldest of them was appended, at the earliest; 0 where that is not known.
     since_micros: i64,
+    /// A step of a compaction is under way: nothing is read meanwhile.
+    held: bool,
+    /// How many such steps have begun: what was asked for before one is not what it seems behind it.
+    epoch: u64,
+}
+
+/// What has to be read from the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToLoad {
+    /// The places, in order.
+    pub places: Vec<u64>,
+    epoch: u64,
 }
 
 impl Default for Spill {
     fn default() -> Self {
-        Self { places: RoaringTreemap::new(), chunk: CHUNK.0, since_micros: 0 }
+        Self { places: RoaringTreemap::new(), chunk: CHUNK.0, since_micros: 0, held: false, epoch: 0 }
     }
 }
 
@@ -65,9 +78,32 @@ impl Spill {
         (self.since_micros != 0 && !self.is_empty()).then_some(self.since_micros)
     }
 
-    /// Returns the first places, as many as are read at a time, and `max` at most.
-    pub(super) fn next(&self, max: usize) -> Vec<u64> {
-        self.places.iter().take(self.chunk.min(max)).collect()
+    /// Returns the first places, as many as are read at a time, and `max` at most; none while it is held.
+    pub(super) fn next(&self, max: usize) -> ToLoad {
+        let max = if self.held { 0 } else { self.chunk.min(max) };
+        ToLoad { places: self.places.iter().take(max).collect(), epoch: self.epoch }
+    }
+
+    /// Returns whether what was asked for is still what waits.
+    pub(super) fn expects(&self, asked: &ToLoad) -> bool {
+        !self.held && self.epoch == asked.epoch
+    }
+
+    /// Lets nothing be read until it is [released](Self::release).
+    pub(super) fn hold(&mut self) {
+        self.held = true;
+        self.epoch += 1;
+    }
+
+    pub(super) fn release(&mut self) {
+        self.held = false;
+    }
+
+    /// Takes out what was merged into others; returns how many that were.
+    pub(super) fn supersede(&mut self, places: &RoaringTreemap) -> u64 {
+        let before = self.places.len();
+        self.places -= places;
+        before - self.places.len()
     }
 
     /// Takes a place out whose record was read; returns whether it was still there.

@@ -4,10 +4,12 @@
 
 mod append;
 mod body;
+mod compact;
 mod error;
 mod files;
 mod lock;
 mod open;
+mod page;
 mod read;
 mod record;
 mod retain;
@@ -30,12 +32,16 @@ use std::{
 
 use roaring::RoaringTreemap;
 
-pub use self::error::StoreError;
+pub(super) use self::compact::{CompactionStep, Compactor};
 use self::{error::Fault, files::Files, lock::Lock};
-use super::{ChangeKind, Record, Sequence, UnitId, UnitTerms};
+pub use self::{
+    error::StoreError,
+    page::{Page, PageSize},
+};
+use super::{ChangeKind, Held, Record, Sequence, UnitId, UnitTerms};
 use crate::{
     indexer::{Cause, Change, store::Reached},
-    object::{KeyRef, SharedObject, packer::Packer},
+    object::{KeyRef, Object, packer::Packer},
 };
 
 /// fjall's directory within the state directory.
@@ -69,6 +75,9 @@ pub struct StoredReader {
     pub joined: BTreeSet<UnitId>,
     /// What it gave up, for a later replay.
     pub given_up: RoaringTreemap,
+    /// Which of these wait in entries of the reader's own, merged, and need no record of the log. Not saved with it: the
+    /// entries say so.
+    pub compacted: RoaringTreemap,
 }
 
 /// Whom nobody is: the name of no reader.
@@ -177,6 +186,8 @@ struct Inner {
     packers: RwLock<HashMap<UnitId, Arc<Packer>>>,
     /// Units whose objects are gone; a body that was the state of one has nothing to wait for.
     forgotten: Mutex<HashSet<UnitId>>,
+    /// What waits for each reader in entries of its own.
+    compacted: Mutex<HashMap<String, RoaringTreemap>>,
     /// Everything from here on is kept.
     first: AtomicU64,
     /// Files of records before here are gone.
@@ -237,13 +248,34 @@ impl Store {
         self.inner.with("read records", |files| read::load(&self.inner, files, sequences))
     }
 
+    /// Reads what waits for a reader at these places, which are in order; one that is not kept is left out.
+    pub fn load_for(&self, reader: &str, sequences: &[u64]) -> Result<Vec<Record>, StoreError> {
+        self.inner.with("read records", |files| read::load_for(&self.inner, files, reader, sequences))
+    }
+
     /// Visits the heads of the records behind `after`, in order. `visit` must not call the store.
     pub fn heads(&self, after: Sequence, visit: &mut dyn FnMut(&Head<'_>)) -> Result<(), StoreError> {
         self.inner.with("read records", |files| read::heads(&self.inner, files, after, visit))
     }
 
+    /// Reads a part of the log behind `range.0`, up to `range.1`, as every reader is shown it; of units that are not known
+    /// nothing is read.
+    pub fn page(
+        &self,
+        range: (Sequence, Sequence),
+        size: PageSize,
+        is_known: &dyn Fn(UnitId) -> bool,
+    ) -> Result<Page, StoreError> {
+        self.inner.with("read records", |files| page::page(&self.inner, files, range, size, is_known))
+    }
+
+    /// Returns the place behind which lies what was appended at a time or later, up to `last`; looks at some heads only.
+    pub fn place_at(&self, micros: i64, last: Sequence) -> Result<Sequence, StoreError> {
+        self.inner.with("read records", |files| page::place_at(&self.inner, files, micros, last))
+    }
+
     /// Visits the states of the objects of a unit, in order of their keys. `visit` must not call the store.
-    pub fn objects(&self, unit: UnitId, visit: &mut dyn FnMut(SharedObject)) -> Result<(), StoreError> {
+    pub fn objects(&self, unit: UnitId, visit: &mut dyn FnMut(Object)) -> Result<(), StoreError> {
         self.inner.with("read objects", |files| read::objects(&self.inner, files, unit, visit))
     }
 
@@ -258,14 +290,36 @@ impl Store {
         self.inner.with("forget a unit", |files| retain::forget_unit(&self.inner, files, unit))
     }
 
-    /// Adds or replaces readers, all of them or none.
+    /// Adds or replaces readers, all of them or none. Of what waits for them in entries of their own, only what they name
+    /// is kept.
     pub fn put_readers(&self, readers: &[StoredReader]) -> Result<(), StoreError> {
-        self.inner.with("note the readers", |files| state::put_readers(files, readers))
+        self.inner.with("note the readers", |files| state::put_readers(&self.inner, files, readers))
     }
 
-    /// Removes a reader.
+    /// Removes a reader, and what waits for it in entries of its own.
     pub fn remove_reader(&self, name: &str) -> Result<(), StoreError> {
-        self.inner.with("forget a reader", |files| state::remove_reader(files, name))
+        self.inner.with("forget a reader", |files| state::remove_reader(&self.inner, files, name))
+    }
+
+    /// Looks through some of what was merged earlier, until [`Compactor::is_scanning`] says no more.
+    pub(super) fn scan_compacted(&self, compactor: &mut Compactor) -> Result<(), StoreError> {
+        self.inner.with("read merged records", |files| compact::scan(files, compactor))
+    }
+
+    /// Decides what becomes of the records that are held, which follow those of the steps before. Writes nothing.
+    pub(super) fn plan_compaction(&self, compactor: &mut Compactor, held: &Held) -> Result<CompactionStep, StoreError> {
+        self.inner.with("merge records", |files| compact::plan(files, compactor, held))
+    }
+
+    /// Writes what a step found and where its reader stands with it, all of it or nothing. The same step again changes
+    /// nothing.
+    pub(super) fn put_compacted(&self, step: &CompactionStep, state: &StoredReader) -> Result<(), StoreError> {
+        self.inner.with("write merged records", |files| compact::put(&self.inner, files, step, state))
+    }
+
+    /// Gives back to the disk what was removed, sooner than it would come to that. May take long.
+    pub fn shrink(&self) -> Result<(), StoreError> {
+        self.inner.with("give back what was removed", Files::shrink)
     }
 
     /// Removes records before `keep_from`, some thousand a call, with the bodies that nothing else refers to. Files go

@@ -90,6 +90,25 @@ fn d7_unchanged_objects_add_nothing_to_what_waits() {
 }
 
 #[test]
+fn d7_a_refreshed_object_is_no_event_and_what_waits_of_it_has_the_body_of_the_cache() {
+    let refreshed = |v| Change::Refreshed { object: pod("a", "a", v) };
+    assert_eq!(merged_with_room(&[refreshed(1)]), [""; 0]);
+    assert_eq!(merged_with_room(&[added("a", "a", 1), refreshed(2)]), ["added a/2"]);
+    assert_eq!(merged_with_room(&[updated("a", "a", 1, 2), refreshed(3)]), ["updated a/3<1"]);
+    assert_eq!(merged_with_room(&[updated("a", "a", 1, 2), refreshed(3), updated("a", "a", 3, 4)]), ["updated a/4<1"]);
+    assert_eq!(merged_with_room(&[refreshed(2), deleted("a", "a", 3)]), ["deleted a/3"]);
+    assert_eq!(
+        merged_with_room(&[deleted("a", "a", 1), added("a", "b", 2), refreshed(2)]),
+        ["deleted a/1", "added b/2"]
+    );
+    let mut journal = MemoryJournal::default();
+    let one = reader(&mut journal, 10, WhenFull::Coalesce);
+    let ticket = journal.append(UnitId(0), 1, &[refreshed(1)], 1).unwrap();
+    assert!(journal.release(ticket).is_empty(), "nobody is woken");
+    assert_eq!((journal.stats(one).wanted, journal.released()), (0, Sequence(1)));
+}
+
+#[test]
 fn synced_comes_after_the_last_initial_object_even_when_merged() {
     let changes = [initial("a", "a", 1), synced(1), updated("a", "a", 1, 2), updated("a", "a", 2, 3)];
     assert_eq!(merged_with_room(&changes), ["added a/3", "synced"], "with the body that the cache has");
@@ -300,7 +319,7 @@ async fn readers_are_woken_by_a_release_and_not_lost_before_they_wait() {
 
 fn every(resync_every: u32) -> Interest {
     let seen = UnitInterest { joins: false, resync_every };
-    Interest { units: [(UnitId(0), seen)].into(), changes: ChangeSet::ALL }
+    Interest { units: [(UnitId(0), seen)].into(), changes: ChangeSet::ALL, filter: None }
 }
 
 fn open(journal: &mut MemoryJournal, interest: Interest) -> ReaderId {
@@ -317,7 +336,8 @@ fn s5_a_late_reader_gets_every_cached_object_once_and_then_what_is_new() {
     let early = open(&mut journal, every(0));
     commit(&mut journal, 0, &[initial("a", "a", 1), synced(1)]);
     let awaits = UnitInterest { joins: true, resync_every: 0 };
-    let late = open(&mut journal, Interest { units: [(UnitId(0), awaits)].into(), changes: ChangeSet::ALL });
+    let late =
+        open(&mut journal, Interest { units: [(UnitId(0), awaits)].into(), changes: ChangeSet::ALL, filter: None });
     commit(&mut journal, 0, &[updated("a", "a", 1, 2)]);
     assert!(all(&mut journal, late).is_empty(), "it was not introduced");
     journal.join(late, UnitId(0), 1, &[replayed("a", 2)], 5).unwrap();
@@ -423,6 +443,7 @@ fn s8_a_late_reader_has_synced_when_it_has_acknowledged_what_it_was_shown() {
         Interest {
             units: [(UnitId(0), UnitInterest { joins: true, resync_every: 0 })].into(),
             changes: ChangeSet::ALL,
+            filter: None,
         },
     );
     assert!(!journal.has_synced(late));
@@ -457,7 +478,8 @@ fn s11_each_reader_sees_the_resyncs_it_is_due_for() {
 fn s11_a_late_reader_counts_from_the_round_it_joined_at() {
     let mut journal = MemoryJournal::default();
     let awaits = UnitInterest { joins: true, resync_every: 2 };
-    let late = open(&mut journal, Interest { units: [(UnitId(0), awaits)].into(), changes: ChangeSet::ALL });
+    let late =
+        open(&mut journal, Interest { units: [(UnitId(0), awaits)].into(), changes: ChangeSet::ALL, filter: None });
     assert!(!journal.is_resync_due(UnitId(0), 3), "it sees nothing yet");
     journal.join(late, UnitId(0), 1, &[], 0).unwrap();
     let due: Vec<_> = (4..8).map(|round| journal.is_resync_due(UnitId(0), round)).collect();

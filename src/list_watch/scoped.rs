@@ -1,10 +1,13 @@
 //! What the server cannot do of a unit's scope: namespaces by glob, and the user's transform, on every object that
-//! comes in.
+//! comes in, unless it [opts out](crate::object::IGNORE_ANNOTATION).
 //!
 //! An event of a namespace that is not shown still says how far the stream has come; a list with foreign items is one
 //! without them. Tombstones and resyncs come from what was let in, so they need neither (F-60).
 
-use std::{rc::Rc, sync::Arc};
+use std::{
+    rc::Rc,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use futures_util::{FutureExt as _, StreamExt as _, future::LocalBoxFuture};
 
@@ -12,7 +15,7 @@ use super::{
     Failure, ListPage, ListRequest, ListWatch, PassedOver, WatchEvent, WatchRequest, WatchStream, transform::Transform,
 };
 use crate::{
-    object::{ResourceVersion, SharedObject},
+    object::{Object, ResourceVersion},
     scope::Namespaces,
 };
 
@@ -25,6 +28,8 @@ pub struct Gate {
     pub transform: Option<Transform>,
     /// What is made of objects that were let in before this gate was there, by another one.
     pub of_cached: Option<Transform>,
+    /// How often the transform took the safe side, because a condition could not be evaluated; it counts.
+    pub doubts: Arc<AtomicU64>,
 }
 
 impl Gate {
@@ -34,7 +39,7 @@ impl Gate {
     }
 
     /// Returns what becomes of an object that was let in before; `None` where it cannot be shown.
-    pub fn pass_cached(&self, object: SharedObject) -> Option<SharedObject> {
+    pub fn pass_cached(&self, object: Object) -> Option<Object> {
         match &self.of_cached {
             Some(transform) => transform.apply(object).ok(),
             None => Some(object),
@@ -42,11 +47,11 @@ impl Gate {
     }
 
     /// Returns what becomes of an object.
-    fn pass(&self, object: SharedObject) -> Result<SharedObject, PassedOver> {
+    fn pass(&self, object: Object) -> Result<Object, PassedOver> {
         if !object.namespace().is_empty() && !self.namespaces.matches(object.namespace()) {
             return Err(PassedOver::Foreign);
         }
-        let Some(transform) = &self.transform else { return Ok(object) };
+        let Some(transform) = self.transform.as_ref().filter(|_| !object.opts_out()) else { return Ok(object) };
         transform.apply(object).map_err(|error| PassedOver::TransformFailed(error.to_string()))
     }
 
@@ -64,14 +69,15 @@ impl Gate {
         Ok(page)
     }
 
-    fn pass_event(&self, event: WatchEvent) -> WatchEvent {
-        let (object, event): (_, fn(SharedObject) -> WatchEvent) = match event {
+    /// Returns what becomes of an event.
+    pub(crate) fn pass_event(&self, event: WatchEvent) -> WatchEvent {
+        let (object, event): (_, fn(Object) -> WatchEvent) = match event {
             WatchEvent::Added(object) => (object, WatchEvent::Added),
             WatchEvent::Modified(object) => (object, WatchEvent::Modified),
             WatchEvent::Deleted(object) => (object, WatchEvent::Deleted),
             other => return other,
         };
-        let version = Arc::clone(&object);
+        let version = object.clone();
         match self.pass(object) {
             Ok(object) => event(object),
             Err(why) => {
@@ -127,10 +133,10 @@ mod tests {
         testing::FakeApiServer,
     };
 
-    fn object(namespace: &str, name: &str, version: &str) -> SharedObject {
+    fn object(namespace: &str, name: &str, version: &str) -> Object {
         let identity = Identity { namespace, name, uid: name, resource_version: version };
         let json = format!(r#"{{"metadata":{{"namespace":"{namespace}","name":"{name}"}}}}"#);
-        Arc::new(Object::assemble(identity, &[json.as_bytes()]))
+        Object::assemble(identity, &[json.as_bytes()])
     }
 
     fn only(pattern: &str) -> Gate {
@@ -147,7 +153,7 @@ mod tests {
         Gate { transform: Some(transform), ..Gate::default() }
     }
 
-    fn page(items: Vec<SharedObject>) -> ListPage {
+    fn page(items: Vec<Object>) -> ListPage {
         ListPage { resource_version: "9".into(), continue_token: Some("next".into()), items, rejected: 2 }
     }
 
@@ -155,7 +161,7 @@ mod tests {
     fn a_list_is_without_other_namespaces_and_else_as_it_was() {
         let items = vec![object("team-a", "x", "1"), object("other", "y", "2"), object("", "node", "3")];
         let passed = only("team-*").pass_page(page(items)).unwrap();
-        let names: Vec<_> = passed.items.iter().map(|object| object.name()).collect();
+        let names: Vec<_> = passed.items.iter().map(Object::name).collect();
         assert_eq!((names, passed.rejected, passed.continue_token.as_deref()), (vec!["x", "node"], 2, Some("next")));
         assert_eq!(passed.resource_version.as_str(), "9");
     }

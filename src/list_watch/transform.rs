@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::object::{Object, SharedObject};
+use crate::object::Object;
 
 /// Changes objects before anyone else sees them: cuts what is not needed, or adds what is.
 ///
@@ -68,12 +68,12 @@ impl Transform {
     ///
     /// # Errors
     /// Its own, and where it changes what identifies the object.
-    pub fn apply(&self, object: SharedObject) -> Result<SharedObject, TransformError> {
+    pub fn apply(&self, object: Object) -> Result<Object, TransformError> {
         let transformed = catch_unwind(AssertUnwindSafe(|| (self.func)(&object)));
         let transformed = transformed.unwrap_or_else(|_| Err(TransformError::new("it panicked")));
         match transformed {
             Ok(None) => Ok(object),
-            Ok(Some(new)) if new.key() == object.key() && new.same_version(&object) => Ok(Arc::new(new)),
+            Ok(Some(new)) if new.key() == object.key() && new.same_version(&object) => Ok(new.with_who(object.who())),
             Ok(Some(new)) => Err(TransformError(format!("{object:?} must keep its identity, it became {new:?}"))),
             Err(TransformError(why)) => Err(TransformError(format!("{}: {why}", object.key()))),
         }
@@ -90,9 +90,9 @@ impl fmt::Debug for Transform {
 mod tests {
     use super::*;
 
-    fn pod() -> SharedObject {
+    fn pod() -> Object {
         let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"n","resourceVersion":"7"},"spec":{"x":1}}"#;
-        Arc::new(Object::from_json(json.as_bytes()).unwrap())
+        Object::from_json(json.as_bytes()).unwrap()
     }
 
     #[test]
@@ -109,10 +109,21 @@ mod tests {
     }
 
     #[test]
+    fn f60_who_changed_an_object_stays_known_whatever_is_made_of_it() {
+        let object = Object::from_json(&pod().json()).unwrap().with_who(b"kubelet\xffUpdate\xff\xff");
+        let cut = Transform::of_values(|value| {
+            value["metadata"]["managedFields"] = Value::Null;
+            Ok::<_, &str>(())
+        });
+        assert_eq!(cut.apply(object).unwrap().changed_by().unwrap().manager, "kubelet");
+        assert_eq!(Transform::of_values(|_| Ok::<_, &str>(())).apply(pod()).unwrap().changed_by(), None);
+    }
+
+    #[test]
     fn f60_none_leaves_the_object_as_it_is() {
         let object = pod();
-        let same = Transform::new(|_| Ok(None)).apply(Arc::clone(&object)).unwrap();
-        assert!(Arc::ptr_eq(&object, &same));
+        let same = Transform::new(|_| Ok(None)).apply(object.clone()).unwrap();
+        assert!(object.ptr_eq(&same));
     }
 
     #[test]

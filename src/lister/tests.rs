@@ -4,15 +4,15 @@ use super::{FieldSelector, LabelSelector, Lister, ReadError, Selector};
 use crate::{
     delta_fifo::{Delta, DeltaKind, Deltas, tests::object_with},
     indexer::{Indexer, index_func::IndexFunc, store::EvmapStore, store::IndexStore, store::StoreReader},
-    object::{Identity, KeyRef, Object, ObjectKey, ResourceType, SharedObject},
+    object::{Identity, KeyRef, Object, ObjectKey, ResourceType},
 };
 
-fn pod(namespace: &str, name: &str, node: &str, app: &str) -> SharedObject {
+fn pod(namespace: &str, name: &str, node: &str, app: &str) -> Object {
     let json = format!(
         r#"{{"metadata":{{"namespace":"{namespace}","name":"{name}","labels":{{"app":"{app}"}}}},"spec":{{"nodeName":"{node}"}}}}"#
     );
     let identity = Identity { namespace, name, uid: name, resource_version: "1" };
-    Arc::new(Object::assemble(identity, &[json.as_bytes()]))
+    Object::assemble(identity, &[json.as_bytes()])
 }
 
 fn filled() -> (Indexer, Lister<StoreReader>) {
@@ -37,7 +37,7 @@ fn filled() -> (Indexer, Lister<StoreReader>) {
     (indexer, lister)
 }
 
-fn names(mut objects: Vec<SharedObject>) -> Vec<String> {
+fn names(mut objects: Vec<Object>) -> Vec<String> {
     objects.sort_by(|a, b| a.key().cmp(&b.key()));
     objects.iter().map(|object| object.key().to_string()).collect()
 }

@@ -18,7 +18,7 @@ const STEPS_MAX: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FieldPath {
-    steps: Vec<Step>,
+    pub(super) steps: Vec<Step>,
 }
 
 /// One step of a [`FieldPath`].
@@ -183,17 +183,23 @@ impl fmt::Display for FieldPath {
     /// Writes the path so that [`FieldPath::parse`] reads it as the same.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, step) in self.steps.iter().enumerate() {
-            let first = index == 0;
             match step {
                 Step::Each => f.write_str("[*]")?,
-                Step::Member(name) if !is_plain(name) || first && is_alias(name) => {
-                    write!(f, "['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))?;
-                }
-                Step::Member(name) if first => f.write_str(name)?,
-                Step::Member(name) => write!(f, ".{name}")?,
+                Step::Member(name) => write_member(f, name, index == 0)?,
             }
         }
         Ok(())
+    }
+}
+
+/// Writes the step to a member, as [`FieldPath::parse`] reads it; `first` says whether the path begins with it.
+pub(super) fn write_member(out: &mut impl fmt::Write, name: &str, first: bool) -> fmt::Result {
+    if !is_plain(name) || first && is_alias(name) {
+        write!(out, "['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))
+    } else if first {
+        out.write_str(name)
+    } else {
+        write!(out, ".{name}")
     }
 }
 

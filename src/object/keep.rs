@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Object, SharedObject, packer::Packer, scan::TypeMeta};
+use super::{Identity, Object, packer::Packer, scan::TypeMeta};
 
 /// How much of an object is kept, and how.
 #[derive(Clone, Debug, Default)]
@@ -19,18 +19,27 @@ pub enum Keep {
 
 impl Keep {
     /// Looks at objects of which [`Keep::of`] will be asked.
-    pub fn look_at<'a>(&self, objects: impl Iterator<Item = &'a SharedObject>) {
+    pub fn look_at<'a>(&self, objects: impl Iterator<Item = &'a Object>) {
         if let Self::Packed(packer) = self {
-            packer.look_at(objects);
+            packer.look_at(objects.filter(|object| !object.opts_out()));
         }
     }
 
     /// Returns what is kept of `object`; the same for the same one, as long as that lives.
-    pub fn of(&self, object: &SharedObject) -> SharedObject {
+    pub fn of(&self, object: &Object) -> Object {
         match self {
-            Self::Whole => Arc::clone(object),
+            _ if object.opts_out() => object.clone(),
+            Self::Whole => object.clone(),
             Self::Packed(packer) => packer.pack(object),
-            Self::Stub(type_meta) => Arc::new(stub(object, type_meta)),
+            Self::Stub(type_meta) => stub(object, type_meta),
+        }
+    }
+
+    /// Returns what packs bodies, if anything does.
+    pub fn packer(&self) -> Option<&Arc<Packer>> {
+        match self {
+            Self::Packed(packer) => Some(packer),
+            Self::Whole | Self::Stub(_) => None,
         }
     }
 
@@ -42,6 +51,11 @@ impl Keep {
 
 fn stub(object: &Object, type_meta: &TypeMeta) -> Object {
     let identity = object.identity();
+    Object::assemble(identity, &[identity_json(identity, type_meta).as_bytes()])
+}
+
+/// Returns an object's JSON that has its type and what identifies it, and nothing else.
+pub(super) fn identity_json(identity: Identity<'_>, type_meta: &TypeMeta) -> String {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let mut json = format!(
         "{{\"apiVersion\":{},\"kind\":{},\"metadata\":{{\"name\":{}",
@@ -55,7 +69,7 @@ fn stub(object: &Object, type_meta: &TypeMeta) -> Object {
         json.extend([",\"", member, "\":", &quoted(text)]);
     }
     json.push_str("}}");
-    Object::assemble(identity, &[json.as_bytes()])
+    json
 }
 
 #[cfg(test)]
@@ -75,13 +89,13 @@ mod tests {
                 r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"}}"#,
             ),
         ] {
-            let object = Arc::new(Object::from_json(json.as_bytes()).unwrap());
+            let object = Object::from_json(json.as_bytes()).unwrap();
             let stub = Keep::Stub(Arc::clone(&pods)).of(&object);
             assert_eq!(std::str::from_utf8(&stub.json()).unwrap(), expected);
             assert!(stub.same_version(&object) && stub.key() == object.key());
             let read = Object::from_json(expected.as_bytes()).unwrap();
             assert_eq!((read.key(), read.uid()), (object.key(), object.uid()), "the identity is what the bytes say");
-            assert!(Arc::ptr_eq(&Keep::Whole.of(&object), &object));
+            assert!(Keep::Whole.of(&object).ptr_eq(&object));
         }
     }
 }

@@ -30,11 +30,11 @@ use std::borrow::Cow;
 pub(crate) use block::{Nesting, Progress};
 pub(crate) use cursor::{Cursor, Text};
 pub(crate) use cut::Scanned;
-use paths::PathTree;
+pub(crate) use paths::PathTree;
 pub(crate) use read::annotations_of;
 pub use read::{Owner, Plucker};
 
-use super::{FieldPath, Identity, Object};
+use super::{ChangedBy, FieldPath, IGNORE_ANNOTATION, Identity, Object};
 
 /// What a scan does to every object of one resource type, made ready once.
 ///
@@ -44,6 +44,8 @@ use super::{FieldPath, Identity, Object};
 pub struct ScanPlan {
     drop: PathTree,
     types: Option<TypeJson>,
+    heeds_opt_out: bool,
+    notes_who_changed: bool,
 }
 
 /// The `apiVersion` and `kind` of an object.
@@ -118,12 +120,24 @@ impl ScanPlan {
         ] {
             drop.spare(path);
         }
-        Self { drop, types: type_meta.map(TypeJson::new) }
+        Self { drop, types: type_meta.map(TypeJson::new), ..Self::default() }
     }
 
     /// Returns the `apiVersion` and `kind` every object carries afterwards, if the plan says them.
     pub fn type_meta(&self) -> Option<&TypeMeta> {
         self.types.as_ref().map(|types| &types.meta)
+    }
+
+    /// Returns the same plan by which objects can opt out, whatever it cuts: see [`IGNORE_ANNOTATION`].
+    #[must_use]
+    pub fn heeding_opt_out(self) -> Self {
+        Self { heeds_opt_out: true, ..self }
+    }
+
+    /// Returns the same plan that notes who changed an object, whatever it cuts: see [`Object::changed_by`].
+    #[must_use]
+    pub fn noting_who_changed(self) -> Self {
+        Self { notes_who_changed: true, ..self }
     }
 
     /// Returns the same plan with another type.

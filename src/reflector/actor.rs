@@ -23,7 +23,7 @@ use super::{Action, Availability, Event, Input, Reflector, ReflectorState, Step,
 use crate::{
     delta_fifo::actor::{Compare, Events},
     list_watch::{Failure, ListWatch, WatchEvent, WatchStream},
-    object::{Keep, ResourceType, SharedObject},
+    object::{Keep, Object, ResourceType, ResourceVersion},
     status::{self, UnitState, UnitStatus},
     supervisor::child::{Heartbeat, Inject},
 };
@@ -104,8 +104,19 @@ impl ReflectorActor {
             permit: None,
             told: None,
             resyncs,
+            asked: Box::new(|_| {}),
         };
         Self { run: Some(run), stop }
+    }
+
+    /// Says who is told where the server is, when it was asked for that and before anything else of it is handed on. It must
+    /// be quick.
+    #[must_use]
+    pub fn telling_server_version(mut self, told: impl Fn(&ResourceVersion) + 'static) -> Self {
+        if let Some(run) = &mut self.run {
+            run.asked = Box::new(told);
+        }
+        self
     }
 }
 
@@ -156,6 +167,8 @@ struct Run {
     /// The failure shown last: one that is long over does not hide a later one of another actor.
     told: Option<Failure>,
     resyncs: Resyncs,
+    /// Is told where the server is, when it was asked.
+    asked: Box<dyn Fn(&ResourceVersion)>,
 }
 
 impl Run {
@@ -197,7 +210,7 @@ impl Run {
         if !self.keep.is_whole() {
             return;
         }
-        let mut objects: Vec<&mut SharedObject> = match input {
+        let mut objects: Vec<&mut Object> = match input {
             Input::Page(Ok(page)) => page.items.iter_mut().collect(),
             Input::Received(events) => events.iter_mut().filter_map(WatchEvent::object_mut).collect(),
             _ => return,
@@ -265,6 +278,9 @@ impl Run {
     fn observe(&mut self, step: &Step) {
         for report in &step.reports {
             log(report, &self.resource);
+        }
+        if let Some(version) = &step.server_version {
+            (self.asked)(version);
         }
         let counters = self.reflector.counters();
         let mut view = self.status.lock();

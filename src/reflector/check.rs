@@ -36,8 +36,10 @@ impl Reflector {
                 self.unavailable = true; // the most recent state, whatever its version
                 self.begin_cycle(turn)
             }
-            Ok(_) if self.resync_at.is_none() => self.begin_watch(turn),
-            Ok(_) => self.open_watch(turn),
+            Ok(page) => {
+                turn.server_version = Some(page.resource_version);
+                if self.resync_at.is_none() { self.begin_watch(turn) } else { self.open_watch(turn) }
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 use super::{Action, Reflector, Report, State, StreamingLists, Then, Turn, WaitReason, stream::Stream};
 use crate::{
     list_watch::WatchEvent,
-    object::{KeyRef, ResourceVersion, SharedObject},
+    object::{KeyRef, Object, ResourceVersion},
 };
 
 /// Fewer known objects are never worth a second list.
@@ -21,7 +21,7 @@ const KNOWN_MIN: usize = 100;
 
 /// The objects of a complete list that was not handed on yet. Two are equal if they are the very same list.
 #[derive(Clone, Debug)]
-pub struct Listed(pub Arc<Vec<SharedObject>>);
+pub struct Listed(pub Arc<Vec<Object>>);
 
 impl PartialEq for Listed {
     fn eq(&self, other: &Self) -> bool {
@@ -50,7 +50,7 @@ impl Comparison {
 /// A complete state that waits for its comparison.
 #[derive(Debug)]
 pub(super) struct Held {
-    items: Arc<Vec<SharedObject>>,
+    items: Arc<Vec<Object>>,
     version: ResourceVersion,
     /// The stream that goes on as the watch, and what came behind the marker.
     tail: Option<Tail>,
@@ -62,7 +62,7 @@ pub(super) type Tail = (Stream, std::vec::IntoIter<WatchEvent>);
 /// A list that is being confirmed.
 #[derive(Debug)]
 pub(super) struct Doubted {
-    items: Vec<SharedObject>,
+    items: Vec<Object>,
     version: ResourceVersion,
     pub(super) comparison: Comparison,
 }
@@ -71,7 +71,7 @@ impl Reflector {
     /// Takes a complete state that may be believed by its version.
     pub(super) fn complete(
         &mut self,
-        items: Vec<SharedObject>,
+        items: Vec<Object>,
         version: ResourceVersion,
         tail: Option<Tail>,
         turn: &mut Turn,
@@ -111,7 +111,7 @@ impl Reflector {
     fn confirmed(
         &mut self,
         doubted: Doubted,
-        second: Vec<SharedObject>,
+        second: Vec<Object>,
         second_version: &ResourceVersion,
         turn: &mut Turn,
     ) -> Action {
@@ -125,9 +125,8 @@ impl Reflector {
         let first: HashSet<KeyRef<'_>, foldhash::fast::RandomState> = items.iter().map(|item| item.key()).collect();
         let found = second.into_iter().filter(|item| !first.contains(&item.key()));
         // The watch will tell of what changed since the first list: shown now, it would go back in time then.
-        let is_later = |item: &SharedObject| {
-            ResourceVersion::from(item.resource_version()).compare(&version) == Some(Ordering::Greater)
-        };
+        let is_later =
+            |item: &Object| ResourceVersion::from(item.resource_version()).compare(&version) == Some(Ordering::Greater);
         let (spared, missed): (Vec<_>, Vec<_>) = found.partition(is_later);
         drop(first);
         turn.report(Report::ListConfirmed { version: version.clone(), found: spared.len() + missed.len() });

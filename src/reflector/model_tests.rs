@@ -226,7 +226,7 @@ impl<'a> World<'a> {
     }
 
     fn replay(&mut self, event: Event, known: &ResourceVersion) {
-        let pair = |object: &SharedObject| (object.name().to_owned(), object.resource_version().to_owned());
+        let pair = |object: &Object| (object.name().to_owned(), object.resource_version().to_owned());
         match event {
             Event::Added(object) | Event::Updated(object) => self.replayed.extend([pair(&object)]),
             Event::Deleted(object) => drop(self.replayed.remove(object.name())),
@@ -368,7 +368,7 @@ impl<'a> World<'a> {
     }
 
     /// Says of a list what the queue does, as if each object were a hundred.
-    fn compare(&self, listed: &[SharedObject]) -> Comparison {
+    fn compare(&self, listed: &[Object]) -> Comparison {
         let missing = self.replayed.keys().filter(|name| listed.iter().all(|item| item.name() != *name)).count();
         Comparison { known: self.replayed.len() * 100, missing: missing * 100 }
     }

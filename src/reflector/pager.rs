@@ -2,7 +2,7 @@
 
 use crate::{
     list_watch::{Failure, ListPage, ListRequest},
-    object::{ResourceVersion, SharedObject},
+    object::{Object, ResourceVersion},
 };
 
 /// A list under way.
@@ -18,7 +18,7 @@ pub(super) struct Pager {
     full: bool,
     /// Version of page 1.
     version: Option<ResourceVersion>,
-    items: Vec<SharedObject>,
+    items: Vec<Object>,
     rejected: u64,
 }
 
@@ -36,7 +36,7 @@ pub(super) enum Paged {
 /// A complete list.
 #[derive(Debug)]
 pub(super) struct List {
-    pub(super) items: Vec<SharedObject>,
+    pub(super) items: Vec<Object>,
     pub(super) version: ResourceVersion,
     /// It came in more than one page (P-3).
     pub(super) paginated: bool,

@@ -6,21 +6,21 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 
-use crate::object::{KeyRef, SharedObject};
+use crate::object::{KeyRef, Object};
 
 /// A set of objects, one a key. Keys are not copied: the objects hold them.
 ///
 /// **Invariant:** `places` has one index for each `Some` in `items`, and no other.
 #[derive(Clone, Default)]
 pub(super) struct Snapshot {
-    items: Vec<Option<SharedObject>>,
+    items: Vec<Option<Object>>,
     places: HashTable<usize>,
     hasher: RandomState,
 }
 
 impl Snapshot {
     /// Puts `object` where its key is, or at the end. Returns whether the key was there.
-    pub(super) fn upsert(&mut self, object: SharedObject) -> bool {
+    pub(super) fn upsert(&mut self, object: Object) -> bool {
         let Self { items, places, hasher } = self;
         let entry = places.entry(
             hasher.hash_one(Some(object.key())),
@@ -50,17 +50,17 @@ impl Snapshot {
     }
 
     /// Returns the objects.
-    pub(super) fn into_items(self) -> Vec<SharedObject> {
+    pub(super) fn into_items(self) -> Vec<Object> {
         self.items.into_iter().flatten().collect()
     }
 }
 
-fn key_at(items: &[Option<SharedObject>], place: usize) -> Option<KeyRef<'_>> {
+fn key_at(items: &[Option<Object>], place: usize) -> Option<KeyRef<'_>> {
     items[place].as_ref().map(|object| object.key())
 }
 
 /// Removes duplicate keys from a list, keeping the last of each (F-31). Returns how many went.
-pub(super) fn deduplicate(items: &mut Vec<SharedObject>) -> u64 {
+pub(super) fn deduplicate(items: &mut Vec<Object>) -> u64 {
     let mut snapshot = Snapshot {
         items: Vec::with_capacity(items.len()),
         places: HashTable::with_capacity(items.len()),
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use crate::testing::object;
 
-    fn names(items: &[SharedObject]) -> Vec<(&str, &str)> {
+    fn names(items: &[Object]) -> Vec<(&str, &str)> {
         items.iter().map(|item| (item.name(), item.resource_version())).collect()
     }
 

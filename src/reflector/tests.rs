@@ -73,13 +73,13 @@ fn untransformed(version: &str) -> WatchEvent {
 
 /// Writes events as `+a1 ~a2 -a3 =[a1 b2]@7 @9 resync`.
 fn text(events: &[Event]) -> String {
-    let name = |object: &SharedObject| format!("{}{}", object.name(), object.resource_version());
+    let name = |object: &Object| format!("{}{}", object.name(), object.resource_version());
     let one = |event: &Event| match event {
         Event::Added(object) => format!("+{}", name(object)),
         Event::Updated(object) => format!("~{}", name(object)),
         Event::Deleted(object) => format!("-{}", name(object)),
         Event::Replace { items, spared, resource_version } => {
-            let names = |objects: &[SharedObject]| objects.iter().map(name).collect::<Vec<_>>().join(" ");
+            let names = |objects: &[Object]| objects.iter().map(name).collect::<Vec<_>>().join(" ");
             let spared = if spared.is_empty() { String::new() } else { format!(" spares {}", names(spared)) };
             format!("=[{}]@{resource_version}{spared}", names(items))
         }

@@ -73,6 +73,28 @@ impl StatusObject {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
+    /// 406: a stream in another format.
+    pub(super) fn no_such_stream() -> Self {
+        let message = "only the following media types are accepted: text/event-stream, application/x-ndjson";
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    /// 429: there are as many of them as may be.
+    pub(super) fn too_many_requests(message: &str) -> Self {
+        let mut status = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        status.details = json!({"retryAfterSeconds": 1});
+        status.retry_after = true;
+        status
+    }
+
+    /// 503: not now.
+    pub(super) fn unavailable(message: &str) -> Self {
+        let mut status = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
+        status.details = json!({"retryAfterSeconds": 1});
+        status.retry_after = true;
+        status
+    }
+
     pub(super) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         let mut status = Self::new(StatusCode::NOT_FOUND, "NotFound", message);

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use crate::object::ResourceType;
+use crate::{
+    discovery::{ServedType, built_in},
+    object::ResourceType,
+};
 
 /// One served resource type, with what discovery tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,59 +124,48 @@ pub(super) fn is_builtin_group(group: &str) -> bool {
 
 /// Returns the built-in types, core first.
 pub(super) fn builtin() -> Vec<TypeInfo> {
-    const NAMESPACED: bool = true;
-    const CLUSTER: bool = false;
     const STATUS: bool = true;
     const PLAIN: bool = false;
     let rows = [
-        ("", "v1", "Namespace", "namespaces", "ns", CLUSTER, STATUS),
-        ("", "v1", "Node", "nodes", "no", CLUSTER, STATUS),
-        ("", "v1", "PersistentVolume", "persistentvolumes", "pv", CLUSTER, STATUS),
-        ("", "v1", "Pod", "pods", "po", NAMESPACED, STATUS),
-        ("", "v1", "Service", "services", "svc", NAMESPACED, STATUS),
-        ("", "v1", "ConfigMap", "configmaps", "cm", NAMESPACED, PLAIN),
-        ("", "v1", "Secret", "secrets", "", NAMESPACED, PLAIN),
-        ("", "v1", "ServiceAccount", "serviceaccounts", "sa", NAMESPACED, PLAIN),
-        ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "pvc", NAMESPACED, STATUS),
-        ("", "v1", "Event", "events", "ev", NAMESPACED, PLAIN),
-        ("apps", "v1", "Deployment", "deployments", "deploy", NAMESPACED, STATUS),
-        ("apps", "v1", "ReplicaSet", "replicasets", "rs", NAMESPACED, STATUS),
-        ("apps", "v1", "StatefulSet", "statefulsets", "sts", NAMESPACED, STATUS),
-        ("apps", "v1", "DaemonSet", "daemonsets", "ds", NAMESPACED, STATUS),
-        ("apps", "v1", "ControllerRevision", "controllerrevisions", "", NAMESPACED, PLAIN),
-        ("batch", "v1", "Job", "jobs", "", NAMESPACED, STATUS),
-        ("batch", "v1", "CronJob", "cronjobs", "cj", NAMESPACED, STATUS),
-        ("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", NAMESPACED, STATUS),
-        ("networking.k8s.io", "v1", "Ingress", "ingresses", "ing", NAMESPACED, STATUS),
-        ("networking.k8s.io", "v1", "IngressClass", "ingressclasses", "", CLUSTER, PLAIN),
-        ("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", "netpol", NAMESPACED, PLAIN),
-        ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", NAMESPACED, STATUS),
-        ("rbac.authorization.k8s.io", "v1", "Role", "roles", "", NAMESPACED, PLAIN),
-        ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", "", NAMESPACED, PLAIN),
-        ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", "", CLUSTER, PLAIN),
-        ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", "", CLUSTER, PLAIN),
-        ("storage.k8s.io", "v1", "StorageClass", "storageclasses", "sc", CLUSTER, PLAIN),
-        ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", "pc", CLUSTER, PLAIN),
-        ("coordination.k8s.io", "v1", "Lease", "leases", "", NAMESPACED, PLAIN),
-        ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", "", NAMESPACED, PLAIN),
-        ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", "crd", CLUSTER, STATUS),
+        ("", "namespaces", STATUS),
+        ("", "nodes", STATUS),
+        ("", "persistentvolumes", STATUS),
+        ("", "pods", STATUS),
+        ("", "services", STATUS),
+        ("", "configmaps", PLAIN),
+        ("", "secrets", PLAIN),
+        ("", "serviceaccounts", PLAIN),
+        ("", "persistentvolumeclaims", STATUS),
+        ("", "events", PLAIN),
+        ("apps", "deployments", STATUS),
+        ("apps", "replicasets", STATUS),
+        ("apps", "statefulsets", STATUS),
+        ("apps", "daemonsets", STATUS),
+        ("apps", "controllerrevisions", PLAIN),
+        ("batch", "jobs", STATUS),
+        ("batch", "cronjobs", STATUS),
+        ("autoscaling", "horizontalpodautoscalers", STATUS),
+        ("networking.k8s.io", "ingresses", STATUS),
+        ("networking.k8s.io", "ingressclasses", PLAIN),
+        ("networking.k8s.io", "networkpolicies", PLAIN),
+        ("policy", "poddisruptionbudgets", STATUS),
+        ("rbac.authorization.k8s.io", "roles", PLAIN),
+        ("rbac.authorization.k8s.io", "rolebindings", PLAIN),
+        ("rbac.authorization.k8s.io", "clusterroles", PLAIN),
+        ("rbac.authorization.k8s.io", "clusterrolebindings", PLAIN),
+        ("storage.k8s.io", "storageclasses", PLAIN),
+        ("scheduling.k8s.io", "priorityclasses", PLAIN),
+        ("coordination.k8s.io", "leases", PLAIN),
+        ("discovery.k8s.io", "endpointslices", PLAIN),
+        ("apiextensions.k8s.io", "customresourcedefinitions", STATUS),
     ];
-    let info = |(group, version, kind, plural, short, namespaced, status): (&str, &str, &str, &str, &str, _, _)| {
-        let resource = ResourceType {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            kind: kind.to_owned(),
-            plural: plural.to_owned(),
-            namespaced,
-        };
-        TypeInfo {
-            list_kind: format!("{kind}List"),
-            singular: kind.to_lowercase(),
-            short_names: Some(short).filter(|short| !short.is_empty()).map(str::to_owned).into_iter().collect(),
-            typed: true,
-            status,
-            resource,
-        }
+    let known = built_in();
+    let info = |(group, plural, status): (&str, &str, bool)| {
+        let is_it = |served: &&ServedType| served.resource.group == group && served.resource.plural == plural;
+        let ServedType { resource, singular, short_names, .. } =
+            known.iter().find(is_it).expect("it is built in").clone();
+        let list_kind = format!("{}List", resource.kind);
+        TypeInfo { resource, list_kind, singular, short_names, typed: true, status }
     };
     rows.into_iter().map(info).collect()
 }

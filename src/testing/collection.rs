@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{expired, object_with_uid, status, too_large};
+use super::{expired, status, too_large};
 use crate::{
     list_watch::{Failure, ListPage, ListRequest, WatchEvent, WatchRequest},
-    object::{ResourceVersion, SharedObject},
+    object::{Identity, Object, ResourceVersion},
 };
 
 /// A collection with its history, as etcd and the watch cache keep it. Pure: no clock, no I/O.
@@ -15,10 +15,10 @@ use crate::{
 pub struct Collection {
     version: u64,
     /// The state at the oldest version that can be asked for.
-    base: BTreeMap<String, SharedObject>,
+    base: BTreeMap<String, Object>,
     compacted: u64,
     history: VecDeque<Entry>,
-    objects: BTreeMap<String, SharedObject>,
+    objects: BTreeMap<String, Object>,
     created: u64,
 }
 
@@ -64,22 +64,27 @@ impl Collection {
     /// Creates or changes an object.
     pub fn put(&mut self, name: &str) {
         self.version += 1;
-        let version = self.version.to_string();
         let event = if let Some(old) = self.objects.get(name) {
-            WatchEvent::Modified(object_with_uid(name, old.uid(), &version))
+            WatchEvent::Modified(object(name, old.uid(), self.version, self.version))
         } else {
             self.created += 1;
-            WatchEvent::Added(object_with_uid(name, &format!("uid-{}", self.created), &version))
+            WatchEvent::Added(object(name, &format!("uid-{}", self.created), self.version, self.version))
         };
         self.push(event);
+    }
+
+    /// Writes an object, if it is there, without changing anything of it but its version.
+    pub fn touch(&mut self, name: &str) {
+        let Some(old) = self.objects.get(name) else { return };
+        self.version += 1;
+        self.push(WatchEvent::Modified(object(name, old.uid(), self.version, changed_at(old))));
     }
 
     /// Deletes an object, if it is there.
     pub fn delete(&mut self, name: &str) {
         let Some(old) = self.objects.get(name) else { return };
         self.version += 1;
-        let last = object_with_uid(name, old.uid(), &self.version.to_string());
-        self.push(WatchEvent::Deleted(last));
+        self.push(WatchEvent::Deleted(object(name, old.uid(), self.version, changed_at(old))));
     }
 
     /// Lets time pass for other collections: the version grows and nothing changes here.
@@ -198,7 +203,7 @@ impl Collection {
         self.history.push_back(Entry { version: self.version, event });
     }
 
-    fn state_at(&self, version: u64) -> BTreeMap<String, SharedObject> {
+    fn state_at(&self, version: u64) -> BTreeMap<String, Object> {
         let mut state = self.base.clone();
         for entry in self.history.iter().take_while(|entry| entry.version <= version) {
             apply(&mut state, &entry.event);
@@ -207,7 +212,26 @@ impl Collection {
     }
 }
 
-fn apply(state: &mut BTreeMap<String, SharedObject>, event: &WatchEvent) {
+/// Makes an object that was changed at one version, and perhaps only touched after that.
+fn object(name: &str, uid: &str, version: u64, changed_at: u64) -> Object {
+    let version = version.to_string();
+    let identity = Identity { namespace: "default", name, uid, resource_version: &version };
+    let json = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"namespace":"default","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}},"data":{{"changedAt":"{changed_at}"}}}}"#
+    );
+    Object::assemble(identity, &[json.as_bytes()])
+}
+
+/// Returns the version at which more of an object of a [`Collection`] than its version has changed for the last time.
+///
+/// # Panics
+/// If it is of another one.
+pub fn changed_at(object: &Object) -> u64 {
+    let value = object.value().expect("an object is JSON");
+    value["data"]["changedAt"].as_str().and_then(|version| version.parse().ok()).expect("it says so")
+}
+
+fn apply(state: &mut BTreeMap<String, Object>, event: &WatchEvent) {
     match event {
         WatchEvent::Added(object) | WatchEvent::Modified(object) => {
             state.insert(object.name().to_owned(), object.clone());

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fs,
     ops::{Deref, DerefMut},
 };
 
@@ -62,6 +63,15 @@ impl Bench {
         let engine = self.sink.run(self.dir());
         engine.wait_for("watching", PATIENCE, || engine.json("/v1/resources")["resources"][0]["state"] == "watching");
         engine
+    }
+
+    /// Gives an engine that is stopped from now on the time that it needs.
+    pub(crate) fn stop_at_leisure(&self) {
+        let file = self.dir().join("config.toml");
+        let config = fs::read_to_string(&file).expect("it was written");
+        let patient = config.replace("shutdown_timeout = \"1s\"", "shutdown_timeout = \"30s\"");
+        assert_ne!(patient, config, "its line is found");
+        fs::write(&file, patient).expect("it can be written");
     }
 
     /// Makes the sink behave so from now on.

@@ -33,7 +33,10 @@ pub(crate) fn i4_what_the_sink_refuses_is_tried_again_until_it_is_taken(mut benc
     assert!(row["lastError"].is_string() && row["queued"].as_u64() > Some(0), "it says why: {row}");
     bench.be(Manner::Well);
     bench.settle(&engine);
+    let log = engine.log_handle();
     assert!(engine.terminate().success());
+    let log = log.lock().expect("not poisoned");
+    assert!(log.lines().any(|line| line.contains("delivers again") && line.contains("out")), "it says so:\n{log}");
 }
 
 pub(crate) fn d8_what_comes_twice_has_the_id_that_it_had(mut bench: Bench) {
@@ -60,7 +63,7 @@ pub(crate) fn i4_a_stop_in_mid_batch(mut bench: Bench) {
     assert!(engine.terminate().success(), "a stop that was asked for is success");
     let log = log.lock().expect("not poisoned");
     assert!(
-        log.lines().any(|line| line.contains("undelivered") && line.contains("out")),
+        log.lines().any(|line| line.contains("undelivered events: they are kept") && line.contains("out")),
         "what is left is named:\n{log}"
     );
     drop(log);
@@ -75,6 +78,7 @@ pub(crate) fn i4_a_stop_in_mid_batch(mut bench: Bench) {
 }
 
 pub(crate) fn i4_a_stop_amid_deliveries_repeats_nothing(mut bench: Bench) {
+    bench.stop_at_leisure();
     for _ in 0..3 {
         let engine = bench.run();
         bench.churn(10, 10);

@@ -1,6 +1,9 @@
 //! What the contract asks of a sink. A further kind of handler is one more `impl` of [`Sink`].
 
+pub(crate) mod exec;
 pub(crate) mod file;
+#[cfg(feature = "kafka")]
+pub(crate) mod kafka;
 pub(crate) mod nats;
 pub(crate) mod webhook;
 
@@ -48,5 +51,34 @@ pub(crate) trait Sink {
     /// Runs an engine on the configuration in a directory.
     fn run(&self, dir: &Path) -> Engine {
         Engine::run_again(dir, &[])
+    }
+}
+
+/// A sink whose handler has this `format`.
+pub(crate) struct Formatted<S>(pub(crate) &'static str, pub(crate) S);
+
+impl<S: Sink> Sink for Formatted<S> {
+    fn handler(&self) -> String {
+        format!("format = {:?}\n{}", self.0, self.1.handler())
+    }
+
+    fn be(&mut self, manner: Manner) {
+        self.1.be(manner);
+    }
+
+    fn arrived(&self) -> Vec<Value> {
+        self.1.arrived()
+    }
+
+    fn shows_repetitions(&self) -> bool {
+        self.1.shows_repetitions()
+    }
+
+    fn stores_once(&self) -> bool {
+        self.1.stores_once()
+    }
+
+    fn run(&self, dir: &Path) -> Engine {
+        self.1.run(dir)
     }
 }

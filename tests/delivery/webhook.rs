@@ -9,7 +9,7 @@ use std::{
     fs,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -206,4 +206,34 @@ fn who_is_not_let_in_waits_for_another_token_and_loses_nothing() {
         assert_eq!(hook.ids(), cluster.happened);
         assert_eq!((count(&engine, "dropped"), count(&engine, "delivered")), (0, 1));
     }
+}
+
+/// Row 18 of what users of other tools ask for: whether a webhook is tried again, and what becomes of what it never takes.
+#[test]
+fn row_18_what_a_webhook_refuses_for_too_long_is_a_dead_letter_that_can_be_sent_again() {
+    let is_well = Arc::new(AtomicBool::new(false));
+    let well = Arc::clone(&is_well);
+    let hook = Hook::start(move |_| Some((if well.load(Ordering::SeqCst) { 200 } else { 503 }, vec![])));
+    let mut cluster = Simulated::start();
+    let lost = text(cluster.dir(), "lost.jsonl");
+    let handler = hook.handler(&format!(
+        "dead_letter = \"lost\"\n[handlers.lost]\ntype = \"file\"\nresources = []\npath = {lost:?}\n\
+         [defaults.handlers.retry]\ngive_up_after = \"500ms\""
+    ));
+    let engine = cluster.run(&handler);
+    cluster.put("a", "x");
+    wait_all(&engine, 1);
+    assert!(count(&engine, "retried") > 1, "{}", row(&engine));
+    assert_eq!((count(&engine, "deadLettered"), count(&engine, "dropped")), (1, 0));
+    let letter = || serde_json::from_str::<Value>(&fs::read_to_string(&lost).unwrap_or_default()).ok();
+    engine.wait_for("a dead letter", PATIENCE, || letter().is_some());
+    assert_eq!(letter().unwrap()["id"], cluster.happened["a"][0]);
+    let (_, metrics) = engine.get("/metrics").unwrap();
+    let counted = "deltabus_handler_events_total{handler=\"out\",outcome=\"dead_letter\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
+
+    is_well.store(true, Ordering::SeqCst);
+    let replayed = request(&engine.http, "POST", "/v1/handlers/out/replay", &[]).unwrap();
+    assert_eq!(replayed.json()["replayed"], 1);
+    engine.wait_for("sent again", PATIENCE, || hook.ids() == cluster.happened);
 }

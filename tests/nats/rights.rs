@@ -19,7 +19,7 @@ fn joe(server: &NatsServer) -> NatsAuth {
 fn forbidden(name: &str) -> deltabus::dispatcher::Event {
     let metadata = serde_json::json!({"name": name, "namespace": "secret", "uid": name, "resourceVersion": "1"});
     let json = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
-    let object = std::sync::Arc::new(deltabus::object::Object::from_json(json.to_string().as_bytes()).unwrap());
+    let object = deltabus::object::Object::from_json(json.to_string().as_bytes()).unwrap();
     event(1, Change::Added { object, cause: Cause::Watch })
 }
 

@@ -29,13 +29,18 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::with_state("")
+    }
+
+    /// As [`World::new`], with more in `[state]`.
+    pub(crate) fn with_state(more: &str) -> Self {
         let cluster = Simulated::start();
         let (state, sink) = (cluster.dir().join("state"), Hook::start());
         fs::create_dir(&state).expect("the directory is writable");
         let path = |name: &str| text(cluster.dir(), name);
         let config = format!(
             "shutdown_timeout = \"2s\"\n[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {:?}\n\
-             backoff = {{ initial = \"50ms\", max = \"200ms\" }}\n[state]\ndir = {:?}\n[resources.maps]\nmatch = [\"configmaps\"]\n\
+             backoff = {{ initial = \"50ms\", max = \"200ms\" }}\n[state]\ndir = {:?}\n{more}[resources.maps]\nmatch = [\"configmaps\"]\n\
              [handlers.out]\nretry = {{ initial = \"20ms\", max = \"200ms\" }}\nbuffer = {{ max_events = 50 }}\n\
              order = \"total\"\n{}\n",
             path("kubeconfig"),

@@ -28,6 +28,8 @@ const REQUIRE_ENV: &str = "DELTABUS_REQUIRE_CLUSTER";
 pub(crate) enum Unavailable {
     /// The `go` tool cannot be run.
     NoGo(io::Error),
+    /// Another tool cannot be run, or is not there; says which.
+    Missing(String),
     /// The module does not build, perhaps for want of a network. Carries the end of the compiler's output.
     BuildFailed(String),
     /// The server was built but does not start. Carries the end of its log. Never a reason to skip a test.
@@ -38,6 +40,7 @@ impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoGo(error) => write!(f, "the go tool cannot be run: {error}"),
+            Self::Missing(what) => f.write_str(what),
             Self::BuildFailed(output) => write!(f, "failed to build tests/cluster: {output}"),
             Self::StartFailed(log) => write!(f, "failed to start the API server: {log}"),
         }
@@ -446,15 +449,15 @@ fn hash_of(module: &Path, package: &str) -> io::Result<u64> {
 }
 
 /// `target/cluster`, wherever the target directory is: Cargo gives test binaries `target/tmp`.
-fn target_dir() -> PathBuf {
+pub(super) fn target_dir() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("cluster")
 }
 
-fn lock_file(path: &Path) -> io::Result<File> {
+pub(super) fn lock_file(path: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).write(true).open(path)
 }
 
-fn last_lines(text: &str, count: usize) -> String {
+pub(super) fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
 }

@@ -45,6 +45,11 @@ impl Engine {
         Self::spawn_to(&["run", "-c", &text(dir, "config.toml")], Stdio::null(), environment)
     }
 
+    /// As [`Engine::run_again`], for a configuration whose handlers run programs.
+    pub(crate) fn run_allowing_programs(dir: &Path) -> Self {
+        Self::spawn(&["run", "--allow-exec", "-c", &text(dir, "config.toml")])
+    }
+
     /// As [`Engine::run_again`], with stdout behind what is in a file.
     pub(crate) fn run_again_to(dir: &Path, environment: &[(&'static str, PathBuf)], stdout: &Path) -> Self {
         let stdout = fs::File::options().create(true).append(true).open(stdout).expect("the directory is writable");

@@ -54,6 +54,7 @@ pub(crate) fn say(notification: &Notification) -> Vec<String> {
             Change::Deleted { cause, .. } => ("deleted", Some(cause)),
             Change::Removed { cause, .. } => ("removed", Some(cause)),
             Change::Unchanged { cause, .. } => ("unchanged", Some(cause)),
+            Change::Refreshed { .. } => ("refreshed", None),
             Change::Synced { objects, .. } => return format!("synced {plural} {objects}"),
         };
         let cause = cause.map(|cause| format!("{cause:?}").to_lowercase()).unwrap_or_default();

@@ -7,7 +7,10 @@ pub(crate) mod disk;
 pub(crate) mod engine;
 pub(crate) mod forger;
 pub(crate) mod gate;
+#[cfg(feature = "kafka")]
+pub(crate) mod kafka;
 pub(crate) mod layer;
+pub(crate) mod listener;
 pub(crate) mod live;
 pub(crate) mod living;
 pub(crate) mod nats;
@@ -17,5 +20,6 @@ pub(crate) mod scripted;
 pub(crate) mod simulated;
 pub(crate) mod sabotaged;
 pub(crate) mod stream;
+pub(crate) mod told;
 pub(crate) mod unsynced;
 pub(crate) mod verify;

@@ -194,13 +194,13 @@ pub(crate) async fn stored(client: &Client, stream: &str) -> Vec<Stored> {
 }
 
 /// A config map of a version with `size` bytes of data.
-pub(crate) fn config_map(name: &str, version: u64, size: usize) -> Arc<Object> {
+pub(crate) fn config_map(name: &str, version: u64, size: usize) -> Object {
     let json = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}"), "resourceVersion": version.to_string() },
         "data": { "x": "y".repeat(size) },
     });
-    Arc::new(Object::from_json(json.to_string().as_bytes()).expect("it is an object"))
+    Object::from_json(json.to_string().as_bytes()).expect("it is an object")
 }
 
 pub(crate) fn unit() -> Arc<UnitInfo> {

@@ -202,7 +202,7 @@ impl Scene {
 }
 
 #[expect(clippy::redundant_closure_for_method_calls, reason = "the method alone has too narrow a lifetime")]
-fn all(lister: &Lister) -> Vec<deltabus::object::SharedObject> {
+fn all(lister: &Lister) -> Vec<deltabus::object::Object> {
     lister.snapshot(|query| query.list())
 }
 

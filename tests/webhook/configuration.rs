@@ -54,6 +54,10 @@ fn mistakes_are_told_with_key_and_place() {
             "6:8: handlers.hook.mode: expected one of `structured`, `binary`, found \"binar\"; did you mean `binary`?",
         ),
         (
+            "url = \"https://x/\"\nmode = \"binary\"\nbatch = { max_events = 2 }",
+            "6:8: handlers.hook.mode: batches are JSON arrays, which \"binary\" has none of: expected \"structured\", or no `batch`",
+        ),
+        (
             "url = \"http://x/\"\ntls = { server_name = \"y\" }",
             "6:1: handlers.hook.tls: `url` is http://, without TLS: expected https://, or no `tls`",
         ),

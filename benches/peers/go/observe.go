@@ -16,7 +16,7 @@ import (
 )
 
 // settle is the time for a process to come to rest before its memory is looked at.
-const settle = 600 * time.Millisecond
+const settle = 2 * time.Second
 
 // informer is what all peers have in common.
 type informer interface {

@@ -1,12 +1,12 @@
 //! One unit of an engine, held against the API server at the version of its cache.
 
-use std::{cmp::Ordering, time::Duration};
+use std::{cmp::Ordering, collections::BTreeMap, time::Duration};
 
 use anyhow::Context as _;
 use deltabus::{
     list_watch::Failure,
     list_watch::kube::raw::{Answer, RawClient},
-    object::{ResourceType, ResourceVersion},
+    object::{IGNORE_ANNOTATION, ResourceType, ResourceVersion},
     scope::Namespaces,
 };
 use futures_util::future;
@@ -120,6 +120,7 @@ struct Metadata {
     name: String,
     uid: String,
     resource_version: String,
+    annotations: BTreeMap<String, String>,
 }
 
 /// A list that cannot be read on.
@@ -261,7 +262,7 @@ impl Unit {
         while cached.is_some() || served.is_some() {
             for (side, page) in [(Side::Cache, &mut cached), (Side::Server, &mut served)] {
                 for Item { metadata } in page.iter_mut().flat_map(|page| page.items.take().unwrap_or_default()) {
-                    if side == Side::Cache || metadata.namespace.is_empty() || namespaces.matches(&metadata.namespace) {
+                    if side == Side::Cache || metadata.is_shown(&namespaces) {
                         let (key, state) = metadata.split();
                         comparison.see(side, key, state);
                     }
@@ -331,8 +332,14 @@ impl Unit {
 }
 
 impl Metadata {
+    /// Returns whether an object that the server has is to be cached.
+    fn is_shown(&self, namespaces: &Namespaces) -> bool {
+        let opts_out = self.annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true");
+        !opts_out && (self.namespace.is_empty() || namespaces.matches(&self.namespace))
+    }
+
     fn split(self) -> (Box<str>, State) {
-        let Self { namespace, name, uid, resource_version } = self;
+        let Self { namespace, name, uid, resource_version, .. } = self;
         let key = if namespace.is_empty() { name } else { format!("{namespace}/{name}") };
         (key.into(), State { uid: uid.into(), resource_version: resource_version.into() })
     }

@@ -9,9 +9,10 @@ impl World<'_> {
         let lane = &lanes[handler];
         let Some(Room { events, bytes }) = lane.schedule.room() else { return };
         let asked = journal.to_load(lane.reader);
-        if !asked.is_empty() {
-            let found: Vec<_> = asked.iter().filter_map(|place| self.disk.now.records.get(place)).cloned().collect();
-            assert_eq!(found.len(), asked.len(), "nothing is removed that is waited for");
+        if !asked.places.is_empty() {
+            let name = name_of_handler(handler);
+            let found: Vec<_> = asked.places.iter().filter_map(|place| self.disk.now.load(&name, *place)).collect();
+            assert_eq!(found.len(), asked.places.len(), "nothing is removed that is waited for");
             journal.loaded(lane.reader, &asked, found);
             self.hits.add("a reader goes on from the store");
         }

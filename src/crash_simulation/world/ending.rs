@@ -1,6 +1,7 @@
 //! Crashes and stops.
 
 use super::*;
+use crate::object::Object;
 
 impl World<'_> {
     /// The process is gone, with a part of what is not synced if the machine was too.
@@ -20,10 +21,19 @@ impl World<'_> {
         self.hits.add_many("records are lost with the tail", lost.len());
         let gone: Vec<_> = lost.iter().filter(|(_, record)| matches!(record.change, Change::Deleted { .. })).collect();
         for (name, record) in &lost {
-            let uid = record.object().map(|object| object.uid());
-            let ends = |(_, end): &&(RecordName, Record)| end.object().map(|object| object.uid()) == uid;
+            let uid = record.object().map(Object::uid);
+            let ends = |(_, end): &&(RecordName, Record)| end.object().map(Object::uid) == uid;
+            if matches!(record.change, Change::Refreshed { .. }) {
+                self.hits.add("an ignored update is lost with the tail");
+            }
             if matches!(record.change, Change::Added { .. }) && gone.iter().copied().any(|end| ends(&end)) {
                 self.hits.add("a whole life is lost with the tail");
+            }
+            for (sink, shown) in self.sinks.iter().zip(&mut self.shown_and_lost) {
+                if let Some(object) = record.object().filter(|_| sink.accepted.contains(name)) {
+                    let content = self.sites[record.unit.0 as usize].content(object.uid(), version_of(object));
+                    shown.insert((record.unit.0, object.uid().to_owned(), content));
+                }
             }
             if self.sinks.iter().any(|sink| sink.accepted.contains(name)) {
                 assert_ne!(self.durability, Durability::Group, "D7: {name:?} was shown, and is lost");
@@ -41,7 +51,7 @@ impl World<'_> {
     /// Counts between which effects it happens.
     fn note_crash(&mut self) {
         let Self { process, disk, hits, acknowledged, .. } = self;
-        let Some(Process { journal, units, lanes, syncing, saving, .. }) = process else { return };
+        let Some(Process { journal, units, lanes, syncing, saving, compacting, .. }) = process else { return };
         for unit in units {
             match &unit.in_flight {
                 None => {}
@@ -75,6 +85,8 @@ impl World<'_> {
             hits.add_many("crash: acknowledged, not saved", usize::from(saved < acknowledged[handler].len()));
             hits.add_many("crash: saved, not durable", usize::from(disk.synced.settled[handler] < saved));
         }
+        hits.add_many("crash: within a merge", usize::from(compacting.is_some()));
+        hits.add_many("crash: merged, not durable", usize::from(disk.log.iter().any(is_merge)));
         hits.add_many("crash: within a sync", usize::from(syncing.is_some()));
         hits.add_many("crash: within a save", usize::from(saving.is_some()));
         hits.add_many("crash: within a start", usize::from(disk.synced.units.is_empty()));
@@ -93,6 +105,7 @@ impl World<'_> {
             self.deliver(handler, HEALTH[handler]);
         }
         self.end_save();
+        self.end_compaction();
         let ends: [fn(&mut Self); 4] = [
             |world| {
                 world.process().syncing = None;
@@ -123,6 +136,10 @@ impl World<'_> {
         self.process = None;
         assert_eq!(self.disk.now.settled, self.settled());
     }
+}
+
+fn is_merge(write: &Write) -> bool {
+    matches!(write, Write::Compacted(..))
 }
 
 fn units_outstanding(stage: Option<Stage>) -> bool {

@@ -55,6 +55,9 @@ impl World<'_> {
             if let Change::Added { object, cause: Cause::Initial } = &record.change {
                 self.listed.insert((record.unit.0, object.uid().to_owned()));
             }
+            if matches!(record.change, Change::Refreshed { .. }) {
+                self.hits.add("an update is ignored");
+            }
             let is_downtime = matches!(
                 record.change,
                 Change::Added { cause: Cause::Downtime, .. }
@@ -127,7 +130,8 @@ impl World<'_> {
     pub(super) fn begin_save(&mut self) {
         let settled = self.settled();
         let process = self.process();
-        if process.saving.is_none() {
+        let is_writing = process.compacting.as_ref().is_some_and(|compacting| compacting.state.is_some());
+        if process.saving.is_none() && !is_writing {
             process.saving = Some((process.journal.save(), settled));
         }
     }
@@ -155,7 +159,53 @@ impl World<'_> {
         }
     }
 
-    /// Applies what a unit has read.
+    /// What waits for the slowest handler is merged, while it may read on what it has in memory.
+    pub(super) fn begin_compaction(&mut self) {
+        let places = 1 + self.random.below(30);
+        let content = &self.disk.now;
+        let process = self.process.as_mut().expect("the process runs");
+        let until = process.journal.released();
+        let Some((reader, name)) = process.journal.compactable(until).filter(|_| process.compacting.is_none()) else {
+            return;
+        };
+        let name = name.to_owned();
+        let handler = (0..HANDLERS).find(|handler| name_of_handler(*handler) == name).expect("it is one of them");
+        let entries = content.entries.get(&name).cloned().unwrap_or_default();
+        let held = process.journal.hold(reader, places, until).expect("something waits");
+        let log = |place| content.records.get(&place).map(|record| (record.clone(), None));
+        let step = Merger::scan(&entries).step(&held, log, &entries);
+        process.compacting = Some(Compacting { handler, step, state: None });
+    }
+
+    /// Writes what is merged, or makes durable what is written: only then it is read.
+    pub(super) fn go_on_compacting(&mut self) {
+        self.end_save(); // one after the other
+        let settled = self.settled();
+        let Some(Compacting { handler, step, state }) = self.process().compacting.take() else { return };
+        let process = self.process();
+        let reader = process.lanes[handler].reader;
+        if let Some(state) = state {
+            process.syncing = None;
+            self.begin_sync();
+            self.end_sync();
+            self.process().journal.compacted(reader, &step.superseded, &state);
+            self.hits.add_many("records are merged", usize::from(!step.superseded.is_empty()));
+            self.trace(|| format!("handler {handler}: merged {:?} into {:?}", step.superseded, step.written));
+            return;
+        }
+        let state = process.journal.compacting(reader, &step.written, &step.superseded).expect("it is open");
+        let names = step.superseded.iter().filter_map(|place| self.disk.now.load(&state.name, place));
+        self.merged[handler].extend(names.map(|record| name_of(&record)));
+        self.disk.write(Write::Compacted(step.clone(), state.clone(), (handler, settled[handler])));
+        self.process().compacting = Some(Compacting { handler, step, state: Some(state) });
+    }
+
+    pub(super) fn end_compaction(&mut self) {
+        while self.process().compacting.is_some() {
+            self.go_on_compacting();
+        }
+    }
+
     pub(super) fn settle(&mut self, number: usize) {
         loop {
             let unit = &self.process().units[number];

@@ -136,3 +136,37 @@ fn two_entries_share_a_type_in_disjoint_namespaces() {
     assert_eq!(said, [("a", "a"), ("b", "b")]);
     assert!(!desired[0].may_overlap(&desired[1]));
 }
+
+#[test]
+fn who_changed_objects_is_noted_where_a_handler_that_gets_them_asks() {
+    let notes = |handlers: &str| {
+        let (planned, _) = planned(handlers, resource("pods", true), &KnownNamespaces::Unknown, &BTreeMap::new());
+        planned.units[0].notes_who_changed
+    };
+    let out = |options: &str| format!("[handlers.out]\ntype = \"stdout\"\n{options}");
+    for options in [
+        "format = \"diff\"",
+        "format = \"template\"\ntemplate = \"{{ changed_by }}\"",
+        "when = 'changed_by.manager == \"x\"'",
+        "resources = [\"a\"]\nformat = \"diff\"",
+        "[handlers.other]\ntype = \"blackhole\"\nwhen = 'changed_by != null'",
+        "dead_letter = \"dlq\"\n[handlers.dlq]\ntype = \"stdout\"\nresources = []\nformat = \"diff\"",
+        "[defaults.handlers]\nformat = \"diff\"",
+    ] {
+        assert!(notes(&out(options)), "{options}");
+    }
+    for options in [
+        "",
+        "format = \"patch\"",
+        "format = \"template\"\ntemplate = \"{{ object.kind }}\"",
+        "when = 'object.kind == \"Pod\"'",
+        "enabled = false\nformat = \"diff\"",
+        "resources = [\"b*\"]\nformat = \"diff\"",
+        "[handlers.other]\ntype = \"blackhole\"\nformat = \"diff\"",
+        "enabled = false\ndead_letter = \"dlq\"\n[handlers.dlq]\ntype = \"stdout\"\nresources = []\nformat = \"diff\"",
+        "[handlers.dlq]\ntype = \"stdout\"\nresources = []\nformat = \"diff\"",
+    ] {
+        assert!(!notes(&out(options)), "{options}");
+    }
+    assert!(!notes(""), "nobody is there to ask");
+}

@@ -31,6 +31,7 @@ fn spec(entry: &str, namespace: &str, options: &str) -> UnitSpec {
         options: Arc::new(options),
         reflector: ReflectorConfig::default(),
         redaction: Arc::default(),
+        notes_who_changed: false,
     }
 }
 
@@ -79,6 +80,7 @@ fn what_is_kept_otherwise_continues_and_what_is_fetched_otherwise_is_compared() 
         "fifo_max_bytes = \"1MiB\"",
         "recreated = \"update\"",
         "compression = \"none\"",
+        "ignore_changes = [\"status\"]",
     ];
     for options in keeping {
         let said = told(&[running(1, spec("a", "*", ""))], &[spec("a", "*", options)], RELOAD);
@@ -95,6 +97,10 @@ fn what_is_kept_otherwise_continues_and_what_is_fetched_otherwise_is_compared() 
         let said = told(&[running(1, spec("a", "*", ""))], &[spec("a", "*", options)], RELOAD);
         assert_eq!(said, "stop 1 Removed(Reload), start a/* with [1] Reload", "{options}");
     }
+    let noting = UnitSpec { notes_who_changed: true, ..spec("a", "*", "") };
+    let said = told(&[running(1, spec("a", "*", ""))], std::slice::from_ref(&noting), RELOAD);
+    assert_eq!(said, "stop 1 Removed(Reload), start a/* with [1] Reload", "somebody asks now who changed the objects");
+    assert_eq!(told(&[running(1, noting)], &[spec("a", "*", "")], RELOAD), said);
     let redaction = Arc::new(Redaction { metadata_only: true, ..Redaction::default() });
     let redacted = UnitSpec { redaction, ..spec("a", "*", "") };
     let said = told(&[running(1, spec("a", "*", ""))], &[redacted], RELOAD);

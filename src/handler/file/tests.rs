@@ -4,6 +4,7 @@ use std::{cell::Cell, collections::BTreeMap, fs, sync::Arc};
 
 use super::*;
 use crate::{
+    cloud_event::Encoder,
     dispatcher::{Event, UnitInfo},
     indexer::Change,
     journal::{Record, Sequence, UnitId, testing::*},

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::subject::{SUBJECT_LEN_MAX, Template};
 use crate::{
-    cloud_event::{self, ContentMode, DATA_CONTENT_TYPE, Encoder, Form, header_value},
+    cloud_event::{self, Attribute, Body, ContentMode, Form, Formatter, header_value},
     dispatcher::Event,
     handler::HandlerError,
     indexer::Change,
@@ -24,7 +24,7 @@ const EXPECTED_LEN: usize = "Nats-Expected-Last-Subject-Sequence: 18446744073709
 /// What makes messages of events.
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
-    pub(super) encoder: Encoder,
+    pub(super) formatter: Formatter,
     pub(super) cluster: String,
     pub(super) template: Template,
     pub(super) mode: ContentMode,
@@ -52,7 +52,7 @@ impl Writer {
     /// Makes the message of an event.
     ///
     /// # Errors
-    /// `Rejected` where the subject would be longer than servers read.
+    /// `Rejected` where the subject would be longer than servers read, and what writing the event fails with.
     pub(super) fn message(&self, event: &Event, form: Form) -> Result<Message, HandlerError> {
         let subject = self.template.subject(&self.cluster, event);
         let id = header_value(&cloud_event::id(event));
@@ -67,19 +67,12 @@ impl Writer {
             len += name_text.len() + value.len() + ": \r\n".len();
             headers.insert(name, HeaderValue::from(value));
         };
-        let payload = match self.mode {
-            ContentMode::Binary => {
-                self.encoder.each_attribute(event, |name, value| add(attribute(name), header_value(value)));
-                add(CONTENT_TYPE, DATA_CONTENT_TYPE.to_owned());
-                self.encoder.data(event, form)
-            }
-            ContentMode::Structured => {
-                let mut out = Vec::new();
-                self.encoder.encode_form(&mut out, event, form);
-                add(CONTENT_TYPE, "application/cloudevents+json".to_owned());
-                out
-            }
-        };
+        if self.mode == ContentMode::Binary {
+            let encoder = self.formatter.encoder();
+            encoder.each_attribute(event, |attribute, value| add(header(attribute), header_value(value)));
+        }
+        let Body { content_type, bytes: payload } = self.formatter.body(event, form, self.mode)?;
+        add(CONTENT_TYPE, content_type.to_owned());
         add(NATS_MESSAGE_ID, id.clone());
         if let Some(stream) = &self.stream {
             add(NATS_EXPECTED_STREAM, stream.clone());
@@ -96,28 +89,24 @@ impl Writer {
     }
 }
 
-/// Returns the header of an attribute.
-fn attribute(name: &str) -> HeaderName {
-    /// Made when this is compiled: to make one looks through all names that NATS knows.
-    const KNOWN: [(&str, HeaderName); 16] = [
-        ("specversion", HeaderName::from_static("ce-specversion")),
-        ("id", HeaderName::from_static("ce-id")),
-        ("source", HeaderName::from_static("ce-source")),
-        ("type", HeaderName::from_static("ce-type")),
-        ("subject", HeaderName::from_static("ce-subject")),
-        ("time", HeaderName::from_static("ce-time")),
-        ("cause", HeaderName::from_static("ce-cause")),
-        ("journal", HeaderName::from_static("ce-journal")),
-        ("sequence", HeaderName::from_static("ce-sequence")),
-        ("apiversion", HeaderName::from_static("ce-apiversion")),
-        ("kind", HeaderName::from_static("ce-kind")),
-        ("resource", HeaderName::from_static("ce-resource")),
-        ("namespace", HeaderName::from_static("ce-namespace")),
-        ("name", HeaderName::from_static("ce-name")),
-        ("uid", HeaderName::from_static("ce-uid")),
-        ("resourceversion", HeaderName::from_static("ce-resourceversion")),
-    ];
-    let found = KNOWN.iter().find(|(known, _)| *known == name).map(|(_, header)| header.clone());
-    // An attribute's name is lower-case letters and digits.
-    found.unwrap_or_else(|| format!("ce-{name}").parse().unwrap_or(HeaderName::from_static("ce-unknown")))
+/// Returns the header of an attribute. Made when this is compiled: to make one looks through all names that NATS knows.
+fn header(attribute: Attribute) -> HeaderName {
+    match attribute {
+        Attribute::Id => const { HeaderName::from_static("ce-id") },
+        Attribute::Subject => const { HeaderName::from_static("ce-subject") },
+        Attribute::Time => const { HeaderName::from_static("ce-time") },
+        Attribute::Sequence => const { HeaderName::from_static("ce-sequence") },
+        Attribute::Type => const { HeaderName::from_static("ce-type") },
+        Attribute::ApiVersion => const { HeaderName::from_static("ce-apiversion") },
+        Attribute::SpecVersion => const { HeaderName::from_static("ce-specversion") },
+        Attribute::Source => const { HeaderName::from_static("ce-source") },
+        Attribute::Cause => const { HeaderName::from_static("ce-cause") },
+        Attribute::Journal => const { HeaderName::from_static("ce-journal") },
+        Attribute::Kind => const { HeaderName::from_static("ce-kind") },
+        Attribute::Resource => const { HeaderName::from_static("ce-resource") },
+        Attribute::Namespace => const { HeaderName::from_static("ce-namespace") },
+        Attribute::Name => const { HeaderName::from_static("ce-name") },
+        Attribute::Uid => const { HeaderName::from_static("ce-uid") },
+        Attribute::ResourceVersion => const { HeaderName::from_static("ce-resourceversion") },
+    }
 }

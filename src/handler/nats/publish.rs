@@ -20,19 +20,10 @@ use super::{
     message::Message,
     stored::{Memory, Sought, Stored},
 };
-use crate::handler::HandlerError;
+use crate::handler::{HandlerError, chains::Chains};
 
 /// Times that a message is sent because somebody else was faster.
 const CONFLICTS_MAX: u32 = 8;
-
-/// The events of a batch, those of one object in a chain.
-#[derive(Debug, Default)]
-pub(super) struct Chains {
-    /// For each event the next one of its object.
-    pub(super) followers: Vec<Option<usize>>,
-    /// The first event of each object.
-    pub(super) heads: Vec<usize>,
-}
 
 /// Stores the messages of one batch.
 pub(super) struct Publisher<'a> {

@@ -88,7 +88,8 @@ impl<'a> Writer<'a> {
     fn put_object(&mut self, change: &Change, object: &Object, head: &mut StoredHead<'_>) -> Result<(), Fault> {
         let key = object_key(head.unit, object.key());
         let state = self.state(&key)?;
-        let may_differ = head.cause == Some(Cause::Reload);
+        // Of an equal version: what is kept of it may have changed with the configuration.
+        let may_differ = matches!(head.cause, Some(Cause::Reload | Cause::Downtime));
         head.body = match &state {
             Some(state) if state.is(object) && !may_differ => Body::At(state.sequence),
             _ => Body::Own,

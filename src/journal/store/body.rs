@@ -1,38 +1,50 @@
 //! Bodies, and where the states of objects lie.
 
-use std::sync::Arc;
-
 use super::wire::{Wire, put_number, put_text, put_uid};
 use crate::{
     journal::UnitId,
     object::{
-        Identity, KeyRef, Object, SharedObject,
-        codec::{self, CodecError},
-        packer::{Compression, Packer},
+        ChangedBy, Identity, KeyRef, Object,
+        codec::{self, Codec, CodecError},
+        packer::Packer,
     },
 };
 
-/// Version of the form of bodies and pointers. A new form gets a new number; old ones stay readable.
+/// Version of the form of bodies and pointers. A new form gets a new number; old ones stay readable. Bodies of this one
+/// are packed by zstd.
 const FORM: u8 = 1;
 
 /// A body that is not packed.
 const PLAIN: u8 = 2;
 
+/// A body that is packed by lz4.
+const LZ4: u8 = 3;
+
+/// Added to one of these: who changed the object stands before the body.
+const WITH_WHO: u8 = 1 << 4;
+
 /// Writes the body of an object, packed as `packer` says.
 pub(super) fn encode_body(object: &Object, packer: &Packer) -> Vec<u8> {
-    let head = |form: u8, number: u8, body: &[u8]| {
-        let mut out = Vec::with_capacity(80 + body.len());
+    packer.with_body(object, |codec, number, body| {
+        let form = match codec {
+            Some(Codec::Zstd) => FORM,
+            Some(Codec::Lz4) => LZ4,
+            None => PLAIN,
+        };
+        let who = object.who();
+        let form = if who.is_empty() { form } else { form + WITH_WHO };
+        let mut out = Vec::with_capacity(80 + who.len() + body.len());
         out.extend_from_slice(&[form, number]);
         put_number(&mut out, object.json_bytes() as u64);
         put_uid(&mut out, object.uid());
         put_text(&mut out, object.resource_version());
+        if !who.is_empty() {
+            put_number(&mut out, who.len() as u64);
+            out.extend_from_slice(who);
+        }
         out.extend_from_slice(body);
         out
-    };
-    match packer.compression() {
-        Compression::Zstd => packer.with_body(object, |number, body| head(FORM, number, body)),
-        Compression::None => head(PLAIN, 0, &object.json()),
-    }
+    })
 }
 
 /// What is wrong with a body.
@@ -47,23 +59,34 @@ pub(super) enum BodyError {
 }
 
 /// Reads what [`encode_body`] made.
-pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Result<SharedObject, BodyError> {
+pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Result<Object, BodyError> {
     let mut wire = Wire(value);
     let head = (|| {
-        let form = wire.byte().filter(|form| [FORM, PLAIN].contains(form))?;
+        let form = wire.byte()?;
+        let codec = match form & !WITH_WHO {
+            FORM => Some(Codec::Zstd),
+            LZ4 => Some(Codec::Lz4),
+            PLAIN => None,
+            _ => return None,
+        };
         let number = wire.byte()?;
-        Some((form, number, usize::try_from(wire.number()?).ok()?, wire.uid()?, wire.text()?))
+        let (len, uid, resource_version) = (usize::try_from(wire.number()?).ok()?, wire.uid()?, wire.text()?);
+        let who_bytes = if form & WITH_WHO == 0 { 0 } else { usize::try_from(wire.number()?).ok()? };
+        let who = wire.bytes(who_bytes)?;
+        (who.is_empty() || ChangedBy::decode(who).is_some()).then_some((codec, number, len, uid, resource_version, who))
     })();
-    let (form, number, len, uid, resource_version) = head.ok_or(BodyError::Form)?;
+    let (codec, number, len, uid, resource_version, who) = head.ok_or(BodyError::Form)?;
     let identity = Identity { namespace: key.namespace, name: key.name, uid: uid.as_str(), resource_version };
-    if form == PLAIN {
-        return Ok(Arc::new(codec::plain(identity, wire.0, len)?));
-    }
-    let dictionary = match number {
-        0 => None,
-        number => Some(packer.dictionary(number).ok_or(BodyError::Dictionary(number))?),
+    let object = if let Some(codec) = codec {
+        let dictionary = match number {
+            0 => None,
+            number => Some(packer.dictionary(number).ok_or(BodyError::Dictionary(number))?),
+        };
+        codec::of_packed(identity, wire.0, len, codec, dictionary)?
+    } else {
+        codec::plain(identity, wire.0, len)?
     };
-    Ok(Arc::new(codec::of_packed(identity, wire.0, len, dictionary)?))
+    Ok(object.with_who(who))
 }
 
 /// Where the state of an object lies, and which one it is.
@@ -114,6 +137,38 @@ pub(super) fn old_key(sequence: u64) -> [u8; 9] {
     let mut key = [0; 9];
     key[..8].copy_from_slice(&sequence.to_be_bytes());
     key
+}
+
+/// A body of what waits for one reader, merged: which of the two.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    Object = 1,
+    Old = 2,
+}
+
+/// The key of such a body. It is longer than the others, and lies behind those of its sequence.
+pub(super) fn compacted_body_key(reader: &str, sequence: u64, part: Part) -> Vec<u8> {
+    let mut out = Vec::with_capacity(9 + reader.len());
+    out.extend_from_slice(&sequence.to_be_bytes());
+    out.push(part as u8);
+    out.extend_from_slice(reader.as_bytes());
+    out
+}
+
+/// The key of the head of what waits for one reader, merged.
+pub(super) fn compacted_key(reader: &str, sequence: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(reader.len() + 9);
+    out.extend_from_slice(reader.as_bytes());
+    out.push(0);
+    out.extend_from_slice(&sequence.to_be_bytes());
+    out
+}
+
+/// Splits such a key into the name of the reader and the sequence.
+pub(super) fn split_compacted_key(key: &[u8]) -> Option<(&str, u64)> {
+    let (name, sequence) = key.split_last_chunk::<8>()?;
+    let (0, name) = name.split_last()? else { return None };
+    Some((std::str::from_utf8(name).ok()?, u64::from_be_bytes(*sequence)))
 }
 
 /// The key of an object; those of a unit are in the order of namespace and name.

@@ -39,6 +39,9 @@ const LOOSE_TABLES: usize = 16;
 /// fjall's thread changes the write buffers, and lets them grow while it compacts; beyond this an append does it.
 const BUFFER_BYTES_MAX: u64 = 6 << 20;
 
+/// The keyspace that came with the second format.
+pub(super) const COMPACTED: &str = "compacted";
+
 /// The open files of a store.
 pub(super) struct Files {
     pub(super) db: Database,
@@ -56,6 +59,8 @@ pub(super) struct Files {
     pub(super) readers: Keyspace,
     /// Unit, number → bytes.
     pub(super) dictionaries: Keyspace,
+    /// Name of a reader, sequence → head of what waits for it, merged.
+    pub(super) compacted: Keyspace,
 }
 
 impl std::fmt::Debug for Files {
@@ -76,7 +81,8 @@ impl Files {
     /// Opens fjall's directory, which is made if absent. A torn tail is cut off first.
     ///
     /// What it costs in memory, at the worst: of records, bodies and objects one write buffer of 6 MiB being filled and
-    /// two waiting for the disk, 54 MiB, and the cache. One large append goes beyond that while it lasts.
+    /// two waiting for the disk, 54 MiB, three of 1 MiB while what waits is merged, and the cache. One large append goes
+    /// beyond that while it lasts.
     pub(super) fn open(dir: &Path) -> Result<Self, Fault> {
         if dir.is_dir()
             && let Some(journal) = tail::active_journal(dir)?
@@ -101,12 +107,14 @@ impl Files {
             objects: db.keyspace("objects", || keyspace(4 << 20))?,
             readers: db.keyspace("readers", || keyspace(1 << 20))?,
             dictionaries: db.keyspace("dictionaries", || keyspace(1 << 20))?,
+            compacted: db.keyspace(COMPACTED, || keyspace(1 << 20))?,
             db,
         })
     }
 
-    pub(super) fn keyspaces(&self) -> [&Keyspace; 7] {
-        [&self.meta, &self.units, &self.records, &self.bodies, &self.objects, &self.readers, &self.dictionaries]
+    pub(super) fn keyspaces(&self) -> [&Keyspace; 8] {
+        let Self { meta, units, records, bodies, objects, readers, dictionaries, compacted, .. } = self;
+        [meta, units, records, bodies, objects, readers, dictionaries, compacted]
     }
 
     /// Commits a batch and hands it to the system, so that it outlives this process. Waits while the disk cannot keep
@@ -139,6 +147,12 @@ impl Files {
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
+    }
+
+    /// Gives back what was removed: fjall lets go of it only where it merges its tables, which it does after so many writes.
+    pub(super) fn shrink(&self) -> Result<(), Fault> {
+        self.flush()?;
+        Ok(self.bodies.major_compact()?)
     }
 
     /// Returns the bytes on disk; of the journal files those that were written, not those set aside.

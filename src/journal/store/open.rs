@@ -12,10 +12,12 @@ use std::{
 };
 
 use fjall::PersistMode;
+use roaring::RoaringTreemap;
+use tracing::info;
 
 use super::{
-    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, StoreOptions, read, retain::FIRST_KEY, state,
-    sync,
+    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, StoreOptions, compact, read, retain::FIRST_KEY,
+    state, sync,
 };
 use crate::{
     journal::{Sequence, UnitId},
@@ -30,13 +32,20 @@ const RUN_KEY: &[u8] = b"run";
 const CLEAN: u8 = 1;
 const GROUP_FSYNC: u8 = 1 << 1;
 
-/// What makes each format the next one; the newest is one more than there are steps.
-const MIGRATIONS: [Migration; 0] = [];
+/// What makes each format the next one; the newest is one more than there are steps. A step may be cut off anywhere, and is
+/// done again then.
+const MIGRATIONS: [Migration; 1] = [keep_merged_records];
 
 type Migration = fn(&Files) -> Result<(), Fault>;
 
 /// The file that says which format the directory has: legible before anything else of it is touched.
 const FORMAT_FILE: &str = "format";
+
+/// The second format has a keyspace more, which is made where all are opened, and is empty. Heads that were written before
+/// stay as they are.
+fn keep_merged_records(files: &Files) -> Result<(), Fault> {
+    Ok(files.db.persist(PersistMode::SyncAll)?)
+}
 
 fn newest_format() -> u32 {
     u32::try_from(MIGRATIONS.len()).expect("a handful") + 1
@@ -49,13 +58,14 @@ pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovere
     let format = format_of(dir)?;
     let files = Files::open(&dir.join(DB)).map_err(|fault| fault.tell(dir, action))?;
     let opened = begin(dir, &files, format, options).map_err(|fault| fault.tell(dir, action));
-    let (recovered, packers, forgotten) = opened?;
+    let Begun { recovered, packers, forgotten, compacted } = opened?;
     let inner = Inner {
         dir: dir.to_owned(),
         lock: Mutex::new(Some(taken)),
         files: RwLock::new(State::Open(files)),
         packers: RwLock::new(packers),
         forgotten: Mutex::new(forgotten),
+        compacted: Mutex::new(compacted),
         first: AtomicU64::new(recovered.first.0),
         dropped: AtomicU64::new(0),
         last: AtomicU64::new(recovered.last.0),
@@ -100,7 +110,12 @@ fn write_format(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-type Begun = (Recovered, HashMap<UnitId, Arc<Packer>>, HashSet<UnitId>);
+struct Begun {
+    recovered: Recovered,
+    packers: HashMap<UnitId, Arc<Packer>>,
+    forgotten: HashSet<UnitId>,
+    compacted: HashMap<String, RoaringTreemap>,
+}
 
 /// Reads what the store holds, and notes that a run has begun.
 fn begin(dir: &Path, files: &Files, format: u32, options: StoreOptions) -> Result<Begun, Fault> {
@@ -111,6 +126,7 @@ fn begin(dir: &Path, files: &Files, format: u32, options: StoreOptions) -> Resul
     if done < MIGRATIONS.len() {
         files.flush()?;
         write_format(dir)?;
+        info!(dir = %dir.display(), from = format, to = newest_format(), "took over the state of an earlier version");
     }
     let (units, forgotten) = state::units(files)?;
     let (first, last) = bounds(files)?;
@@ -125,9 +141,11 @@ fn begin(dir: &Path, files: &Files, format: u32, options: StoreOptions) -> Resul
     batch.insert(&files.meta, RUN_KEY, [if options.group_fsync { GROUP_FSYNC } else { 0 }]);
     files.commit(batch)?;
     files.db.persist(PersistMode::SyncAll)?;
-    let readers = state::readers(files)?;
+    let mut readers = state::readers(files)?;
+    let compacted = compact::recover(files, &mut readers)?;
     let recovered = Recovered { journal_id, last: Sequence(last), first: Sequence(first), units, readers, clean };
-    Ok((recovered, dictionaries(files)?, forgotten.into_iter().collect()))
+    let forgotten = forgotten.into_iter().collect();
+    Ok(Begun { recovered, packers: dictionaries(files)?, forgotten, compacted })
 }
 
 /// Returns the first place kept and the last one given.

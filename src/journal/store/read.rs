@@ -6,12 +6,14 @@ use fjall::{Keyspace, KvPair, UserValue};
 
 use super::{
     Fault, Files, Head, Inner,
-    body::{Pointer, decode_body, old_key, sequence_key, split_object_key},
+    body::{Part, Pointer, compacted_body_key, compacted_key, decode_body, old_key, sequence_key, split_object_key},
+    compact::decode_entry,
     record::{Body, Old, StoredHead},
 };
 use crate::{
     journal::{Record, Sequence, UnitId},
-    object::{KeyRef, SharedObject, packer::Packer},
+    mutex::lock,
+    object::{KeyRef, Object, packer::Packer},
 };
 
 /// Of places that lie so close to each other, one in so many asked for, all in between are passed over: that costs less
@@ -21,35 +23,74 @@ const CLOSE: u64 = 4;
 pub(super) fn load(inner: &Inner, files: &Files, sequences: &[u64]) -> Result<Vec<Record>, Fault> {
     let first = inner.first.load(SeqCst);
     let asked: Vec<u64> = sequences.iter().copied().filter(|sequence| *sequence >= first).collect();
-    let (Some(&from), Some(&to)) = (asked.first(), asked.last()) else { return Ok(Vec::new()) };
-    let is_close = asked.is_sorted() && to - from < asked.len() as u64 * CLOSE;
-    let walk = |keyspace: &Keyspace| is_close.then(|| Walk::over(keyspace, sequence_key(from), old_key(to)));
-    let (mut heads, mut bodies) = (walk(&files.records), walk(&files.bodies));
-    let find = |walk: &mut Option<Walk>, keyspace: &Keyspace, key: &[u8]| match walk {
-        Some(walk) => walk.find(key),
-        None => Ok(keyspace.get(key)?),
-    };
+    let (mut heads, mut bodies) = (Finder::over(&files.records, &asked), Finder::over(&files.bodies, &asked));
     let mut records = Vec::with_capacity(asked.len());
     for sequence in asked {
         let key = sequence_key(sequence);
-        let Some(value) = find(&mut heads, &files.records, &key)? else { continue };
+        let Some(value) = heads.find(&key)? else { continue };
         let head = head_of(files, sequence, &value)?;
         let packer = inner.packer(head.unit);
         let object_of =
             |value: Option<UserValue>| value.map(|value| decode(files, &packer, head.key, &value)).transpose();
         let object = match head.body {
             Body::None => None,
-            Body::Own => object_of(find(&mut bodies, &files.bodies, &key)?)?,
+            Body::Own => object_of(bodies.find(&key)?)?,
             Body::At(at) => object_of(files.bodies.get(sequence_key(at))?)?,
         };
         let old = match (head.old, head.supersedes) {
-            (Old::Own, _) => object_of(find(&mut bodies, &files.bodies, &old_key(sequence))?)?,
+            (Old::Own, _) => object_of(bodies.find(&old_key(sequence))?)?,
             (Old::Superseded, Some(at)) => object_of(files.bodies.get(sequence_key(at))?)?,
             _ => None,
         };
         records.extend(head.record(object, old));
     }
     Ok(records)
+}
+
+/// Reads what waits for a reader: what is merged from there, all else from the log.
+pub(super) fn load_for(inner: &Inner, files: &Files, reader: &str, sequences: &[u64]) -> Result<Vec<Record>, Fault> {
+    let (merged, log) = {
+        let compacted = lock(&inner.compacted);
+        let known = compacted.get(reader);
+        let is_merged = |sequence: &u64| known.is_some_and(|known| known.contains(*sequence));
+        sequences.iter().copied().partition::<Vec<u64>, _>(is_merged)
+    };
+    let mut records = load(inner, files, &log)?;
+    for sequence in &merged {
+        let Some(value) = files.compacted.get(compacted_key(reader, *sequence))? else { continue };
+        let (_, head) = decode_entry(files, *sequence, &value)?;
+        let of = |part: Part| body(inner, files, head.unit, head.key, &compacted_body_key(reader, *sequence, part));
+        let object = if head.body == Body::None { None } else { of(Part::Object)? };
+        let old = if head.old == Old::None { None } else { of(Part::Old)? };
+        records.extend(head.record(object, old));
+    }
+    if !merged.is_empty() {
+        records.sort_unstable_by_key(|record| record.sequence);
+    }
+    Ok(records)
+}
+
+/// Finds keys of sequences that are asked for in order: one by one, or by a walk over all between them where they are
+/// close to each other.
+pub(super) struct Finder<'a> {
+    keyspace: &'a Keyspace,
+    walk: Option<Walk>,
+}
+
+impl<'a> Finder<'a> {
+    pub(super) fn over(keyspace: &'a Keyspace, asked: &[u64]) -> Self {
+        let ends = asked.first().zip(asked.last()).filter(|_| asked.is_sorted());
+        let close = ends.filter(|(from, to)| *to - *from < asked.len() as u64 * CLOSE);
+        let walk = close.map(|(from, to)| Walk::over(keyspace, sequence_key(*from), old_key(*to)));
+        Self { keyspace, walk }
+    }
+
+    pub(super) fn find(&mut self, key: &[u8]) -> Result<Option<UserValue>, Fault> {
+        match &mut self.walk {
+            Some(walk) => walk.find(key),
+            None => Ok(self.keyspace.get(key)?),
+        }
+    }
 }
 
 /// Goes once over the keys between two, to find some of them in order.
@@ -95,12 +136,7 @@ pub(super) fn heads(
     Ok(())
 }
 
-pub(super) fn objects(
-    inner: &Inner,
-    files: &Files,
-    unit: UnitId,
-    visit: &mut dyn FnMut(SharedObject),
-) -> Result<(), Fault> {
+pub(super) fn objects(inner: &Inner, files: &Files, unit: UnitId, visit: &mut dyn FnMut(Object)) -> Result<(), Fault> {
     for entry in files.objects.prefix(unit.0.to_be_bytes()) {
         let (key, value) = entry.into_inner()?;
         let bad = |what: &str| {
@@ -116,18 +152,12 @@ pub(super) fn objects(
 }
 
 /// Reads one body.
-fn body(
-    inner: &Inner,
-    files: &Files,
-    unit: UnitId,
-    name: KeyRef<'_>,
-    key: &[u8],
-) -> Result<Option<SharedObject>, Fault> {
+fn body(inner: &Inner, files: &Files, unit: UnitId, name: KeyRef<'_>, key: &[u8]) -> Result<Option<Object>, Fault> {
     let Some(value) = files.bodies.get(key)? else { return Ok(None) };
     Ok(Some(decode(files, &inner.packer(unit), name, &value)?))
 }
 
-fn decode(files: &Files, packer: &Packer, name: KeyRef<'_>, value: &[u8]) -> Result<SharedObject, Fault> {
+fn decode(files: &Files, packer: &Packer, name: KeyRef<'_>, value: &[u8]) -> Result<Object, Fault> {
     decode_body(name, value, packer).map_err(|error| {
         Fault::damaged(files.bodies.path().to_owned(), format!("a body of {name} is unreadable: {error}"))
     })

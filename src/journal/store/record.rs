@@ -1,7 +1,5 @@
 //! What is stored of a record beside its body.
 
-use std::sync::Arc;
-
 use super::{
     Head, NOBODY,
     wire::{Uid, Wire, put_number, put_text, put_uid},
@@ -9,11 +7,14 @@ use super::{
 use crate::{
     indexer::{Cause, Change},
     journal::{ChangeKind, Record, Sequence, UnitId},
-    object::{KeyRef, ResourceVersion, SharedObject},
+    object::{KeyRef, Object, ResourceVersion},
 };
 
 /// Version of the form of heads. A new form gets a new number; old ones stay readable.
-const FORM: u8 = 1;
+const FORM: u8 = 2;
+
+/// The form before: it does not say [`StoredHead::recreates`].
+const FORM_1: u8 = 1;
 
 /// Where the body of a record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,9 @@ pub(super) struct StoredHead<'a> {
     /// The state that this record replaced or ended: nothing older than the record needs its body longer than the
     /// record.
     pub(super) supersedes: Option<u64>,
+    /// An update that made another uid of the object; of one that was written by an earlier version it is not known, and
+    /// said to be so.
+    pub(super) recreates: bool,
 }
 
 const ONLY: u8 = 1;
@@ -66,27 +70,21 @@ const BODY_OWN: u8 = 1 << 3;
 const BODY_AT: u8 = 1 << 4;
 const OLD_SUPERSEDED: u8 = 1 << 5;
 const OLD_OWN: u8 = 1 << 6;
+const RECREATES: u8 = 1 << 7;
 
-const KINDS: [ChangeKind; 6] = [
+const KINDS: [ChangeKind; 7] = [
     ChangeKind::Added,
     ChangeKind::Updated,
     ChangeKind::Deleted,
     ChangeKind::Removed,
     ChangeKind::Unchanged,
     ChangeKind::Synced,
+    ChangeKind::Refreshed,
 ];
 
 impl<'a> StoredHead<'a> {
     /// Describes a change, with no bodies yet.
     pub(super) fn of(change: &'a Change, unit: UnitId, sequence: u64, time_micros: i64, only: Option<&'a str>) -> Self {
-        let cause = match change {
-            Change::Added { cause, .. }
-            | Change::Updated { cause, .. }
-            | Change::Deleted { cause, .. }
-            | Change::Removed { cause, .. }
-            | Change::Unchanged { cause, .. } => Some(*cause),
-            Change::Synced { .. } => None,
-        };
         let (key, uid, resource_version, size) = match change {
             Change::Synced { objects, resource_version } => {
                 (KeyRef { namespace: "", name: "" }, "", resource_version.as_str(), *objects)
@@ -101,7 +99,7 @@ impl<'a> StoredHead<'a> {
             unit,
             time_micros,
             kind: ChangeKind::of(change),
-            cause,
+            cause: change.cause(),
             tombstone: matches!(change, Change::Deleted { tombstone: true, .. }),
             only,
             key,
@@ -111,6 +109,7 @@ impl<'a> StoredHead<'a> {
             body: Body::None,
             old: Old::None,
             supersedes: None,
+            recreates: change.old().is_some_and(|old| old.uid() != uid),
         }
     }
 
@@ -124,6 +123,7 @@ impl<'a> StoredHead<'a> {
         flag(matches!(self.body, Body::At(_)), BODY_AT);
         flag(self.old == Old::Superseded, OLD_SUPERSEDED);
         flag(self.old == Old::Own, OLD_OWN);
+        flag(self.recreates, RECREATES);
         let (cause, round) = encode_cause(self.cause);
         let kind = KINDS.iter().position(|kind| *kind == self.kind).expect("all kinds are listed");
         let mut out = Vec::with_capacity(128);
@@ -152,9 +152,7 @@ impl<'a> StoredHead<'a> {
 
     pub(super) fn decode(sequence: u64, value: &'a [u8]) -> Option<Self> {
         let mut wire = Wire(value);
-        if wire.byte()? != FORM {
-            return None;
-        }
+        let form = wire.byte().filter(|form| [FORM, FORM_1].contains(form))?;
         let kind = *KINDS.get(usize::from(wire.byte()?))?;
         let cause = wire.byte()?;
         let flags = wire.byte()?;
@@ -178,6 +176,7 @@ impl<'a> StoredHead<'a> {
             _ => Old::Superseded,
         };
         let tombstone = flags & TOMBSTONE != 0;
+        let recreates = flags & RECREATES != 0 || (form == FORM_1 && kind == ChangeKind::Updated);
         Some(Self {
             sequence,
             unit,
@@ -193,6 +192,7 @@ impl<'a> StoredHead<'a> {
             body,
             old,
             supersedes,
+            recreates,
         })
     }
 
@@ -225,18 +225,20 @@ impl<'a> StoredHead<'a> {
     }
 
     /// Makes the record of its bodies; `None` where it should have one.
-    pub(super) fn record(&self, object: Option<SharedObject>, old: Option<SharedObject>) -> Option<Record> {
+    pub(super) fn record(&self, object: Option<Object>, old: Option<Object>) -> Option<Record> {
         let cause = self.cause.unwrap_or(Cause::Watch);
-        let old_lost = self.old != Old::None && old.is_none();
+        // also where it was never known (`cache = "none"`): the object stands for it
+        let old_lost = self.kind == ChangeKind::Updated && old.is_none();
         let change = match self.kind {
             ChangeKind::Added => Change::Added { object: object?, cause },
             ChangeKind::Updated => {
                 let object = object?;
-                Change::Updated { old: old.unwrap_or_else(|| Arc::clone(&object)), object, cause }
+                Change::Updated { old: old.unwrap_or_else(|| object.clone()), object, cause }
             }
             ChangeKind::Deleted => Change::Deleted { object: object?, tombstone: self.tombstone, cause },
             ChangeKind::Removed => Change::Removed { object: object?, cause },
             ChangeKind::Unchanged => Change::Unchanged { object: object?, cause },
+            ChangeKind::Refreshed => Change::Refreshed { object: object? },
             ChangeKind::Synced => {
                 Change::Synced { objects: self.size, resource_version: ResourceVersion::from(self.resource_version) }
             }

@@ -6,7 +6,7 @@ use roaring::RoaringTreemap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Fault, Files, Inner, StoredReader, StoredUnit,
+    Fault, Files, Inner, StoredReader, StoredUnit, compact,
     wire::{Wire, put_number, put_text},
 };
 use crate::{
@@ -116,18 +116,20 @@ pub(super) fn units(files: &Files) -> Result<(Vec<StoredUnit>, Vec<UnitId>), Fau
     Ok((units, forgotten))
 }
 
-pub(super) fn put_readers(files: &Files, readers: &[StoredReader]) -> Result<(), Fault> {
+pub(super) fn put_readers(inner: &Inner, files: &Files, readers: &[StoredReader]) -> Result<(), Fault> {
     let mut batch = files.db.batch();
     for reader in readers {
         batch.insert(&files.readers, reader.name.as_bytes(), encode_reader(reader));
     }
-    files.commit(batch)
+    files.commit(batch)?;
+    readers.iter().try_for_each(|reader| compact::forget_all_but(inner, files, &reader.name, &reader.compacted))
 }
 
-pub(super) fn remove_reader(files: &Files, name: &str) -> Result<(), Fault> {
+pub(super) fn remove_reader(inner: &Inner, files: &Files, name: &str) -> Result<(), Fault> {
     let mut batch = files.db.batch();
     batch.remove(&files.readers, name.as_bytes());
-    files.commit(batch)
+    files.commit(batch)?;
+    compact::forget_all_but(inner, files, name, &RoaringTreemap::new())
 }
 
 pub(super) fn readers(files: &Files) -> Result<Vec<StoredReader>, Fault> {
@@ -142,7 +144,7 @@ pub(super) fn readers(files: &Files) -> Result<Vec<StoredReader>, Fault> {
     Ok(readers)
 }
 
-fn encode_reader(reader: &StoredReader) -> Vec<u8> {
+pub(super) fn encode_reader(reader: &StoredReader) -> Vec<u8> {
     let mut out = vec![FORM, u8::from(reader.pending.is_some())];
     put_number(&mut out, reader.position.0);
     put_number(&mut out, reader.joined.len() as u64);
@@ -166,7 +168,8 @@ fn decode_reader(name: &str, value: &[u8]) -> Option<StoredReader> {
         joined.insert(UnitId(u32::try_from(wire.number()?).ok()?));
     }
     let pending = if has_pending { Some(places(&mut wire)?) } else { None };
-    Some(StoredReader { name: name.to_owned(), position, pending, joined, given_up: places(&mut wire)? })
+    let (name, given_up) = (name.to_owned(), places(&mut wire)?);
+    Some(StoredReader { name, position, pending, joined, given_up, compacted: RoaringTreemap::new() })
 }
 
 fn places(wire: &mut Wire<'_>) -> Option<RoaringTreemap> {

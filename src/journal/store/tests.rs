@@ -1,5 +1,8 @@
+mod compaction;
 mod faults;
+mod formats;
 mod model;
+mod page;
 
 use std::{
     fs,
@@ -14,7 +17,7 @@ use crate::{
         TypeNumber,
         testing::{added, brief, deleted, initial, pod, removed, synced, updated},
     },
-    object::{Identity, Object},
+    object::{Identity, Object, packer::Compression},
 };
 
 /// A store in a directory of its own.
@@ -61,7 +64,7 @@ fn briefs(store: &Store, sequences: impl IntoIterator<Item = u64>) -> Vec<String
 fn states(store: &Store, unit: u32) -> Vec<String> {
     let mut found = Vec::new();
     let mut visit =
-        |object: SharedObject| found.push(format!("{} {}/{}", object.key(), object.uid(), object.resource_version()));
+        |object: Object| found.push(format!("{} {}/{}", object.key(), object.uid(), object.resource_version()));
     store.objects(UnitId(unit), &mut visit).unwrap();
     found
 }
@@ -112,7 +115,8 @@ fn d7_every_kind_of_change_comes_back_after_a_crash_and_after_a_close() {
         assert_eq!(*loaded[2].object().unwrap().json(), *pod("a", "u1", 2).json());
         assert_eq!(loaded[2].old().unwrap().json(), pod("a", "u1", 1).json());
         assert!(loaded.last().unwrap().change.lacks_old());
-        assert!(loaded.iter().all(|record| !record.old_lost && record.time_micros == 7 && record.unit == UnitId(1)));
+        assert!(loaded.iter().all(|record| record.old_lost == record.change.lacks_old()));
+        assert!(loaded.iter().all(|record| record.time_micros == 7 && record.unit == UnitId(1)));
         let mut kinds = Vec::new();
         opened.store.heads(Sequence(2), &mut |head| kinds.push((head.sequence.0, head.kind, head.cause))).unwrap();
         let of = |(change, sequence): (&Change, u64)| (sequence, ChangeKind::of(change));
@@ -224,19 +228,21 @@ fn d7_what_is_for_one_reader_leaves_states_and_costs_no_body() {
     assert_eq!(bodies(&opened.store), 0);
 }
 
+/// An object of some KB, much of which others have too, added.
+fn big(n: u64) -> Change {
+    let (name, version) = (format!("web-{n}"), n.to_string());
+    let pairs: Vec<_> = (0..90).map(|i| format!(r#"{{"name":"KEY_{i}","value":"{}"}},"#, i * i * 7919)).collect();
+    let value = pairs.concat();
+    let json = format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"namespace":"ns","name":"{name}","uid":"u{n}","resourceVersion":"{version}"}},"env":[{value}{{}}]}}"#
+    );
+    let identity = Identity { namespace: "ns", name: &name, uid: &format!("u{n}"), resource_version: &version };
+    let object = Object::assemble(identity, &[json.as_bytes()]);
+    Change::Added { object, cause: Cause::Initial }
+}
+
 #[test]
 fn d2_bodies_are_compressed_with_a_dictionary_that_outlives_the_run() {
-    let big = |n: u64| {
-        let (name, version) = (format!("web-{n}"), n.to_string());
-        let pairs: Vec<_> = (0..90).map(|i| format!(r#"{{"name":"KEY_{i}","value":"{}"}},"#, i * i * 7919)).collect();
-        let value = pairs.concat();
-        let json = format!(
-            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"namespace":"ns","name":"{name}","uid":"u{n}","resourceVersion":"{version}"}},"env":[{value}{{}}]}}"#
-        );
-        let identity = Identity { namespace: "ns", name: &name, uid: &format!("u{n}"), resource_version: &version };
-        let object = Arc::new(Object::assemble(identity, &[json.as_bytes()]));
-        Change::Added { object, cause: Cause::Initial }
-    };
     let opened = fresh();
     let changes: Vec<Change> = (1..=1500).map(big).collect();
     opened.store.append(&batch(1, &changes[..100])).unwrap();
@@ -256,6 +262,90 @@ fn d2_bodies_are_compressed_with_a_dictionary_that_outlives_the_run() {
 }
 
 #[test]
+fn d2_bodies_of_every_compression_lie_side_by_side_and_are_read_after_it_has_changed() {
+    let mut opened = fresh();
+    let ways = [Compression::Zstd, Compression::Lz4, Compression::None, Compression::Lz4];
+    let mut next = 1;
+    for (run, way) in ways.into_iter().enumerate() {
+        opened.store.packer(UnitId(1)).set_compression(way);
+        // enough of the first for a dictionary
+        let count = if run == 0 { 1500 } else { 5 };
+        for part in (next..next + count).map(big).collect::<Vec<_>>().chunks(100) {
+            opened.store.append(&batch(next, part)).unwrap();
+            next += part.len() as u64;
+        }
+        // forms are told apart without the configuration
+        opened = opened.crash();
+        let mut seen = 0;
+        let mut visit = |object: Object| {
+            let n = object.uid()[1..].parse().unwrap();
+            assert_eq!(object.json(), big(n).object().unwrap().json());
+            seen += 1;
+        };
+        opened.store.objects(UnitId(1), &mut visit).unwrap();
+        assert_eq!(seen, next - 1);
+    }
+    let head = |sequence: u64| {
+        let value = |files: &Files| {
+            let body = files.bodies.get(body::sequence_key(sequence))?.unwrap();
+            Ok((body[0], body[1] > 0))
+        };
+        opened.store.inner.with("look", value).unwrap()
+    };
+    let expected = [(1, false), (1, true), (3, true), (2, false), (3, true)];
+    assert_eq!([1, 1500, 1501, 1506, 1511].map(head), expected, "form, and whether it needs a dictionary");
+    assert_eq!(fs::read_to_string(opened.dir.path().join("format")).unwrap(), "2\n", "of the current format");
+}
+
+#[test]
+fn who_changed_an_object_is_in_the_state_and_what_says_nothing_of_it_is_written_as_before() {
+    let who = |kept: &Object| kept.changed_by().map(|who| (who.manager.into_owned(), who.subresource.into_owned()));
+    let (key, plain) = (big(1), big(2));
+    let told = Object::from_json(&key.object().unwrap().json()).unwrap().with_who(b"kubelet\xffUpdate\xff\xffstatus");
+    for (way, form) in [(Compression::Zstd, 1), (Compression::None, 2), (Compression::Lz4, 3)] {
+        let packer = Packer::of_store();
+        packer.set_compression(way);
+        let written = body::encode_body(&told, &packer);
+        let read = |value: &[u8]| body::decode_body(told.key(), value, &packer);
+        let back = read(&written).unwrap();
+        assert_eq!(who(&back), Some(("kubelet".to_owned(), "status".to_owned())));
+        assert_eq!((back.json(), back.identity()), (told.json(), told.identity()));
+        assert_eq!(body::encode_body(&back, &packer), written, "also of what came from the state");
+        for end in 0..written.len() {
+            assert!(read(&written[..end]).is_err(), "{way:?} {end}");
+        }
+        let without = body::encode_body(plain.object().unwrap(), &packer);
+        assert_eq!((without[0], written[0]), (form, form + 16));
+    }
+}
+
+#[test]
+fn d2_a_body_in_the_state_that_is_cut_off_or_of_another_dictionary_is_an_error() {
+    for way in [Compression::Zstd, Compression::Lz4] {
+        let packer = Packer::of_store();
+        packer.set_compression(way);
+        let changes: Vec<Change> = (1..=1000).map(big).collect();
+        let objects: Vec<Object> = changes.iter().filter_map(Change::object).cloned().collect();
+        packer.look_at(objects.iter());
+        let value = body::encode_body(&objects[0], &packer);
+        let read = |value: &[u8], packer: &Packer| body::decode_body(objects[0].key(), value, packer);
+        assert_eq!(read(&value, &packer).unwrap().json(), objects[0].json());
+        for end in 0..value.len() {
+            assert!(read(&value[..end], &packer).is_err(), "{way:?} {end}");
+        }
+        for form in [0, 4, 255] {
+            assert!(read(&[&[form], &value[1..]].concat(), &packer).is_err(), "{way:?} {form}");
+        }
+        let other = Packer::of_store();
+        assert!(read(&value, &other).unwrap_err().to_string().contains("dictionary 1 is missing"));
+        other.set_compression(way);
+        let others: Vec<Object> = (5000..6000).map(|n| big(n).object().unwrap().clone()).collect();
+        other.look_at(others.iter());
+        assert!(read(&value, &other).is_err(), "{way:?}: its dictionary 1 is another one");
+    }
+}
+
+#[test]
 fn d7_units_and_readers_come_back_as_they_were_put() {
     let mut opened = fresh();
     let pending: RoaringTreemap = [5, 9, 1 << 40].into_iter().collect();
@@ -265,6 +355,7 @@ fn d7_units_and_readers_come_back_as_they_were_put() {
         pending: Some(pending.clone()),
         joined: [UnitId(1), UnitId(9)].into(),
         given_up: [3].into_iter().collect(),
+        compacted: RoaringTreemap::new(),
     };
     let other = StoredReader { name: "b".to_owned(), ..StoredReader::default() };
     for id in [1, 2] {

@@ -282,8 +282,8 @@ impl ListDecoder {
             self.page.rejected += 1;
             return Ok(());
         }
-        match scanned.object(&self.plan) {
-            Ok(object) => self.page.items.push(Arc::new(object)),
+        match scanned.object_to_show(&self.plan) {
+            Ok(object) => self.page.items.push(object),
             Err(ScanError::Nameless) => self.page.rejected += 1,
             Err(other) => return Err(error(other)),
         }

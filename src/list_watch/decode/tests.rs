@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     list_watch::{Failure, ListPage, Status, WatchEvent},
     object::{
-        FieldPath,
+        FieldPath, Object,
         scan::{ScanPlan, testing::Writer},
     },
 };
@@ -399,4 +399,68 @@ fn a_custom_resource_may_name_its_list_as_it_likes() {
     read("x.io/v1", r#"{"items":[{"metadata":{"name":"a"}}],"kind":"Foos","apiVersion":"x.io/v1"}"#).unwrap_err();
     read("x.io/v1", r#"{"items":[],"kind":"Status","apiVersion":"x.io/v1"}"#).unwrap_err();
     read("batch/v1", r#"{"items":[],"kind":"Foos","apiVersion":"batch/v1"}"#).unwrap_err();
+}
+
+#[test]
+fn an_object_that_opts_out_is_what_identifies_it_unless_it_is_deleted() {
+    const IGNORED: &str = r#"{"type":"MODIFIED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"annotations":{"b":"c","deltabus.dev/ignore":"true"},"name":"a","uid":"u","resourceVersion":"7"},"spec":{}}}"#;
+    const IDENTITY: &str =
+        r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","uid":"u","resourceVersion":"7"}}"#;
+    let read = |plan: ScanPlan, document: &str| {
+        let mut events = Vec::new();
+        let mut decoder = WatchDecoder::new(pod_type(), Arc::new(plan), 1 << 20);
+        decoder.push(document.as_bytes(), &mut events).unwrap();
+        match &events[..] {
+            [WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object)] => object.clone(),
+            other => panic!("{document}: {other:?}"),
+        }
+    };
+    let cut = [FieldPath::parse("metadata.annotations").unwrap()];
+    for plan in [ScanPlan::new(&[], None), ScanPlan::new(&cut, None), ScanPlan::new(&cut, Some(pod_type()))] {
+        assert!(!read(plan.clone(), IGNORED).opts_out(), "nobody asked");
+        let plan = plan.heeding_opt_out();
+        for event in ["MODIFIED", "ADDED"] {
+            let object = read(plan.clone(), &IGNORED.replace("MODIFIED", event));
+            assert_eq!((object.opts_out(), &*object.json()), (true, IDENTITY.as_bytes()));
+            assert_eq!((object.name(), object.uid(), object.resource_version()), ("a", "u", "7"));
+        }
+        let deleted = read(plan.clone(), &IGNORED.replace("MODIFIED", "DELETED"));
+        assert!(!deleted.opts_out() && deleted.value().unwrap()["spec"].is_object());
+        let items = IGNORED.replace(r#"{"type":"MODIFIED","object":"#, "").replace("}}}", "}}");
+        let mut list = ListDecoder::new(pod_type(), Arc::new(plan), 1 << 20);
+        list.push(format!(r#"{{"items":[{items},{POD}],"kind":"PodList","apiVersion":"v1"}}"#).as_bytes()).unwrap();
+        let items = list.finish().unwrap().items;
+        assert_eq!(items.iter().map(Object::opts_out).collect::<Vec<_>>(), [true, false]);
+    }
+}
+
+#[test]
+fn only_an_annotation_that_is_exactly_true_opts_out() {
+    let plan = Arc::new(ScanPlan::new(&[], None).heeding_opt_out());
+    let opts_out = |metadata: &str| {
+        let mut events = Vec::new();
+        let mut decoder = WatchDecoder::new(pod_type(), Arc::clone(&plan), 1 << 20);
+        let object = format!(r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"a"{metadata}}}}}"#);
+        decoder.push(format!(r#"{{"type":"ADDED","object":{object}}}"#).as_bytes(), &mut events).unwrap();
+        let [WatchEvent::Added(object)] = &events[..] else { panic!("{metadata}: {events:?}") };
+        object.opts_out()
+    };
+    let annotated = |value: &str| format!(r#","annotations":{{"x":{{}},"deltabus.dev/ignore":{value}}}"#);
+    for value in [r#""true""#, r#""tru\u0065""#] {
+        assert!(opts_out(&annotated(value)), "{value}");
+    }
+    for value in [r#""false""#, r#""True""#, r#""true ""#, r#""""#, "true", "null", r#""true","deltabus.dev/ignore":1"#]
+    {
+        assert!(!opts_out(&annotated(value)), "{value}");
+    }
+    for other in [
+        r#","labels":{"deltabus.dev/ignore":"true"}"#,
+        r#","annotations":{"x":"\"deltabus.dev/ignore\":\"true\""}"#,
+        r#","annotations":{"deltabus.dev/ignore2":"true"}"#,
+        r#","annotations":"deltabus.dev/ignore""#,
+        r#","annotations":{"deltabus.dev/ignore":"true"},"annotations":{}"#,
+        r#","annotations":{"deltabus.dev/ignore":"true" x}"#,
+    ] {
+        assert!(!opts_out(other), "{other}");
+    }
 }

@@ -216,8 +216,13 @@ impl Reader {
         if event_type == EventType::Bookmark {
             return Self::bookmark(scanned);
         }
-        let object: Arc<Object> = match scanned.object(&self.plan) {
-            Ok(object) => Arc::new(object),
+        // an object that is gone is gone, also for those who were shown it before it opted out
+        let object = match event_type {
+            EventType::Deleted => scanned.object(&self.plan),
+            _ => scanned.object_to_show(&self.plan),
+        };
+        let object: Object = match object {
+            Ok(object) => object,
             Err(ScanError::Nameless) => return Ok(WatchEvent::Skipped(SkipReason::Nameless)),
             Err(error) => return Err(error),
         };

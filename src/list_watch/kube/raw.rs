@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use http::{Request, header, request::Builder};
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -19,6 +20,14 @@ pub struct Answer {
     pub warnings: Vec<String>,
     /// The body.
     pub body: Bytes,
+}
+
+/// An answer that goes on.
+pub struct Opened {
+    /// HTTP code.
+    pub code: u16,
+    /// The body, piece by piece.
+    pub body: BoxStream<'static, Result<Bytes, Failure>>,
 }
 
 /// Makes single requests, over connections of the current tokio runtime.
@@ -49,6 +58,21 @@ impl RawClient {
     /// As [`RawClient::get`].
     pub async fn post(&self, path: &str, timeout: Duration) -> Result<Answer, Failure> {
         self.send(Request::post(path).header(header::ACCEPT, "application/json"), timeout).await
+    }
+
+    /// GETs a path whose answer has no end: returns its head and body as they come. `timeout` is for the head alone.
+    ///
+    /// # Errors
+    /// As [`RawClient::get`]; what fails later is in the body, which ends then.
+    pub async fn open(&self, path: &str, headers: &[(&str, &str)], timeout: Duration) -> Result<Opened, Failure> {
+        let request = headers.iter().fold(Request::get(path), |request, (name, value)| request.header(*name, *value));
+        let request = request.header(header::ACCEPT_ENCODING, "identity").body(Body::empty());
+        let request = request.map_err(|error| Failure::Request(error.to_string()))?;
+        let silent = |_| Failure::Disconnected(format!("no answer within {timeout:?}"));
+        let answer = tokio::time::timeout(timeout, self.client.send(request)).await.map_err(silent)?;
+        let (head, body) = answer.map_err(|error| failure::sort(&error))?.into_parts();
+        let body = body.into_data_stream().map_err(|error| failure::sort(&error)).boxed();
+        Ok(Opened { code: head.status.as_u16(), body })
     }
 
     async fn send(&self, request: Builder, timeout: Duration) -> Result<Answer, Failure> {

@@ -1,6 +1,11 @@
 //! The scan proper: walks an object once, remembers where its identity lies and what is to be cut.
 
-use super::{Cow, Cursor, Identity, Object, PathTree, ScanError, ScanPlan, Text, TypeJson, cursor::Member};
+use memchr::memmem;
+
+use super::{
+    ChangedBy, Cow, Cursor, IGNORE_ANNOTATION, Identity, Object, PathTree, ScanError, ScanPlan, Text, TypeJson,
+    TypeMeta, cursor::Member,
+};
 
 /// What a scan found in one object; holds nothing but places in the JSON. It can be used again for the next object.
 #[derive(Debug, Default)]
@@ -17,6 +22,10 @@ pub(crate) struct Scanned<'a> {
     name: Option<Text<'a>>,
     uid: Option<Text<'a>>,
     resource_version: Option<Text<'a>>,
+    /// `metadata.annotations`, whatever is cut of it.
+    annotations: Option<&'a [u8]>,
+    /// `metadata.managedFields`, the same.
+    managed_fields: Option<&'a [u8]>,
     /// Ascending and apart from each other.
     edits: Vec<Edit>,
 }
@@ -80,6 +89,17 @@ impl<'a> Scanned<'a> {
         self.json
     }
 
+    /// Copies what stays into an object, or what identifies it where it opts out and the plan heeds that.
+    pub(crate) fn object_to_show(&self, plan: &ScanPlan) -> Result<Object, ScanError> {
+        if plan.heeds_opt_out && self.annotations.is_some_and(opts_out) {
+            let of_plan = plan.type_meta().cloned();
+            let own = || Ok(TypeMeta::new(self.api_version()?, self.kind()?));
+            let object = self.object(plan)?;
+            return Ok(Object::opted_out(object.identity(), &of_plan.map_or_else(own, Ok)?));
+        }
+        self.object(plan)
+    }
+
     /// Copies what stays into an object.
     pub(crate) fn object(&self, plan: &ScanPlan) -> Result<Object, ScanError> {
         let name = decode(self.name)?;
@@ -102,16 +122,18 @@ impl<'a> Scanned<'a> {
         for edit in &self.edits {
             len = len + replacement(edit.by).len() - (edit.to - edit.from);
         }
-        let assembled = Object::assemble_with(identity, len, |out| {
+        let managed_fields = self.managed_fields.filter(|_| plan.notes_who_changed);
+        let who = managed_fields.and_then(ChangedBy::newest).map(|changed_by| changed_by.encode());
+        let assembled = Object::assemble_with(identity, who.as_deref().unwrap_or_default(), len, |room| {
             let mut at = self.inside;
-            out.extend_from_slice(&self.json[..at - self.from]);
-            out.extend_from_slice(splice);
+            room.put(&self.json[..at - self.from]);
+            room.put(splice);
             for edit in &self.edits {
-                out.extend_from_slice(&self.json[at - self.from..edit.from - self.from]);
-                out.extend_from_slice(replacement(edit.by));
+                room.put(&self.json[at - self.from..edit.from - self.from]);
+                room.put(replacement(edit.by));
                 at = edit.to;
             }
-            out.extend_from_slice(&self.json[at - self.from..]);
+            room.put(&self.json[at - self.from..]);
         });
         assembled.map_err(|_| {
             let valid = std::str::from_utf8(self.json).map_or_else(|error| error.valid_up_to(), str::len);
@@ -175,6 +197,7 @@ impl<'a> Scanned<'a> {
     /// Reads `metadata`; of two, the last one counts.
     fn metadata(&mut self, cursor: &mut Cursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
         (self.namespace, self.name, self.uid, self.resource_version) = (None, None, None, None);
+        (self.annotations, self.managed_fields) = (None, None);
         if cursor.peek()? == b'n' {
             return cursor.scalar().map(drop_value);
         }
@@ -189,7 +212,14 @@ impl<'a> Scanned<'a> {
                 b"resourceVersion" => &mut self.resource_version,
                 _ => {
                     let below = drop.and_then(|drop| drop.member(&key)).map(|(_, below)| below);
+                    cursor.peek()?;
+                    let from = cursor.at();
                     self.other(cursor, &mut members, member, below)?;
+                    match &*key {
+                        b"annotations" => self.annotations = Some(cursor.since(from)),
+                        b"managedFields" => self.managed_fields = Some(cursor.since(from)),
+                        _ => {}
+                    }
                     continue;
                 }
             };
@@ -252,6 +282,27 @@ impl<'a> Scanned<'a> {
 }
 
 fn drop_value(_: &[u8]) {}
+
+/// Returns whether these annotations say that their object opts out. The name must be written as API servers write it,
+/// without escapes; what cannot be read says nothing.
+fn opts_out(annotations: &[u8]) -> bool {
+    fn read(annotations: &[u8]) -> Result<bool, ScanError> {
+        let mut cursor = Cursor::new(annotations);
+        cursor.enter(b'{', "an object")?;
+        let (mut opts_out, mut first) = (false, true);
+        while let Some(member) = cursor.next_member(&mut first)? {
+            let is_it = *member.key.bytes()? == *IGNORE_ANNOTATION.as_bytes();
+            if is_it && cursor.peek()? == b'"' {
+                opts_out = cursor.string("a string")?.decode()? == "true";
+            } else {
+                cursor.skip_value()?;
+                opts_out &= !is_it;
+            }
+        }
+        Ok(opts_out)
+    }
+    memmem::find(annotations, IGNORE_ANNOTATION.as_bytes()).is_some() && read(annotations).unwrap_or(false)
+}
 
 fn decode(text: Option<Text<'_>>) -> Result<Cow<'_, str>, ScanError> {
     text.map_or(Ok(Cow::Borrowed("")), |text| text.decode())

@@ -121,6 +121,46 @@ impl Writer {
         }
     }
 
+    /// Writes this value: keys in any order, and before some of them the same with another value, unless a scan checks
+    /// that.
+    pub(crate) fn given(&mut self, value: &Value, out: &mut String) {
+        match value {
+            Value::String(text) => self.string(text, out),
+            Value::Array(elements) => {
+                out.push('[');
+                for (index, element) in elements.iter().enumerate() {
+                    out.push_str(if index > 0 { "," } else { "" });
+                    self.space(out);
+                    self.given(element, out);
+                    self.space(out);
+                }
+                out.push(']');
+            }
+            Value::Object(members) => {
+                let mut left: Vec<_> = members.iter().collect();
+                out.push('{');
+                while !left.is_empty() {
+                    let (key, value) = left.swap_remove(self.below(left.len()));
+                    let is_checked = ["metadata", "apiVersion", "kind", "name"].contains(&key.as_str());
+                    if !is_checked && self.one_in(6) {
+                        self.string(key, out);
+                        out.push(':');
+                        out.push_str(self.pick(&["null,", "\"x\",", "[{}],"]));
+                    }
+                    self.space(out);
+                    self.string(key, out);
+                    self.space(out);
+                    out.push(':');
+                    self.space(out);
+                    self.given(value, out);
+                    out.push_str(if left.is_empty() { "" } else { "," });
+                }
+                out.push('}');
+            }
+            scalar => out.push_str(&scalar.to_string()),
+        }
+    }
+
     fn members(&mut self, len: usize, out: &mut String, mut value: impl FnMut(&mut Self, &str, &mut String)) {
         let mut left = KEYS.to_vec();
         out.push('{');

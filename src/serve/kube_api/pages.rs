@@ -12,7 +12,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::super::status_object::StatusObject;
-use crate::{journal::UnitId, mutex::lock, object::SharedObject};
+use crate::{journal::UnitId, mutex::lock, object::Object};
 
 /// How long the rest of a paged list can be fetched.
 const SNAPSHOT_LIFE: Duration = Duration::from_mins(5);
@@ -30,7 +30,7 @@ pub(super) struct Snapshot {
     pub(super) collection: Collection,
     pub(super) resource_version: String,
     pub(super) tells_remaining: bool,
-    pub(super) items: Arc<[SharedObject]>,
+    pub(super) items: Arc<[Object]>,
 }
 
 /// One page of a snapshot.
@@ -41,7 +41,7 @@ pub(super) struct Page {
     pub(super) next: Option<Token>,
     /// Objects after this page, where that is told.
     pub(super) remaining: Option<usize>,
-    pub(super) items: Arc<[SharedObject]>,
+    pub(super) items: Arc<[Object]>,
     /// Where in `items` the page lies.
     pub(super) range: std::ops::Range<usize>,
 }

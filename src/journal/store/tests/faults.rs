@@ -128,9 +128,9 @@ fn d7_a_newer_or_unknown_format_is_refused_untouched() {
     let Opened { store, dir, .. } = fresh();
     drop(store);
     let journal = fs::metadata(journal_file(dir.path())).unwrap().modified().unwrap();
-    fs::write(dir.path().join("format"), "2\n").unwrap();
+    fs::write(dir.path().join("format"), "3\n").unwrap();
     let error = open(dir.path()).unwrap_err();
-    assert!(matches!(error, StoreError::NewerFormat { found: 2, known: 1, .. }), "{error}");
+    assert!(matches!(error, StoreError::NewerFormat { found: 3, known: 2, .. }), "{error}");
     for odd in ["", "0", "one"] {
         fs::write(dir.path().join("format"), odd).unwrap();
         let error = open(dir.path()).unwrap_err();
@@ -250,7 +250,7 @@ fn noise(n: u64) -> Change {
     json.push_str("\"}");
     let (name, version) = (format!("p{n}"), n.to_string());
     let identity = Identity { namespace: "ns", name: &name, uid: "u", resource_version: &version };
-    Change::Added { object: Arc::new(Object::assemble(identity, &[json.as_bytes()])), cause: Cause::Watch }
+    Change::Added { object: Object::assemble(identity, &[json.as_bytes()]), cause: Cause::Watch }
 }
 
 fn fill_the_disk(dir: &Path) {

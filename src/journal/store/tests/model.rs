@@ -23,7 +23,7 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let changes = prop::collection::vec((0..4_u8, 0..8_u8), 1..6);
+    let changes = prop::collection::vec((0..4_u8, 0..9_u8), 1..6);
     prop_oneof![
         12 => (0..2_u32, prop::bool::weighted(0.2), changes)
             .prop_map(|(unit, only, changes)| Op::Append { unit, only, changes }),
@@ -74,6 +74,10 @@ impl Model {
                     Change::Unchanged { object: pod(&name, &uid, known), cause: Cause::Resync { round: 1 } }
                 }
                 (Some((uid, known)), 5) => Change::Unchanged { object: pod(&name, &uid, known), cause: Cause::Reload },
+                (Some((uid, _)), 8) => {
+                    self.states.insert(at, (uid.clone(), version));
+                    Change::Refreshed { object: pod(&name, &uid, version) }
+                }
                 (Some((uid, _)), 6) => {
                     self.states.remove(&at);
                     deleted(&name, &uid, version)

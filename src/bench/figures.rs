@@ -1,0 +1,355 @@
+//! What comes out of a run, and the figures that are made of it.
+
+use serde::{Deserialize, Serialize};
+
+use super::orders::{Reached, Stamp, Synced};
+
+/// All that was measured in one run: one engine, from its start to its end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Run {
+    /// Bytes of JSON of an object as the server sends it, on average; 0 where that is not known.
+    pub object_bytes: u64,
+    /// The first state.
+    pub synced: Synced,
+    /// Changes a second that the server made while the engine synced, where it was to make some.
+    pub flow: Option<f64>,
+    /// Changes that the server made after that; 0: it was watched as it is, for a time.
+    pub changes: u64,
+    /// What events took.
+    pub events: Option<Reached>,
+    /// Single changes.
+    pub latency: Option<Latency>,
+    /// Reads while nothing changes.
+    pub reads: Option<Reads>,
+    /// Reads while changes come as fast as the engine takes them, and how many of these came a second.
+    pub reads_beside_writer: Option<(Reads, f64)>,
+}
+
+/// How long single changes took from the server's socket to the handler; nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// Half of them took no longer.
+    pub p50: u64,
+    /// Nine in ten.
+    pub p90: u64,
+    /// 99 in 100.
+    pub p99: u64,
+    /// The longest.
+    pub max: u64,
+    /// How many there were.
+    pub changes: usize,
+}
+
+impl Latency {
+    /// Joins what was sent with what arrived, by version; `None` where nothing of it arrived.
+    pub fn of(sent: &[Stamp], mut arrived: Vec<Stamp>) -> Option<Self> {
+        arrived.sort_unstable();
+        let took = sent.iter().filter_map(|(version, at)| {
+            let found = arrived.binary_search_by_key(version, |(version, _)| *version).ok()?;
+            Some(arrived[found].1.saturating_sub(*at))
+        });
+        let mut took: Vec<u64> = took.collect();
+        took.sort_unstable();
+        let [p50, p90, p99, max] = [500, 900, 990, 1000].map(|permille| percentile(&took, permille));
+        Some(Self { p50: p50?, p90: p90?, p99: p99?, max: max?, changes: took.len() })
+    }
+}
+
+/// Returns the value that so many of a thousand do not exceed; `None` of nothing. The values are sorted.
+pub(super) fn percentile(sorted: &[u64], permille: usize) -> Option<u64> {
+    let rank = (sorted.len() * permille).div_ceil(1000);
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+/// What reads of one thread took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reads {
+    /// Reads by key a second, of keys drawn by chance.
+    pub by_key: f64,
+    /// One read by key; nanoseconds, the clock's own included.
+    pub p50_nanos: u64,
+    /// The same, 99 in 100.
+    pub p99_nanos: u64,
+    /// The same, 999 in 1000.
+    pub p999_nanos: u64,
+    /// Objects a second that were read by the index of namespaces; `None` where that was not measured.
+    pub by_index: Option<f64>,
+    /// Objects a second that lists with a label selector have looked at.
+    pub by_selector: Option<f64>,
+}
+
+/// One figure of a run.
+pub struct Figure {
+    /// Its name in documents.
+    pub key: &'static str,
+    /// What it is.
+    pub title: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Digits behind the point.
+    pub decimals: usize,
+    /// Makes it; `None` where it was not measured.
+    pub of: fn(&Run) -> Option<f64>,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures of a table")]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+/// Returns how many a second so many within a time are.
+pub fn per_second(count: u64, nanos: u64) -> f64 {
+    float(count) * 1e9 / float(nanos.max(1))
+}
+
+/// Divides, where there is something to divide by.
+fn per(value: u64, by: u64) -> Option<f64> {
+    (by > 0).then(|| float(value) / float(by))
+}
+
+/// Events a second from first to last; `None` for a single event.
+fn rate(events: &Reached) -> Option<f64> {
+    (events.delivered > 1 && events.wall_nanos > 0).then(|| per_second(events.delivered, events.wall_nanos))
+}
+
+fn per_event(run: &Run, value: impl Fn(&Reached) -> u64) -> Option<f64> {
+    let events = run.events.as_ref()?;
+    per(value(events), if run.changes > 0 { run.changes } else { events.delivered })
+}
+
+fn above_start(run: &Run, resident: u64) -> Option<f64> {
+    let grown = resident.saturating_sub(run.synced.resident_before);
+    per(grown, run.synced.objects).filter(|_| resident > 0)
+}
+
+fn megabytes(bytes: u64) -> Option<f64> {
+    (bytes > 0).then(|| float(bytes) / 1e6)
+}
+
+fn latency(run: &Run, of: fn(&Latency) -> u64) -> Option<f64> {
+    run.latency.as_ref().map(|latency| float(of(latency)) / 1e3)
+}
+
+fn quiet(run: &Run) -> Option<&Reads> {
+    run.reads.as_ref()
+}
+
+fn beside(run: &Run) -> Option<&Reads> {
+    run.reads_beside_writer.as_ref().map(|(reads, _)| reads)
+}
+
+const fn figure(
+    key: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    decimals: usize,
+    of: fn(&Run) -> Option<f64>,
+) -> Figure {
+    Figure { key, title, unit, decimals, of }
+}
+
+/// All figures, in the order of the table. `docs/benchmarks.md` says what each means.
+pub const FIGURES: [Figure; 28] = [
+    figure("objectBytes", "an object on the wire", "bytes", 0, |run| {
+        per(run.object_bytes, 1).filter(|bytes| *bytes > 0.0)
+    }),
+    figure("keptBytes", "an object's JSON as it is kept", "bytes", 0, |run| {
+        per(run.synced.object_bytes, 1).filter(|bytes| *bytes > 0.0)
+    }),
+    figure("syncSeconds", "sync", "s", 2, |run| per(run.synced.wall_nanos, 1_000_000_000)),
+    figure("syncCpuMicrosPerObject", "sync, CPU an object", "µs", 1, |run| {
+        per(run.synced.cpu_nanos, run.synced.objects).map(|nanos| nanos / 1e3)
+    }),
+    figure("changesPerSecondWhileSyncing", "changes that flowed meanwhile", "1/s", 0, |run| run.flow),
+    figure("peakMegabytes", "memory, most until synced", "MB", 0, |run| megabytes(run.synced.resident_peak)),
+    figure("residentMegabytes", "memory, synced", "MB", 0, |run| megabytes(run.synced.resident)),
+    figure("residentBytesPerObject", "memory above start an object, synced", "bytes", 0, |run| {
+        above_start(run, run.synced.resident)
+    }),
+    figure("residentMegabytesAfterEvents", "memory, after the events", "MB", 0, |run| {
+        run.events.as_ref().and_then(|events| megabytes(events.resident))
+    }),
+    figure("residentBytesPerObjectAfterEvents", "memory above start an object, after the events", "bytes", 0, |run| {
+        run.events.as_ref().and_then(|events| above_start(run, events.resident))
+    }),
+    figure("bodyBytesPerObject", "of it bodies, synced", "bytes", 0, |run| per(run.synced.bodies, run.synced.objects)),
+    figure("eventsPerSecond", "events a second", "1/s", 0, |run| run.events.as_ref().and_then(rate)),
+    figure("cpuMicrosPerEvent", "CPU an event", "µs", 1, |run| {
+        per_event(run, |events| events.cpu_nanos).map(|nanos| nanos / 1e3)
+    }),
+    figure("deliveredPercent", "events that were not merged", "%", 1, |run| {
+        let delivered = run.events.as_ref().filter(|_| run.changes > 0)?.delivered;
+        per(delivered * 100, run.changes)
+    }),
+    figure("writtenBytesPerEvent", "written to disk an event", "bytes", 0, |run| {
+        per_event(run, |events| events.written).filter(|bytes| *bytes > 0.0)
+    }),
+    figure("latencyP50Micros", "a change at rest, socket to handler, p50", "µs", 0, |run| latency(run, |of| of.p50)),
+    figure("latencyP90Micros", "the same, p90", "µs", 0, |run| latency(run, |of| of.p90)),
+    figure("latencyP99Micros", "the same, p99", "µs", 0, |run| latency(run, |of| of.p99)),
+    figure("latencyMaxMicros", "the same, longest", "µs", 0, |run| latency(run, |of| of.max)),
+    figure("readsPerSecond", "reads by key, a thread", "1/s", 0, |run| quiet(run).map(|reads| reads.by_key)),
+    figure("readP50Nanos", "one read by key, p50", "ns", 0, |run| quiet(run).map(|reads| float(reads.p50_nanos))),
+    figure("readP99Nanos", "the same, p99", "ns", 0, |run| quiet(run).map(|reads| float(reads.p99_nanos))),
+    figure("indexObjectsPerSecond", "objects read by an index", "1/s", 0, |run| quiet(run)?.by_index),
+    figure("selectorObjectsPerSecond", "objects that a label selector looked at", "1/s", 0, |run| {
+        quiet(run)?.by_selector
+    }),
+    figure("writerEventsPerSecond", "beside a writer at full speed: its events", "1/s", 0, |run| {
+        run.reads_beside_writer.as_ref().map(|(_, events)| *events)
+    }),
+    figure("readsPerSecondBesideWriter", "beside it, reads by key", "1/s", 0, |run| {
+        beside(run).map(|reads| reads.by_key)
+    }),
+    figure("readP99NanosBesideWriter", "one read beside it, p99", "ns", 0, |run| {
+        beside(run).map(|reads| float(reads.p99_nanos))
+    }),
+    figure("readP999NanosBesideWriter", "the same, p99.9", "ns", 0, |run| {
+        beside(run).map(|reads| float(reads.p999_nanos))
+    }),
+];
+
+/// One figure of several runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Half of the runs had no more.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The most.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Sums up a figure; `None` where no run has it.
+    pub fn of(runs: &[Run], figure: &Figure) -> Option<Self> {
+        let mut values: Vec<f64> = runs.iter().filter_map(figure.of).collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median =
+            if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
+        Some(Self { median, min, max })
+    }
+}
+
+/// Returns the figure of that name.
+pub(super) fn named(key: &str) -> Option<&'static Figure> {
+    FIGURES.iter().find(|figure| figure.key == key)
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// A run with every figure.
+    pub(in crate::bench) fn run() -> Run {
+        let reads = Reads {
+            by_key: 5e6,
+            p50_nanos: 150,
+            p99_nanos: 400,
+            p999_nanos: 900,
+            by_index: Some(2e6),
+            by_selector: Some(3e5),
+        };
+        Run {
+            object_bytes: 9_100,
+            synced: Synced {
+                objects: 20_000,
+                wall_nanos: 400_000_000,
+                cpu_nanos: 200_000_000,
+                resident_before: 10_000_000,
+                resident: 42_000_000,
+                resident_peak: 50_000_000,
+                bodies: 9_480_000,
+                object_bytes: 5_600,
+            },
+            flow: Some(1_000.0),
+            changes: 50_000,
+            events: Some(Reached {
+                delivered: 49_000,
+                wall_nanos: 500_000_000,
+                cpu_nanos: 450_000_000,
+                resident: 43_000_000,
+                bodies: 9_500_000,
+                written: 5_000_000,
+            }),
+            latency: Some(Latency { p50: 250_000, p90: 400_000, p99: 900_000, max: 3_000_000, changes: 600 }),
+            reads: Some(reads),
+            reads_beside_writer: Some((Reads { by_key: 4e6, p99_nanos: 600, ..reads }, 90_000.0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn value(run: &Run, key: &str) -> Option<f64> {
+        (named(key).unwrap().of)(run)
+    }
+
+    #[test]
+    fn figures_are_what_their_names_say() {
+        let run = testing::run();
+        for (key, expected) in [
+            ("syncSeconds", 0.4),
+            ("syncCpuMicrosPerObject", 10.0),
+            ("changesPerSecondWhileSyncing", 1_000.0),
+            ("peakMegabytes", 50.0),
+            ("residentBytesPerObject", 1_600.0),
+            ("residentBytesPerObjectAfterEvents", 1_650.0),
+            ("bodyBytesPerObject", 474.0),
+            ("eventsPerSecond", 98_000.0),
+            ("cpuMicrosPerEvent", 9.0),
+            ("deliveredPercent", 98.0),
+            ("writtenBytesPerEvent", 100.0),
+            ("latencyP50Micros", 250.0),
+            ("latencyMaxMicros", 3_000.0),
+            ("readsPerSecond", 5e6),
+            ("readP99NanosBesideWriter", 600.0),
+            ("writerEventsPerSecond", 90_000.0),
+        ] {
+            assert_eq!(value(&run, key), Some(expected), "{key}");
+        }
+        let keys: BTreeSet<_> = FIGURES.iter().map(|figure| figure.key).collect();
+        assert_eq!(keys.len(), FIGURES.len());
+    }
+
+    #[test]
+    fn what_was_not_measured_has_no_figure() {
+        let run = Run::default();
+        let there: Vec<_> =
+            FIGURES.iter().filter(|figure| (figure.of)(&run).is_some()).map(|figure| figure.key).collect();
+        assert_eq!(there, ["syncSeconds"], "and nothing is divided by zero");
+        let watched = Run { changes: 0, ..testing::run() };
+        assert_eq!(value(&watched, "deliveredPercent"), None);
+        assert!(value(&watched, "cpuMicrosPerEvent").unwrap() > 9.0, "by events where changes are not counted");
+    }
+
+    #[test]
+    fn latency_joins_by_version_and_ignores_what_never_arrived() {
+        let sent: Vec<Stamp> = (0..1_000).map(|version| (version, 10 * version)).collect();
+        let mut arrived: Vec<Stamp> = sent.iter().map(|(version, at)| (*version, at + version + 1)).collect();
+        arrived.reverse();
+        let latency = Latency::of(&sent, arrived.clone()).unwrap();
+        assert_eq!((latency.p50, latency.p90, latency.p99, latency.max), (500, 900, 990, 1_000));
+        assert_eq!(Latency::of(&sent, arrived.split_off(500)).unwrap().changes, 500);
+        assert_eq!(Latency::of(&sent, vec![(5_000, 1)]), None);
+    }
+
+    #[test]
+    fn several_runs_are_a_median_and_a_range() {
+        let run = |bytes| Run { object_bytes: bytes, ..Run::default() };
+        let summary = |bytes: &[u64]| {
+            let runs: Vec<_> = bytes.iter().map(|bytes| run(*bytes)).collect();
+            Summary::of(&runs, named("objectBytes").unwrap())
+        };
+        assert_eq!(summary(&[30, 10, 20]), Some(Summary { median: 20.0, min: 10.0, max: 30.0 }));
+        assert_eq!(summary(&[10, 30]), Some(Summary { median: 20.0, min: 10.0, max: 30.0 }));
+        assert_eq!(summary(&[0, 0]), None);
+    }
+}

@@ -1,0 +1,337 @@
+//! Objects by rule: every state of every object follows from a seed, so nothing is kept.
+
+use super::{
+    Shape,
+    template::{self, Field, Fill, State, Template},
+};
+use crate::{
+    object::{ObjectKey, ResourceType},
+    simulator::Random,
+};
+
+const POD: &str = include_str!("../simulator/workload/pod.json");
+const RUNNING: &str = include_str!("../simulator/workload/pod_running.json");
+const WEBSITE: &str = include_str!("../simulator/workload/website.json");
+const EVENT: &str = include_str!("shapes/event.json");
+const CONFIG_MAP: &str = include_str!("shapes/configmap.json");
+
+const APPS: [&str; 10] =
+    ["web", "api", "search", "checkout", "cart", "payments", "catalog", "mailer", "reports", "gateway"];
+const DATABASE: &str = "postgres://${APP}@postgres.${NS}.svc.cluster.local:5432/${APP}";
+const CACHE: &str = "redis://redis.${NS}.svc.cluster.local:6379/0";
+/// When everything was created whose times are not to differ.
+const BEGIN: &str = "2026-01-01T00:00:00Z";
+/// Versions below belong to what was before.
+const FIRST_VERSION: u64 = 1_000;
+
+/// Makes objects `0..objects` of a shape, and their changes 1, 2, 3 …, without end. Equal arguments make equal bytes.
+#[derive(Debug)]
+pub struct Generator {
+    shape: Shape,
+    objects: u64,
+    seed: u64,
+    resource: ResourceType,
+    /// `"kind":"Pod","apiVersion":"v1",`
+    type_meta: String,
+    /// One for each application.
+    templates: Vec<Template>,
+    pool: Vec<u8>,
+}
+
+/// How far the changes of each object have come.
+#[derive(Clone, Debug, Default)]
+pub struct States {
+    at: u64,
+    /// The last change of each object; empty while nothing has changed.
+    last: Vec<u64>,
+}
+
+impl States {
+    /// Returns the change up to which it was followed.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Follows the changes up to `change`.
+    pub fn advance(&mut self, generator: &Generator, change: u64) {
+        if self.last.is_empty() && change > 0 {
+            self.last = vec![0; usize::try_from(generator.objects).unwrap_or_default()];
+        }
+        for change in self.at + 1..=change {
+            self.last[place(generator.drawn(change))] = change;
+        }
+        self.at = self.at.max(change);
+    }
+
+    /// Returns the last change of an object; 0 where it was never changed.
+    pub fn last(&self, number: u64) -> u64 {
+        self.last.get(place(number)).copied().unwrap_or_default()
+    }
+}
+
+fn place(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+impl Generator {
+    /// Compiles the templates of a shape. At least one object is made.
+    pub fn new(shape: Shape, objects: u64, seed: u64) -> Self {
+        let resource = shape.resource();
+        let (kind, version) = (&resource.kind, resource.api_version());
+        let type_meta = if shape == Shape::Custom {
+            format!(r#""apiVersion":"{version}","kind":"{kind}","#)
+        } else {
+            format!(r#""kind":"{kind}","apiVersion":"{version}","#)
+        };
+        let text = match shape {
+            Shape::Pods | Shape::Diverse => POD.replace("${STATUS}", RUNNING),
+            Shape::Custom => WEBSITE.to_owned(),
+            Shape::Configmaps => CONFIG_MAP.to_owned(),
+            Shape::Events => EVENT.to_owned(),
+        };
+        let text = if shape == Shape::Diverse { text } else { text.replace("${E2}", DATABASE).replace("${E3}", CACHE) };
+        let templates = APPS.iter().map(|app| Template::compile(&text, |hole| fill(shape, app, hole))).collect();
+        let pool = if shape == Shape::Configmaps { template::pool(seed) } else { Vec::new() };
+        Self { shape, objects: objects.max(1), seed, resource, type_meta, templates, pool }
+    }
+
+    /// Returns what they look like.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Returns how many objects there are.
+    pub fn objects(&self) -> u64 {
+        self.objects
+    }
+
+    /// Returns their type.
+    pub fn resource(&self) -> &ResourceType {
+        &self.resource
+    }
+
+    /// Returns the key of an object.
+    pub fn key(&self, number: u64) -> ObjectKey {
+        let app = APPS[place(number % 10)];
+        let name = match self.shape {
+            Shape::Pods | Shape::Diverse => format!("{app}-pod-{number:07}"),
+            Shape::Custom => format!("{app}-site-{number:07}"),
+            Shape::Configmaps => format!("{app}-config-{number:07}"),
+            Shape::Events => {
+                let mut hash = Vec::new();
+                Field::Hash.put(self.state(number, 0), &mut Random::new(0), &[], &mut hash);
+                format!("{app}-pod-{number:07}.{}", String::from_utf8_lossy(&hash))
+            }
+        };
+        ObjectKey::new(&format!("team-{:02}", number / 20 % 100), &name)
+    }
+
+    /// Returns which object a change is of; changes are counted from 1.
+    pub fn drawn(&self, change: u64) -> u64 {
+        let mut random = Random::new(self.seed.rotate_left(32) ^ change.wrapping_mul(0xd134_2543_de82_ef95));
+        random.below(place(self.objects)) as u64
+    }
+
+    /// Returns the version of a list that has all changes up to this one, which is that of the change itself.
+    pub fn version(&self, change: u64) -> u64 {
+        FIRST_VERSION + self.objects + change
+    }
+
+    /// Returns the last change that a version has; 0 for versions before the first.
+    pub fn change_of(&self, version: u64) -> u64 {
+        version.saturating_sub(FIRST_VERSION + self.objects)
+    }
+
+    /// Appends an object as a watch has it, after its last change; 0: as it was first.
+    pub fn write(&self, number: u64, change: u64, out: &mut Vec<u8>) {
+        out.push(b'{');
+        out.extend_from_slice(self.type_meta.as_bytes());
+        self.template(number).render(self.state(number, change), &self.pool, out);
+    }
+
+    /// Appends an object as a list has it: without type where that is built in.
+    pub fn write_item(&self, number: u64, change: u64, out: &mut Vec<u8>) {
+        if self.shape == Shape::Custom {
+            return self.write(number, change, out);
+        }
+        out.push(b'{');
+        self.template(number).render(self.state(number, change), &self.pool, out);
+    }
+
+    /// Returns the bytes of an object, on average over the first of them.
+    pub fn object_bytes(&self) -> usize {
+        let looked_at = self.objects.min(100);
+        let mut out = Vec::new();
+        (0..looked_at).for_each(|number| self.write(number, 0, &mut out));
+        out.len() / place(looked_at)
+    }
+
+    fn template(&self, number: u64) -> &Template {
+        &self.templates[place(number % APPS.len() as u64)]
+    }
+
+    fn state(&self, number: u64, change: u64) -> State {
+        let version = if change == 0 { FIRST_VERSION + number } else { self.version(change) };
+        State { seed: self.seed, number, change, version }
+    }
+}
+
+/// Says what goes into a hole of the templates.
+fn fill(shape: Shape, app: &str, hole: &str) -> Fill {
+    let diverse = shape == Shape::Diverse;
+    let text = |text: &str| Fill(text.to_owned(), None);
+    let field = |field| Fill(String::new(), Some(field));
+    let after = |text: String, field| Fill(text, Some(field));
+    let word = |min, span| field(Field::Word { min, span });
+    let name = match shape {
+        Shape::Pods | Shape::Diverse | Shape::Events => "pod",
+        Shape::Custom => "site",
+        Shape::Configmaps => "config",
+    };
+    match hole {
+        "NAME" => after(format!("{app}-{name}-"), Field::Number),
+        "NS" => after("team-".to_owned(), Field::Namespace),
+        "UID" => field(Field::Uid),
+        "APP" => text(app),
+        "OWNER" => after(format!("{app}-"), Field::Hash),
+        "OWNERKIND" => text("ReplicaSet"),
+        "OWNERAPI" => text("apps/v1"),
+        "OWNERUID" => field(Field::OwnerUid),
+        "RESTART" => text("Always"),
+        "HASH" => field(Field::Hash),
+        "IMAGE" => text("1.4.2"),
+        "CREATED" | "TIME" if !diverse => text(BEGIN),
+        "CREATED" => field(Field::Created),
+        "TIME" => field(Field::Changed),
+        "READY" => field(Field::Ready),
+        "READYBOOL" => field(Field::ReadyBool),
+        "NODE" => after("node-".to_owned(), Field::Node),
+        "RESTARTS" => field(Field::Restarts),
+        "IP" => after("10.".to_owned(), Field::Ip),
+        "HOSTIP" => after("172.".to_owned(), Field::HostIp),
+        "VERSION" => field(Field::Version),
+        "BLOCKS" => field(Field::Blocks),
+        "DIGEST" if diverse => field(Field::OtherDigest),
+        "DIGEST" => field(Field::Digest),
+        "MEM" if diverse => Fill(String::new(), Some(Field::Amount { min: 1 << 26, span: 1 << 32 })),
+        "CPU" if diverse => Fill("0.".to_owned(), Some(Field::Amount { min: 100, span: 900 })),
+        "TAG" if diverse => word(5, 0),
+        "TEAM" if diverse => after("team-".to_owned(), Field::Amount { min: 0, span: 40 }),
+        "NOTE" if diverse => word(20, 120),
+        _ if diverse => word(8, 60),
+        "MEM" => text("512Mi"),
+        "CPU" => text("250m"),
+        "TAG" => text("x7k2p"),
+        "TEAM" => text(&format!("team-{}", app.len() % 7)),
+        "NOTE" => text(&format!(r#"revision of {app}, \"quoted\" once"#)),
+        "E1" => text("info"),
+        "E4" => text("checkout-v2,fast-search,dark-mode"),
+        _ => text("--verbosity=2"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn whole(generator: &Generator, number: u64, change: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        generator.write(number, change, &mut out);
+        out
+    }
+
+    #[test]
+    fn objects_are_json_of_the_size_and_type_that_their_shape_promises() {
+        for (shape, bytes) in [
+            (Shape::Pods, 8_000..11_000),
+            (Shape::Diverse, 8_000..11_000),
+            (Shape::Custom, 1_700..2_500),
+            (Shape::Configmaps, 190_000..220_000),
+            (Shape::Events, 900..1_600),
+        ] {
+            let generator = Generator::new(shape, 200, 7);
+            let resource = shape.resource();
+            for (number, change) in [(0, 0), (17, 0), (17, 3), (199, 1_000_000)] {
+                let text = whole(&generator, number, change);
+                assert!(bytes.contains(&text.len()), "{shape}: {} bytes", text.len());
+                let object: Value = serde_json::from_slice(&text).unwrap();
+                assert_eq!(object["kind"], resource.kind);
+                assert_eq!(object["apiVersion"], resource.api_version());
+                assert_eq!(object["metadata"]["name"], *generator.key(number).as_ref().name);
+                assert_eq!(object["metadata"]["namespace"], *generator.key(number).as_ref().namespace);
+                assert!(!object["metadata"]["managedFields"].as_array().unwrap().is_empty());
+                let mut item = Vec::new();
+                generator.write_item(number, change, &mut item);
+                let item: Value = serde_json::from_slice(&item).unwrap();
+                assert_eq!(item.get("kind").is_some(), shape == Shape::Custom, "a list has no types of its items");
+                assert_eq!(item["metadata"], object["metadata"]);
+            }
+        }
+    }
+
+    #[test]
+    fn equal_seeds_make_equal_bytes_and_others_do_not() {
+        for shape in Shape::ALL {
+            let [one, same, other] = [7, 7, 8].map(|seed| Generator::new(shape, 100, seed));
+            for (number, change) in [(3, 0), (3, 9)] {
+                assert_eq!(whole(&one, number, change), whole(&same, number, change), "{shape}");
+                assert_ne!(whole(&one, number, change), whole(&other, number, change), "{shape}");
+            }
+            let drawn = |generator: &Generator| (1..50).map(|change| generator.drawn(change)).collect::<Vec<_>>();
+            assert_eq!(drawn(&one), drawn(&same));
+            assert_ne!(drawn(&one), drawn(&other));
+        }
+    }
+
+    #[test]
+    fn keys_and_uids_are_of_one_object_and_versions_grow_without_end() {
+        let generator = Generator::new(Shape::Pods, 2_000, 1);
+        let (mut uids, mut keys, mut versions) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let initial = (0..2_000).map(|number| (number, 0));
+        for (number, change) in initial.chain((1..=3_000).map(|change| (generator.drawn(change), change))) {
+            let object: Value = serde_json::from_slice(&whole(&generator, number, change)).unwrap();
+            let metadata = &object["metadata"];
+            versions.push(metadata["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap());
+            uids.insert(metadata["uid"].as_str().unwrap().to_owned());
+            keys.insert(generator.key(number));
+        }
+        assert_eq!((uids.len(), keys.len()), (2_000, 2_000));
+        assert!(versions.is_sorted_by(|a, b| a < b));
+        assert_eq!(generator.version(3_000), versions[versions.len() - 1]);
+        assert_eq!(generator.change_of(generator.version(3_000)), 3_000);
+        assert_eq!(generator.change_of(3), 0);
+    }
+
+    #[test]
+    fn states_follow_the_changes_in_steps_as_at_once() {
+        let generator = Generator::new(Shape::Events, 50, 5);
+        let (mut steps, mut once) = (States::default(), States::default());
+        assert_eq!(once.last(49), 0);
+        once.advance(&generator, 300);
+        for change in [10, 10, 299, 300] {
+            steps.advance(&generator, change);
+        }
+        let changed = |states: &States| (0..50).map(|number| states.last(number)).collect::<Vec<_>>();
+        assert_eq!(changed(&steps), changed(&once));
+        assert_eq!(steps.at(), 300);
+        assert_eq!(changed(&once).into_iter().max(), Some(300), "the last change is somebody's");
+    }
+
+    #[test]
+    fn a_change_changes_the_object_and_diverse_pods_share_less() {
+        for shape in Shape::ALL {
+            let generator = Generator::new(shape, 10, 1);
+            assert_ne!(whole(&generator, 4, 2), whole(&generator, 4, 3), "{shape}");
+        }
+        let packed = |shape| {
+            let generator = Generator::new(shape, 20, 1);
+            let pods: Vec<u8> = (0..20).flat_map(|number| whole(&generator, number, 0)).collect();
+            zstd::bulk::compress(&pods, 1).unwrap().len()
+        };
+        assert!(packed(Shape::Diverse) > 2 * packed(Shape::Pods));
+    }
+}

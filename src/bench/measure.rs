@@ -1,0 +1,102 @@
+//! What this process has used of the machine, and a clock that all processes of a machine share.
+
+use std::fs;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Returns the time that all threads of this process, ended ones included, have spent on a processor, kernel included;
+/// nanoseconds.
+pub fn cpu() -> u64 {
+    clock(ClockId::ProcessCPUTime)
+}
+
+/// Returns nanoseconds since some moment in the past, the same for all processes until the machine starts anew.
+pub fn monotonic() -> u64 {
+    clock(ClockId::Monotonic)
+}
+
+fn clock(id: ClockId) -> u64 {
+    let time = clock_gettime(id);
+    let [seconds, nanos] = [time.tv_sec, time.tv_nsec].map(|part| u64::try_from(part).unwrap_or_default());
+    seconds * 1_000_000_000 + nanos
+}
+
+/// Returns the resident bytes of this process; 0 where the system does not tell (it is read from `/proc`).
+pub fn resident() -> u64 {
+    bytes_in("/proc/self/status", "VmRSS:")
+}
+
+/// Returns the most resident bytes that this process has ever had; 0 where the system does not tell.
+pub fn resident_peak() -> u64 {
+    bytes_in("/proc/self/status", "VmHWM:")
+}
+
+/// Reads a line of kilobytes; 0 where there is none.
+fn bytes_in(file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kilobytes.unwrap_or_default() * 1024
+}
+
+/// Returns the bytes that this process handed to disks: what was written again counts again, what only lies in the
+/// system's memory yet does too. 0 where the system does not tell.
+pub fn written() -> u64 {
+    let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    line.and_then(|bytes| bytes.parse().ok()).unwrap_or_default()
+}
+
+/// Says on what was measured: processors, their model where the system tells, memory, operating system.
+pub fn machine() -> Machine {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let after_colon = |line: &str| line.split_once(':').map(|(_, value)| value.trim().to_owned());
+    let model = cpuinfo.lines().find(|line| line.starts_with("model name")).and_then(after_colon);
+    Machine {
+        cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        model: model.unwrap_or_default(),
+        memory_bytes: bytes_in("/proc/meminfo", "MemTotal:"),
+        os: std::env::consts::OS.to_owned(),
+        arch: std::env::consts::ARCH.to_owned(),
+    }
+}
+
+/// The machine that was measured.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Machine {
+    /// Processors that the process may use.
+    pub cpus: usize,
+    /// Their model; empty where the system does not tell.
+    pub model: String,
+    /// Memory; 0 where the system does not tell.
+    pub memory_bytes: u64,
+    /// `linux`.
+    pub os: String,
+    /// `x86_64`.
+    pub arch: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_costs_cpu_and_memory_and_the_clock_goes_on() {
+        let (cpu_before, clock_before, resident_before) = (cpu(), monotonic(), resident());
+        let mut block = vec![1_u8; 32 << 20];
+        for round in 0..4_u8 {
+            for byte in &mut block {
+                *byte = byte.wrapping_mul(3).wrapping_add(round);
+            }
+        }
+        std::hint::black_box(&block);
+        assert!(cpu() > cpu_before);
+        assert!(monotonic() > clock_before);
+        if cfg!(target_os = "linux") {
+            assert!(resident() >= resident_before + (16 << 20), "{resident_before} {}", resident());
+            assert!(resident_peak() >= resident_before);
+            assert!(machine().memory_bytes > 0);
+        }
+    }
+}

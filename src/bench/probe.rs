@@ -1,0 +1,343 @@
+//! The engine that is measured, and a handler that sees what comes out of it.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::json;
+use tokio::{sync::Notify, time::sleep};
+
+use super::{
+    figures::{Reads, per_second},
+    measure::{cpu, monotonic, resident, resident_peak, written},
+    orders::{EngineOptions, Reached, Stamp, Synced},
+    reads::Reading,
+};
+use crate::{
+    config::{Config, ConfigErrors, EventType, HandlerOptions},
+    dispatcher::Notification,
+    engine::{Engine, EngineError, RunningEngine},
+    list_watch::kube::{AccessError, ClusterAccess},
+    lister::{Lister, Selector},
+    mutex::lock,
+    object::Object,
+    status::UnitView,
+};
+
+/// Time for an engine to come to rest before its memory is looked at.
+const REST: Duration = Duration::from_secs(2);
+/// How often is told how far it has come.
+const TELL_EVERY: Duration = Duration::from_millis(150);
+/// How long a server may say nothing before the first state is given up.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Why nothing is measured.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The options make no configuration.
+    #[error("the engine cannot be configured so: {0}")]
+    Configuration(#[from] ConfigErrors),
+    /// There is no way to the server.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The engine did not start, or has ended.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The first state does not become complete.
+    #[error("the first state does not become complete: {0}")]
+    NotSynced(String),
+    /// The cache is empty, so there is nothing to measure.
+    #[error("there is no object of this type: nothing to measure")]
+    Empty,
+}
+
+/// What the handler has seen.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Events, without those of the first state.
+    events: AtomicU64,
+    /// The version of the last one.
+    version: AtomicU64,
+    /// When it was called first since this was last 0, and last.
+    first: AtomicU64,
+    last: AtomicU64,
+    synced: AtomicU64,
+    /// The version that somebody waits for: others wake nobody, which would cost CPU.
+    awaited: AtomicU64,
+    reached: Notify,
+    noted: Mutex<Option<Vec<Stamp>>>,
+}
+
+impl Seen {
+    fn see(&self, notification: &Notification) {
+        let now = monotonic();
+        let mut events = 0;
+        for event in notification.events() {
+            let Some(object) = event.record.object() else {
+                self.synced.store(now, Ordering::Release);
+                self.reached.notify_one();
+                continue;
+            };
+            events += 1;
+            let version = object.resource_version().parse().unwrap_or_default();
+            if let Some(noted) = &mut *lock(&self.noted) {
+                noted.push((version, now));
+            }
+            self.version.store(version, Ordering::SeqCst);
+        }
+        if events > 0 {
+            if self.first.load(Ordering::Acquire) == 0 {
+                self.first.store(now, Ordering::Release);
+            }
+            self.last.store(now, Ordering::Release);
+            self.events.fetch_add(events, Ordering::AcqRel);
+        }
+        if self.version.load(Ordering::SeqCst) >= self.awaited.load(Ordering::SeqCst) {
+            self.reached.notify_one();
+        }
+    }
+
+    /// Waits until the handler has seen a version.
+    async fn reach(&self, version: u64) {
+        self.awaited.store(version, Ordering::SeqCst);
+        while self.version.load(Ordering::SeqCst) < version {
+            self.reached.notified().await;
+        }
+        self.awaited.store(u64::MAX, Ordering::SeqCst);
+    }
+}
+
+/// What had been used when something was begun.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    cpu: u64,
+    written: u64,
+    events: u64,
+}
+
+/// See the module. It is to be used inside an actix `System`.
+pub struct Probe {
+    engine: RunningEngine,
+    seen: Arc<Seen>,
+    /// When it was started.
+    start: u64,
+    phase: Begun,
+    resident_before: u64,
+}
+
+impl Probe {
+    /// Starts an engine as `deltabus run` has it, without HTTP and with one handler.
+    ///
+    /// # Errors
+    /// When it cannot start with these options.
+    pub async fn start(options: &EngineOptions) -> Result<Self, ProbeError> {
+        let (resident_before, cpu_before, written_before) = (resident(), cpu(), written());
+        let config = config(options)?;
+        let access = ClusterAccess::without_credentials(&options.server, "bench")?;
+        let seen = Arc::new(Seen::default());
+        let of_handler = Arc::clone(&seen);
+        let on = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed, EventType::Synced];
+        let handler = HandlerOptions { on, ..HandlerOptions::default() };
+        let start = monotonic();
+        let builder = Engine::builder().config(config).cluster(access);
+        let builder = builder.on_change("bench", handler, move |notification| {
+            of_handler.see(notification);
+            Ok(())
+        });
+        let engine = builder.start().await?;
+        let phase = Begun { cpu: cpu_before, written: written_before, events: 0 };
+        Ok(Self { engine, seen, start, phase, resident_before })
+    }
+
+    /// Waits until the first state is complete and the engine at rest; tells meanwhile how many objects there are, and
+    /// what is wrong.
+    ///
+    /// # Errors
+    /// When that does not go on, or there is nothing.
+    pub async fn synced(&self, mut tell: impl FnMut(u64, Option<String>)) -> Result<Synced, ProbeError> {
+        let (mut told, mut since) = (0, monotonic());
+        let mut wait = std::pin::pin!(self.engine.wait_for_sync());
+        loop {
+            tokio::select! {
+                () = &mut wait => break,
+                error = self.engine.failed() => return Err(error.into()),
+                () = sleep(TELL_EVERY) => {}
+            }
+            let view = self.view();
+            let done = view.as_ref().map_or(0, |view| view.objects + view.queue_length);
+            let (heard, wrong) = view.map(|view| (view.last_activity_seconds, view.last_error)).unwrap_or_default();
+            let heard = heard.is_some_and(|ago| ago < PATIENCE.as_secs_f64());
+            if done != told || heard {
+                (told, since) = (done, monotonic());
+            }
+            if u128::from(monotonic() - since) > PATIENCE.as_nanos() {
+                let why = self.engine.registry().unready().into_iter().next().map(|(_, why)| why);
+                return Err(ProbeError::NotSynced(why.unwrap_or_else(|| "it waits for nothing".to_owned())));
+            }
+            tell(done, wrong);
+        }
+        let view = self.view().filter(|view| view.synced && view.objects > 0).ok_or_else(|| self.nothing())?;
+        while self.seen.synced.load(Ordering::Acquire) == 0 {
+            self.seen.reached.notified().await;
+        }
+        sleep(REST).await;
+        let wall_nanos = self.seen.synced.load(Ordering::Acquire).saturating_sub(self.start);
+        let (cpu_nanos, resident, resident_peak) = (cpu() - self.phase.cpu, resident(), resident_peak());
+        Ok(Synced {
+            objects: view.objects,
+            wall_nanos,
+            cpu_nanos,
+            resident_before: self.resident_before,
+            resident,
+            resident_peak,
+            bodies: view.bytes,
+            object_bytes: self.object_bytes(),
+        })
+    }
+
+    /// Begins a phase: what follows counts.
+    pub fn begin(&mut self) {
+        self.seen.first.store(0, Ordering::Release);
+        self.phase = Begun { cpu: cpu(), written: written(), events: self.seen.events.load(Ordering::Acquire) };
+    }
+
+    /// Waits until the handler has seen a version and the engine is at rest; returns what was used since
+    /// [`Probe::begin`]. Tells meanwhile how many events there were.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn reached(&self, version: u64, mut tell: impl FnMut(u64)) -> Result<Reached, ProbeError> {
+        if self.version() < version {
+            let mut reach = std::pin::pin!(self.seen.reach(version));
+            loop {
+                tokio::select! {
+                    () = &mut reach => break,
+                    error = self.engine.failed() => return Err(error.into()),
+                    () = sleep(TELL_EVERY) => tell(self.events()),
+                }
+            }
+        }
+        sleep(REST).await;
+        Ok(self.used())
+    }
+
+    /// Lets so much time pass; otherwise as [`Probe::reached`].
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn follow(&self, within: Duration, mut tell: impl FnMut(u64)) -> Result<Reached, ProbeError> {
+        let end = tokio::time::Instant::now() + within;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(end) => return Ok(self.used()),
+                error = self.engine.failed() => return Err(error.into()),
+                () = sleep(TELL_EVERY) => tell(self.events()),
+            }
+        }
+    }
+
+    /// Notes from now on when each event arrives.
+    pub fn note(&self) {
+        *lock(&self.seen.noted) = Some(Vec::new());
+    }
+
+    /// Waits until a version has arrived, and returns what was noted.
+    pub async fn arrivals(&self, version: u64) -> Vec<Stamp> {
+        self.seen.reach(version).await;
+        lock(&self.seen.noted).take().unwrap_or_default()
+    }
+
+    /// Reads for so long in each way, on a thread of its own; returns what that took, and how many events came a second
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// When there is nothing to read.
+    pub async fn read(&self, within: Duration, by_key_only: bool) -> Result<(Reads, f64), ProbeError> {
+        let lister = self.lister().ok_or(ProbeError::Empty)?;
+        let seen = Arc::clone(&self.seen);
+        let reading = move || {
+            let reading = Reading::new(lister)?;
+            let (began, before) = (monotonic(), seen.events.load(Ordering::Acquire));
+            let reads = reading.run(within, by_key_only);
+            let events = seen.events.load(Ordering::Acquire) - before;
+            Some((reads, per_second(events, monotonic() - began)))
+        };
+        tokio::task::spawn_blocking(reading).await.ok().flatten().ok_or(ProbeError::Empty)
+    }
+
+    /// Stops the engine.
+    pub async fn stop(self) {
+        self.engine.stop().await;
+    }
+
+    /// Returns a reader of the cache, once the type was found.
+    pub fn lister(&self) -> Option<Lister> {
+        self.engine.listers(ENTRY).into_iter().next()
+    }
+
+    fn events(&self) -> u64 {
+        self.seen.events.load(Ordering::Acquire) - self.phase.events
+    }
+
+    fn used(&self) -> Reached {
+        let (first, last) = (self.seen.first.load(Ordering::Acquire), self.seen.last.load(Ordering::Acquire));
+        Reached {
+            delivered: self.events(),
+            wall_nanos: if first > 0 { last.saturating_sub(first) } else { 0 },
+            cpu_nanos: cpu() - self.phase.cpu,
+            resident: resident(),
+            bodies: self.view().map_or(0, |view| view.bytes),
+            written: written() - self.phase.written,
+        }
+    }
+
+    fn view(&self) -> Option<UnitView> {
+        self.engine.registry().views().into_iter().next()
+    }
+
+    /// Returns the version of the cache, where that is a number.
+    fn version(&self) -> u64 {
+        self.view().and_then(|view| view.resource_version.parse().ok()).unwrap_or_default()
+    }
+
+    /// Says why there is nothing to measure.
+    fn nothing(&self) -> ProbeError {
+        let message = self.view().and_then(|view| view.message.filter(|_| !view.synced).or(view.last_error));
+        message.map_or(ProbeError::Empty, ProbeError::NotSynced)
+    }
+
+    fn object_bytes(&self) -> u64 {
+        let Some(lister) = self.lister() else { return 0 };
+        let objects = lister.list(&Selector::all());
+        let bytes: usize = objects.iter().map(Object::json_bytes).sum();
+        (bytes / objects.len().max(1)) as u64
+    }
+}
+
+/// Name of the one entry of the configuration.
+const ENTRY: &str = "measured";
+
+fn config(options: &EngineOptions) -> Result<Config, ConfigErrors> {
+    let mut resource = json!({"match": [options.resource], "index": options.indexes});
+    if options.keep_all {
+        resource["drop"] = json!([]);
+    }
+    resource["compression"] = json!(options.compression);
+    let mut whole = json!({"resources": {ENTRY: resource}});
+    if let Some(dir) = &options.state {
+        whole["state"] = json!({"dir": dir_text(dir)});
+    }
+    let text = toml::to_string(&whole).unwrap_or_default(); // such a value is always TOML
+    let mut config = Config::from_toml_str(&text)?;
+    config.http.listen = None;
+    Ok(config)
+}
+
+fn dir_text(dir: &Path) -> String {
+    dir.to_string_lossy().into_owned()
+}

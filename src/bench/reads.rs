@@ -1,0 +1,97 @@
+//! Reads of a cache as fast as one thread can, and how long single ones take.
+
+use std::{hint::black_box, time::Duration};
+
+use super::{
+    figures::{Reads, per_second, percentile},
+    measure::monotonic,
+};
+use crate::{
+    lister::{LabelSelector, Lister, Selector},
+    object::{KeyRef, ObjectKey},
+    simulator::Random,
+};
+
+/// Keys that are read, drawn by chance from all: more of them than a processor's caches hold objects.
+const KEYS: usize = 1 << 17;
+/// Reads between two looks at the clock.
+const ROUND: usize = 256;
+/// One read in so many is timed.
+const TIMED: usize = 64;
+
+/// What is read.
+pub(super) struct Reading {
+    lister: Lister,
+    keys: Vec<ObjectKey>,
+    selector: Option<Selector>,
+}
+
+impl Reading {
+    /// Draws what is to be read; `None` of an empty cache.
+    pub(super) fn new(lister: Lister) -> Option<Self> {
+        let objects = lister.list(&Selector::all());
+        let mut random = Random::new(1);
+        let keys = (0..KEYS).filter_map(|_| random.pick(&objects)).map(|object| object.key().to_owned());
+        let keys: Vec<_> = keys.collect();
+        let first = objects.first()?.value().ok()?;
+        let label = first["metadata"]["labels"].as_object().and_then(|labels| labels.iter().next());
+        let selector =
+            label.and_then(|(name, value)| LabelSelector::parse(&format!("{name}={}", value.as_str()?)).ok());
+        Some(Self { lister, keys, selector: selector.map(Selector::from) })
+    }
+
+    /// Reads for so long in each way.
+    pub(super) fn run(&self, within: Duration, by_key_only: bool) -> Reads {
+        let mut took = Vec::new();
+        let mut rounds = self.keys.chunks(ROUND).cycle();
+        let by_key = rate(within, || {
+            let round = rounds.next().unwrap_or_default();
+            for (at, key) in round.iter().enumerate() {
+                if at % TIMED == 0 {
+                    let before = monotonic();
+                    self.read(key.as_ref());
+                    took.push(monotonic() - before);
+                } else {
+                    self.read(key.as_ref());
+                }
+            }
+            round.len()
+        });
+        took.sort_unstable();
+        let [p50, p99, p999] = [500, 990, 999].map(|permille| percentile(&took, permille).unwrap_or_default());
+        let by_index = (!by_key_only).then(|| self.by_index(within));
+        let by_selector = if by_key_only { None } else { self.by_selector(within) };
+        Reads { by_key, p50_nanos: p50, p99_nanos: p99, p999_nanos: p999, by_index, by_selector }
+    }
+
+    fn read(&self, key: KeyRef<'_>) {
+        drop(black_box(self.lister.get(key)));
+    }
+
+    fn by_index(&self, within: Duration) -> f64 {
+        let mut keys = self.keys.iter().cycle();
+        rate(within, || {
+            let namespace = keys.next().map_or("", |key| key.as_ref().namespace);
+            black_box(self.lister.namespace(namespace).list(&Selector::all())).len()
+        })
+    }
+
+    fn by_selector(&self, within: Duration) -> Option<f64> {
+        let selector = self.selector.as_ref()?;
+        let all = usize::try_from(self.lister.len()).unwrap_or(usize::MAX);
+        Some(rate(within, || {
+            black_box(self.lister.list(selector));
+            all
+        }))
+    }
+}
+
+/// Reads again and again for so long; returns how many objects a second that was. `read` returns how many it read.
+fn rate(within: Duration, mut read: impl FnMut() -> usize) -> f64 {
+    let (began, mut objects, mut nanos) = (monotonic(), 0, 0);
+    while u128::from(nanos) < within.as_nanos() {
+        objects += read() as u64;
+        nanos = monotonic() - began;
+    }
+    per_second(objects, nanos)
+}

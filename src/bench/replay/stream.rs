@@ -1,0 +1,214 @@
+//! Answers that are made while they are sent, chunk by chunk.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use serde_json::json;
+use tokio::{sync::watch, time::Instant};
+
+use super::{Head, Shared, answer::Body};
+use crate::{
+    bench::{States, measure::monotonic},
+    mutex::lock,
+};
+
+/// How many bytes go out as one chunk, until they are reached.
+const CHUNK: usize = 128 << 10;
+const BOOKMARKS_EVERY: Duration = Duration::from_mins(1);
+const TIMEOUT_DEFAULT: Duration = Duration::from_mins(45);
+
+fn body(chunks: impl Stream<Item = Vec<u8>> + Send + 'static) -> Body {
+    let frames = chunks.map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
+    BodyExt::boxed_unsync(StreamBody::new(frames))
+}
+
+/// One page of a list, or all of it.
+pub(super) struct Page {
+    shared: Arc<Shared>,
+    states: Arc<States>,
+    left: Range<u64>,
+    begun: bool,
+    ended: bool,
+}
+
+impl Page {
+    /// Begins at object `first`, in the states after the change `at`.
+    pub(super) fn open(shared: Arc<Shared>, at: u64, first: u64, limit: Option<u64>) -> Self {
+        let objects = shared.generator.objects();
+        let first = first.min(objects);
+        let end = limit.map_or(objects, |limit| objects.min(first.saturating_add(limit)));
+        Self { states: shared.states(at), shared, left: first..end, begun: false, ended: false }
+    }
+
+    pub(super) fn into_body(self) -> Body {
+        body(stream::unfold(self, async |mut page| {
+            let chunk = page.next()?;
+            Some((chunk, page))
+        }))
+    }
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        if self.ended {
+            return None;
+        }
+        let mut chunk = Vec::with_capacity(CHUNK + (CHUNK >> 3));
+        let generator = &self.shared.generator;
+        if !self.begun {
+            chunk.extend_from_slice(self.head().as_bytes());
+        }
+        while chunk.len() < CHUNK
+            && let Some(number) = self.left.next()
+        {
+            if self.begun {
+                chunk.push(b',');
+            }
+            self.begun = true;
+            generator.write_item(number, self.states.last(number), &mut chunk);
+        }
+        if self.left.is_empty() {
+            self.ended = true;
+            chunk.extend_from_slice(b"]}\n");
+        }
+        Some(chunk)
+    }
+
+    fn head(&self) -> String {
+        let resource = self.shared.generator.resource();
+        let mut metadata = json!({"resourceVersion": self.shared.generator.version(self.states.at()).to_string()});
+        let remaining = self.shared.generator.objects() - self.left.end;
+        if remaining > 0 {
+            metadata["continue"] = json!(format!("{}.{}", self.states.at(), self.left.end));
+            metadata["remainingItemCount"] = json!(remaining);
+        }
+        let (kind, version) = (&resource.kind, resource.api_version());
+        format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#)
+    }
+}
+
+/// A watch: a place among the changes.
+pub(super) struct Watch {
+    shared: Arc<Shared>,
+    head: watch::Receiver<Head>,
+    /// What is to be sent of what was there when it began.
+    initial: Option<(Arc<States>, Range<u64>)>,
+    /// The bookmark that ends the initial events is still to come.
+    marker: bool,
+    /// The last change that was sent.
+    cursor: u64,
+    bookmarks: bool,
+    bookmark_at: Instant,
+    deadline: Instant,
+}
+
+impl Watch {
+    /// Begins behind the change `from`; without one with all that is there.
+    pub(super) fn open(
+        shared: Arc<Shared>,
+        from: Option<u64>,
+        marker: bool,
+        bookmarks: bool,
+        timeout_seconds: Option<u64>,
+    ) -> Self {
+        let now = Instant::now();
+        let head = shared.head.subscribe();
+        let present = head.borrow().changes;
+        let lifetime = timeout_seconds.filter(|seconds| *seconds > 0).map_or(TIMEOUT_DEFAULT, Duration::from_secs);
+        let initial = from.is_none().then(|| (shared.states(present), 0..shared.generator.objects()));
+        Self {
+            initial,
+            marker: marker && bookmarks,
+            cursor: from.unwrap_or(present),
+            bookmarks,
+            bookmark_at: now + BOOKMARKS_EVERY,
+            deadline: now + lifetime,
+            head,
+            shared,
+        }
+    }
+
+    pub(super) fn into_body(self) -> Body {
+        body(stream::unfold(self, async |mut watch| {
+            let chunk = watch.next().await?;
+            Some((chunk, watch))
+        }))
+    }
+
+    /// Returns the next chunk; `None` ends the watch.
+    async fn next(&mut self) -> Option<Vec<u8>> {
+        let mut chunk = Vec::new();
+        loop {
+            if self.fill(&mut chunk) {
+                return Some(chunk);
+            }
+            self.shared.flood_behind(self.cursor);
+            let cursor = self.cursor;
+            let wake = if self.bookmarks { self.deadline.min(self.bookmark_at) } else { self.deadline };
+            let mut changed = self.head.clone();
+            let awake = tokio::select! {
+                changed = changed.wait_for(|head| head.changes > cursor) => changed.is_ok(),
+                () = tokio::time::sleep_until(wake) => false,
+            };
+            if awake {
+                continue;
+            }
+            if wake == self.deadline {
+                return None;
+            }
+            self.bookmark_at = wake + BOOKMARKS_EVERY;
+            self.bookmark(false, &mut chunk);
+            return Some(chunk);
+        }
+    }
+
+    /// Appends what can be sent now; returns whether there was anything.
+    fn fill(&mut self, chunk: &mut Vec<u8>) -> bool {
+        chunk.reserve(CHUNK + (CHUNK >> 3));
+        let generator = &self.shared.generator;
+        if let Some((states, left)) = &mut self.initial {
+            while chunk.len() < CHUNK
+                && let Some(number) = left.next()
+            {
+                frame("ADDED", chunk, |chunk| generator.write(number, states.last(number), chunk));
+            }
+            if !left.is_empty() {
+                return true;
+            }
+            self.initial = None;
+            if self.marker {
+                self.bookmark(true, chunk);
+            }
+        }
+        let head = self.head.borrow().changes;
+        while self.cursor < head && chunk.len() < CHUNK {
+            self.cursor += 1;
+            let number = generator.drawn(self.cursor);
+            frame("MODIFIED", chunk, |chunk| generator.write(number, self.cursor, chunk));
+            if let Some(sent) = &mut *lock(&self.shared.sent) {
+                sent.push((generator.version(self.cursor), monotonic()));
+            }
+        }
+        !chunk.is_empty()
+    }
+
+    fn bookmark(&self, marker: bool, chunk: &mut Vec<u8>) {
+        let generator = &self.shared.generator;
+        let resource = generator.resource();
+        let mut metadata = json!({"resourceVersion": generator.version(self.cursor).to_string()});
+        if marker {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = json!({"kind": resource.kind, "apiVersion": resource.api_version(), "metadata": metadata});
+        frame("BOOKMARK", chunk, |chunk| chunk.extend_from_slice(object.to_string().as_bytes()));
+    }
+}
+
+fn frame(kind: &str, chunk: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    chunk.extend_from_slice(b"{\"type\":\"");
+    chunk.extend_from_slice(kind.as_bytes());
+    chunk.extend_from_slice(b"\",\"object\":");
+    write(chunk);
+    chunk.extend_from_slice(b"}\n");
+}

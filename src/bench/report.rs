@@ -1,0 +1,204 @@
+//! Figures as a table for people and as a document for programs.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    figures::{FIGURES, Figure, Run, Summary},
+    measure::Machine,
+};
+
+/// Of the document that `--json` prints; a field that goes or means something else makes it grow.
+pub const DOCUMENT_VERSION: u32 = 1;
+
+/// All runs of one kind.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Its name in documents: a shape, or a resource of a server.
+    pub name: String,
+    /// Its name for people.
+    pub title: String,
+    /// At least one.
+    pub runs: Vec<Run>,
+}
+
+impl Measured {
+    /// Sums up one figure.
+    pub fn summary(&self, figure: &Figure) -> Option<Summary> {
+        Summary::of(&self.runs, figure)
+    }
+}
+
+/// Returns a table: a line for each figure, a column for each kind; the range where there were several runs.
+pub fn table(measured: &[Measured]) -> String {
+    let mut rows = vec![vec![String::new()]];
+    rows[0].extend(measured.iter().map(|of| of.name.clone()));
+    for figure in &FIGURES {
+        let summaries: Vec<_> = measured.iter().map(|of| of.summary(figure)).collect();
+        if summaries.iter().all(Option::is_none) {
+            continue;
+        }
+        let mut row = vec![format!("{}, {}", figure.title, figure.unit)];
+        row.extend(summaries.into_iter().map(|summary| summary.map_or_else(|| "–".to_owned(), |of| cell(figure, &of))));
+        rows.push(row);
+    }
+    align(&rows)
+}
+
+fn cell(figure: &Figure, summary: &Summary) -> String {
+    let text = |value| number(value, figure.decimals);
+    let Summary { median, min, max } = *summary;
+    let [median, min, max] = [median, min, max].map(text);
+    if min == max { median } else { format!("{median} ({min} … {max})") }
+}
+
+/// Sets the first column to the left, others to the right.
+fn align(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let cell = if column == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
+            text.push_str(&cell);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Writes a count with commas.
+pub fn grouped(count: u64) -> String {
+    number(count_as_float(count), 0)
+}
+
+/// Writes a number with commas, and so many digits behind the point.
+pub(super) fn number(value: f64, decimals: usize) -> String {
+    let digits = format!("{value:.decimals$}");
+    let (whole, rest) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
+    let mut text = String::new();
+    for (at, digit) in whole.char_indices() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text.push_str(rest);
+    text
+}
+
+/// Returns the document: what was measured on what machine, and each figure by its name, with median and range.
+pub fn document(measured: &[Measured], machine: &Machine, options: &impl Serialize) -> Value {
+    let results: Vec<Value> = measured
+        .iter()
+        .map(|of| {
+            let first = of.runs.first();
+            let figures: Map<String, Value> =
+                FIGURES.iter().filter_map(|figure| Some((figure.key.to_owned(), json!(of.summary(figure)?)))).collect();
+            json!({
+                "name": of.name, "runs": of.runs.len(), "objects": first.map(|run| run.synced.objects),
+                "changes": first.map(|run| run.changes), "figures": figures,
+            })
+        })
+        .collect();
+    json!({
+        "version": DOCUMENT_VERSION, "deltabus": env!("CARGO_PKG_VERSION"), "machine": machine, "options": options,
+        "results": results,
+    })
+}
+
+/// Returns a line on the machine and what was measured.
+pub fn heading(measured: &[Measured], machine: &Machine) -> String {
+    let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
+    let mut text = format!("{} × {model}", machine.cpus);
+    if machine.memory_bytes > 0 {
+        write_to(&mut text, format_args!(", {} GB", machine.memory_bytes.div_ceil(1 << 30)));
+    }
+    for of in measured {
+        let Some(run) = of.runs.first() else { continue };
+        let [objects, changes] = [run.synced.objects, run.changes].map(grouped);
+        write_to(&mut text, format_args!("\n{}: {} × {objects}", of.name, of.title));
+        if run.changes > 0 {
+            write_to(&mut text, format_args!(", then {changes} changes"));
+        }
+        if of.runs.len() > 1 {
+            write_to(&mut text, format_args!("; {} runs: median (least … most)", of.runs.len()));
+        }
+    }
+    text
+}
+
+fn write_to(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    text.write_fmt(arguments).expect("a string takes all");
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures of a table")]
+fn count_as_float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::figures::testing::run;
+
+    fn measured() -> Vec<Measured> {
+        let slower = Run { flow: None, events: None, ..run() };
+        vec![
+            Measured { name: "pods".to_owned(), title: "pods, 9 KB".to_owned(), runs: vec![run(), run()] },
+            Measured { name: "events".to_owned(), title: "events, 1 KB".to_owned(), runs: vec![slower] },
+        ]
+    }
+
+    #[test]
+    fn numbers_have_commas_and_the_digits_asked_for() {
+        for (value, decimals, expected) in [
+            (0.0, 0, "0"),
+            (999.4, 0, "999"),
+            (1_234.56, 1, "1,234.6"),
+            (1_000_000.0, 0, "1,000,000"),
+            (12.0, 2, "12.00"),
+        ] {
+            assert_eq!(number(value, decimals), expected);
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each_figure_and_a_dash_where_there_is_none() {
+        let table = table(&measured());
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), FIGURES.len() + 1);
+        let widths: Vec<usize> = lines.iter().map(|line| line.chars().count()).collect();
+        assert!(widths.iter().all(|width| *width == widths[0]), "{table}");
+        let line = |start: &str| *lines.iter().find(|line| line.starts_with(start)).unwrap();
+        assert!(line("CPU an event").ends_with('–') && line("CPU an event").contains("9.0"), "{table}");
+        assert!(line("sync, s").contains("0.40  "), "equal runs have no range: {table}");
+    }
+
+    #[test]
+    fn the_range_of_several_runs_is_shown() {
+        let mut measured = measured();
+        measured[0].runs[1].object_bytes = 9_300;
+        assert!(table(&measured).contains("9,200 (9,100 … 9,300)"));
+        let heading = heading(&measured, &Machine { cpus: 2, arch: "x86_64".to_owned(), ..Machine::default() });
+        assert_eq!(
+            heading,
+            "2 × x86_64\npods: pods, 9 KB × 20,000, then 50,000 changes; 2 runs: median (least … most)\n\
+             events: events, 1 KB × 20,000, then 50,000 changes"
+        );
+    }
+
+    #[test]
+    fn the_document_is_versioned_and_names_every_figure() {
+        let document = document(&measured(), &Machine::default(), &json!({"seed": 1}));
+        assert_eq!(document["version"], DOCUMENT_VERSION);
+        assert_eq!(document["options"]["seed"], 1);
+        let figures = document["results"][0]["figures"].as_object().unwrap();
+        assert_eq!(figures.len(), FIGURES.len());
+        assert_eq!(figures["cpuMicrosPerEvent"], json!({"median": 9.0, "min": 9.0, "max": 9.0}));
+        assert_eq!(document["results"][1]["figures"].get("cpuMicrosPerEvent"), None);
+    }
+}

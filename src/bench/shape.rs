@@ -1,0 +1,96 @@
+//! What the objects of a measurement look like.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{object::ResourceType, simulator::bench_type};
+
+/// What the objects of a measurement look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// Pods of 9 KB that share most values, as the pods of few applications do.
+    Pods,
+    /// Pods of 9 KB, each with values of its own: harder to compress.
+    Diverse,
+    /// Custom resources of 2 KB; their keys are sorted, so that `managedFields` stands before `name`.
+    Custom,
+    /// Config maps of 200 KB.
+    Configmaps,
+    /// Events (core/v1) of 1 KB.
+    Events,
+}
+
+impl Shape {
+    /// All shapes, in the order in which they are measured.
+    pub const ALL: [Self; 5] = [Self::Pods, Self::Diverse, Self::Custom, Self::Configmaps, Self::Events];
+
+    /// Returns its name on the command line and in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pods => "pods",
+            Self::Diverse => "diverse",
+            Self::Custom => "custom",
+            Self::Configmaps => "configmaps",
+            Self::Events => "events",
+        }
+    }
+
+    /// Returns its name for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Pods => "pods of one shape, 9 KB",
+            Self::Diverse => "diverse pods, 9 KB",
+            Self::Custom => "custom resources, 2 KB",
+            Self::Configmaps => "config maps, 200 KB",
+            Self::Events => "events, 1 KB",
+        }
+    }
+
+    /// Returns the resource type.
+    pub fn resource(self) -> ResourceType {
+        let core = |kind: &str, plural: &str| ResourceType {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+            namespaced: true,
+        };
+        match self {
+            Self::Pods | Self::Diverse => core("Pod", "pods"),
+            Self::Configmaps => core("ConfigMap", "configmaps"),
+            Self::Events => core("Event", "events"),
+            Self::Custom => {
+                let name = bench_type(0);
+                let (plural, group) = name.split_once('.').unwrap_or((&name, ""));
+                ResourceType { group: group.to_owned(), ..core("Kind000", plural) }
+            }
+        }
+    }
+
+    /// Returns two indexes that a user of such objects may want, beside that of namespaces.
+    pub fn indexes(self) -> [&'static str; 2] {
+        match self {
+            Self::Pods | Self::Diverse => ["spec.nodeName", "owner"],
+            Self::Custom => ["labels['team']", "spec.image"],
+            Self::Configmaps => ["labels['app.kubernetes.io/name']", "labels['team']"],
+            Self::Events => ["involvedObject.name", "source.host"],
+        }
+    }
+
+    /// Returns how many objects stand for so many pods: config maps are one in twenty, which is as many bytes; never
+    /// less than one.
+    pub fn scaled(self, pods: u64) -> u64 {
+        match self {
+            Self::Configmaps => (pods / 20).max(1),
+            _ => pods,
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

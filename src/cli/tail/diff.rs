@@ -1,0 +1,83 @@
+//! What an update changed, for people: a line a path, `spec.replicas  2 → 3`.
+
+use anstyle::{AnsiColor, Style};
+use deltabus::{
+    handler::stdout::line::printable,
+    object::difference::{Difference, differences},
+};
+use serde_json::Value;
+
+/// Longer values are cut in their middle.
+const VALUE_MAX: usize = 60;
+
+/// Every update changes these: they are shown where nothing else has changed.
+const BESIDES: [&str; 2] = ["metadata.resourceVersion", "metadata.generation"];
+
+/// Returns a line for each path at which two states differ, without a break.
+pub(super) fn lines(old: &Value, new: &Value, colour: bool) -> Vec<String> {
+    let mut found = differences(old, new);
+    if found.iter().any(|difference| !is_beside(difference)) {
+        found.retain(|difference| !is_beside(difference));
+    }
+    found.iter().map(|difference| line(difference, colour)).collect()
+}
+
+fn is_beside(difference: &Difference<'_>) -> bool {
+    BESIDES.contains(&difference.path.as_str()) || difference.path.starts_with("metadata.managedFields")
+}
+
+fn line(difference: &Difference<'_>, colour: bool) -> String {
+    let coloured = |colour_of: AnsiColor, text: String| {
+        let style = if colour { Style::new().fg_color(Some(colour_of.into())) } else { Style::new() };
+        format!("{style}{text}{style:#}")
+    };
+    let old = difference.old.map(|old| coloured(AnsiColor::Red, shown(old)));
+    let new = difference.new.map(|new| coloured(AnsiColor::Green, shown(new)));
+    let path = printable(&difference.path);
+    match (old, new) {
+        (Some(old), Some(new)) => format!("{path}  {old} → {new}"),
+        (Some(old), None) => format!("{path}  {old} → (gone)"),
+        (None, Some(new)) => format!("{path}  (none) → {new}"),
+        (None, None) => path,
+    }
+}
+
+/// Text as it is, everything else as JSON; on one line, and not too long.
+fn shown(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let text = printable(&text);
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= VALUE_MAX {
+        return text;
+    }
+    let half = (VALUE_MAX - 1) / 2;
+    let begin: String = letters[..half].iter().collect();
+    let end: String = letters[letters.len() - half..].iter().collect();
+    format!("{begin}…{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_was_and_what_is() {
+        let old = json!({"metadata": {"resourceVersion": "1", "labels": {"a": "b"}}, "spec": {"replicas": 2}});
+        let new = json!({"metadata": {"resourceVersion": "2"}, "spec": {"replicas": 3, "image": "x\ny"}});
+        assert_eq!(
+            lines(&old, &new, false),
+            ["metadata.labels  {\"a\":\"b\"} → (gone)", "spec.replicas  2 → 3", "spec.image  (none) → x\\ny"]
+        );
+        let only_version = json!({"metadata": {"resourceVersion": "3"}, "spec": {"replicas": 3, "image": "x\ny"}});
+        assert_eq!(lines(&new, &only_version, false), ["metadata.resourceVersion  2 → 3"]);
+    }
+
+    #[test]
+    fn old_is_red_new_is_green_and_long_values_lose_their_middle() {
+        let line = lines(&json!({"a": 1}), &json!({"a": "x".repeat(99)}), true).remove(0);
+        assert!(line.starts_with("a  \u{1b}[31m1\u{1b}[0m → \u{1b}[32mxxx"), "{line:?}");
+        assert!(line.contains('…') && line.chars().filter(|letter| *letter == 'x').count() == 58, "{line}");
+    }
+}

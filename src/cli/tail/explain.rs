@@ -1,0 +1,205 @@
+//! Under an event of the stream, which handlers are sent it, and why not.
+
+use std::io;
+
+use deltabus::{
+    config::Config,
+    discovery::{Catalog, ObjectType},
+    engine::dry_run::DryRun,
+    handler::stdout::line::printable,
+    indexer::{Cause, Change},
+    journal::{ChangeKind, Record, Sequence, UnitId},
+    object::{Object, ResourceType},
+};
+use serde_json::Value;
+
+use super::show::{kind, with_changed_by};
+
+/// Explains events by the handlers of a configuration.
+pub(super) struct Explainer {
+    config: Config,
+    catalog: Catalog,
+    /// Made with the first event, which names the cluster.
+    dry_run: Option<DryRun>,
+}
+
+impl Explainer {
+    pub(super) fn new(config: Config) -> Self {
+        Self { config, catalog: Catalog::default(), dry_run: None }
+    }
+
+    /// Says which types there are: by that it is known which entry has one.
+    pub(super) fn set_catalog(&mut self, catalog: Catalog) {
+        self.catalog = catalog;
+    }
+
+    /// Appends a line for each handler; nothing for what is no event.
+    ///
+    /// # Errors
+    /// Where the handlers of the configuration cannot be made ready.
+    pub(super) fn explain(&mut self, out: &mut Vec<u8>, word: &str, data: &str) -> io::Result<()> {
+        let Some(kind) = kind(word) else { return Ok(()) };
+        let Ok(event) = serde_json::from_str::<Value>(data) else { return Ok(()) };
+        let Some(change) = change(kind, &event) else {
+            out.extend_from_slice(b"  why is not known: the event has no object\n");
+            return Ok(());
+        };
+        let resource = resource(&event);
+        self.catalog = std::mem::take(&mut self.catalog).holding(&resource);
+        if self.dry_run.is_none() {
+            let cluster = text(&event, "source").strip_prefix("/clusters/");
+            self.dry_run = Some(DryRun::new(&self.config, cluster).map_err(io::Error::other)?);
+        }
+        let Some(dry_run) = &self.dry_run else { return Ok(()) };
+        let lacks_old = change.lacks_old();
+        let record = Record { sequence: Sequence(0), unit: UnitId(0), time_micros: 0, change, old_lost: lacks_old };
+        let said = dry_run.explain(&self.catalog, &resource, &record);
+        let width = said.keys().map(|name| name.len()).max().unwrap_or(0);
+        for (handler, why) in said {
+            let said = match why {
+                None if lacks_old => "sent, as far as can be said: the event has no state before".to_owned(),
+                None => "sent".to_owned(),
+                Some(why) => format!("not sent: {}", printable(&why.to_string())),
+            };
+            out.extend_from_slice(format!("  {handler:<width$}  {said}\n").as_bytes());
+        }
+        Ok(())
+    }
+}
+
+fn text<'a>(event: &'a Value, name: &str) -> &'a str {
+    event[name].as_str().unwrap_or_default()
+}
+
+/// Returns what an event says has changed; `None` where it does not say it whole.
+fn change(kind: ChangeKind, event: &Value) -> Option<Change> {
+    let data = &event["data"];
+    let state = |name: &str| {
+        let state = data.get(name).filter(|state| state.is_object())?;
+        Object::from_json(state.to_string().as_bytes()).ok()
+    };
+    if kind == ChangeKind::Synced {
+        let objects = data["objects"].as_u64().unwrap_or_default();
+        return Some(Change::Synced { objects, resource_version: text(data, "resourceversion").into() });
+    }
+    let cause = cause(text(event, "cause"));
+    let object = state("object")?;
+    let object = with_changed_by(data, |who| match who {
+        Some(who) => object.with_changed_by(&who),
+        None => object,
+    });
+    Some(match kind {
+        ChangeKind::Added => Change::Added { object, cause },
+        ChangeKind::Deleted => Change::Deleted { object, tombstone: data["finalstateunknown"] == true, cause },
+        ChangeKind::Removed => Change::Removed { object, cause },
+        _ if cause == (Cause::Resync { round: 0 }) => Change::Unchanged { object, cause },
+        _ => Change::Updated { old: state("old").unwrap_or_else(|| object.clone()), object, cause },
+    })
+}
+
+fn cause(word: &str) -> Cause {
+    match word {
+        "initial" => Cause::Initial,
+        "relist" => Cause::Relist,
+        "resync" => Cause::Resync { round: 0 },
+        "downtime" => Cause::Downtime,
+        "reload" => Cause::Reload,
+        "replay" => Cause::Replay,
+        _ => Cause::Watch,
+    }
+}
+
+fn resource(event: &Value) -> ResourceType {
+    let ObjectType { group, version, kind } = ObjectType::new(text(event, "apiversion"), text(event, "kind"));
+    let (plural, namespaced) = (text(event, "resource").to_owned(), event.get("namespace").is_some());
+    ResourceType { group, version, kind, plural, namespaced }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const CONFIG: &str = "[resources.pods]\nmatch = [\"pods\"]\n[handlers.out]\ntype = \"stdout\"\n\
+                          [handlers.ready]\ntype = \"blackhole\"\non = [\"updated\"]\nchanged = [\"spec\"]\nwhen = 'cluster == \"prod\"'\n";
+
+    fn explained(word: &str, event: &Value) -> String {
+        explained_by(CONFIG, word, event)
+    }
+
+    fn explained_by(config: &str, word: &str, event: &Value) -> String {
+        let mut out = Vec::new();
+        let mut explainer = Explainer::new(Config::from_toml_str(config).unwrap());
+        explainer.explain(&mut out, word, &event.to_string()).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn event(old: Option<&str>, new: &str) -> Value {
+        let pod = |spec: &str| json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a", "namespace": "n", "resourceVersion": spec }, "spec": spec });
+        let mut data = json!({ "object": pod(new) });
+        if let Some(old) = old {
+            data["old"] = pod(old);
+        }
+        json!({
+            "source": "/clusters/prod", "cause": "watch", "apiversion": "v1", "kind": "Pod", "resource": "pods",
+            "namespace": "n", "data": data,
+        })
+    }
+
+    #[test]
+    fn row_17_each_handler_has_a_line_that_says_why() {
+        let updated = event(Some("1"), "2");
+        assert_eq!(explained("updated", &updated), "  out    sent\n  ready  sent\n");
+        assert_eq!(explained("added", &event(None, "2")), "  out    sent\n  ready  not sent: `on` has no \"added\"\n");
+        let mut elsewhere = updated;
+        elsewhere["source"] = "/clusters/test".into();
+        let why = "`when` is false: cluster == \"prod\"";
+        assert_eq!(explained("updated", &elsewhere), format!("  out    sent\n  ready  not sent: {why}\n"));
+    }
+
+    #[test]
+    fn row_17_who_changed_an_object_is_known_as_the_event_or_the_object_has_it() {
+        let when = "changed_by != null && changed_by.manager == \"helm\" && changed_by.operation == \"Update\"";
+        let config =
+            format!("[resources.pods]\nmatch = [\"pods\"]\n[handlers.out]\ntype = \"blackhole\"\nwhen = '{when}'\n");
+        let said = |event: &Value| explained_by(&config, "updated", event);
+        let refused = format!("  out  not sent: `when` is false: {when}\n");
+        let mut updated = event(Some("1"), "2");
+        assert_eq!(said(&updated), refused, "nobody is known");
+        updated["data"]["changed_by"] = json!({ "manager": "helm", "operation": "Update" });
+        assert_eq!(said(&updated), "  out  sent\n");
+        updated["data"]["changed_by"]["manager"] = "kubectl-edit".into();
+        assert_eq!(said(&updated), refused);
+        let mut kept = event(Some("1"), "2");
+        kept["data"]["object"]["metadata"]["managedFields"] =
+            json!([{ "manager": "helm", "operation": "Update", "time": "2026-11-21T06:40:03Z" }]);
+        assert_eq!(said(&kept), "  out  sent\n");
+    }
+
+    #[test]
+    fn row_17_what_happened_while_nothing_ran_is_left_out_by_catch_up() {
+        let config = |more: &str| {
+            format!(
+                "[resources.pods]\nmatch = [\"pods\"]\n[handlers.out]\ntype = \"blackhole\"\ncatch_up = false\n{more}\n"
+            )
+        };
+        let mut late = event(Some("1"), "2");
+        late["cause"] = "downtime".into();
+        let why = "  out  not sent: `catch_up`: what happened while no engine ran is left out\n";
+        assert_eq!(explained_by(&config(""), "updated", &late), why);
+        let on = "  out  not sent: `on` has no \"updated\"\n";
+        assert_eq!(explained_by(&config("on = [\"added\"]"), "updated", &late), on);
+        assert_eq!(explained_by(&config(""), "updated", &event(Some("1"), "2")), "  out  sent\n");
+    }
+
+    #[test]
+    fn what_cannot_be_known_is_said() {
+        let said = "sent, as far as can be said: the event has no state before";
+        assert_eq!(explained("updated", &event(None, "2")), format!("  out    {said}\n  ready  {said}\n"));
+        let mut bare = event(None, "2");
+        bare["data"] = json!({});
+        assert_eq!(explained("updated", &bare), "  why is not known: the event has no object\n");
+        assert_eq!(explained("gap", &bare), "");
+    }
+}

@@ -1,0 +1,100 @@
+//! An engine inside this process, for who wants to see a stream and runs no engine.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::bail;
+use deltabus::{
+    config::Config,
+    discovery::Pattern,
+    engine::{Engine, RunningEngine},
+    subscribe::{frame::Format, query::Query},
+};
+use jiff::Timestamp;
+use tokio::time::sleep;
+
+use super::{Sink, sse::Reader};
+use crate::cli::{BadUsage, run::StopSignals, terminal};
+
+/// How often is looked whether the API server has told its types.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is watched where nobody says what: everything but what is noise to a person.
+const EVERYTHING: &str = "match = [\"*\"]\nexclude = [\"events\", \"leases.coordination.k8s.io\"]";
+
+/// Returns the configuration of an engine that watches some types, or all; nothing else of a configuration that was given
+/// is used but what it watches, and how the cluster is reached.
+pub(super) fn configuration(
+    given: Option<Config>,
+    kubeconfig: Option<PathBuf>,
+    types: &[String],
+) -> anyhow::Result<Config> {
+    let mut config = match given {
+        Some(config) => config,
+        None if types.is_empty() => Config::from_toml_str(&format!("[resources.all]\n{EVERYTHING}\n"))?,
+        None => Config::from_toml_str(&format!("[resources.all]\nmatch = {types:?}\n"))?,
+    };
+    config.handlers.clear();
+    config.state.dir = None; // it belongs to an engine
+    (config.http.listen, config.http.probe_listen) = (None, None);
+    if kubeconfig.is_some() {
+        config.kube.kubeconfig = kubeconfig;
+    }
+    Ok(config)
+}
+
+/// Prints what happens until nobody reads any more, or it is told to stop.
+pub(super) async fn follow(
+    config: Config,
+    types: &[String],
+    query: &str,
+    sink: &mut Sink,
+    told: &mut StopSignals,
+) -> anyhow::Result<()> {
+    terminal::start(&config.log);
+    let engine = Engine::builder().config(config).noting_who_changed().start().await?;
+    actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
+    let outcome = tokio::select! {
+        outcome = listen(&engine, types, query, sink) => outcome,
+        error = engine.failed() => Err(error.into()),
+        () = told.recv() => Ok(()),
+    };
+    engine.stop().await;
+    terminal::clear();
+    outcome
+}
+
+async fn listen(engine: &RunningEngine, types: &[String], query: &str, sink: &mut Sink) -> anyhow::Result<()> {
+    let mut query =
+        Query::parse(query, None, Timestamp::now(), engine.cluster()).map_err(|error| BadUsage(error.into()))?;
+    if query.filter.initial {
+        // What exists is shown once all of it is known, and not as it comes.
+        engine.wait_for_sync().await;
+    }
+    while (!types.is_empty() || sink.explainer.is_some()) && !engine.registry().is_discovered() {
+        sleep(LOOK).await;
+    }
+    if let Some(explainer) = &mut sink.explainer {
+        explainer.set_catalog((*engine.registry().catalog()).clone());
+    }
+    for name in types {
+        query.filter.resources.push(resolve(engine, name).map_err(BadUsage)?);
+    }
+    let mut stream = engine.subscribe(query, Format::Sse).await?;
+    let mut reader = Reader::default();
+    while let Some(piece) = stream.next().await {
+        sink.take(&reader.push(&piece))?;
+    }
+    Ok(())
+}
+
+/// Returns the full name of a type that is watched, or the name of an entry as it is.
+fn resolve(engine: &RunningEngine, name: &str) -> anyhow::Result<String> {
+    if engine.config().resources.contains_key(name) {
+        return Ok(name.to_owned());
+    }
+    match engine.registry().catalog().find_readable(&Pattern::parse(name)?) {
+        Ok(served) => Ok(served.resource.qualified_name()),
+        Err(near) if near.is_empty() => bail!("the API server has no type {name:?}"),
+        Err(near) => bail!("the API server has no type {name:?}; did you mean {}?", near.join(" or ")),
+    }
+}

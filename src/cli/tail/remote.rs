@@ -1,0 +1,80 @@
+//! The stream of a running engine, taken up again where it broke.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use tokio::time::{sleep, timeout};
+
+use super::{Sink, sse::Reader};
+use crate::cli::{
+    BadUsage,
+    engine_client::{EngineClient, Opened},
+    report,
+};
+
+/// An engine says that it lives every fifteen seconds, unless it is configured otherwise: then the stream is taken up
+/// again once in a while, which costs nothing.
+const SILENCE: Duration = Duration::from_secs(90);
+/// Pauses between attempts to connect again.
+const AGAIN: [u64; 4] = [200, 500, 1_000, 2_000];
+
+/// Prints what comes until nobody reads any more; a stream that breaks is taken up where it was.
+///
+/// # Errors
+/// When the engine refuses what is asked, or stdout cannot be written.
+pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -> anyhow::Result<()> {
+    let mut place: Option<String> = None;
+    let mut attempt = 0;
+    loop {
+        match open(engine, path, place.as_deref()).await {
+            Ok(opened) => {
+                if attempt > 0 {
+                    report::note("connected again");
+                }
+                attempt = 0;
+                read(opened, &mut place, sink).await?;
+            }
+            Err(refused) if refused.is_final || (place.is_none() && attempt == 0) => return Err(refused.error),
+            Err(_) => {}
+        }
+        if attempt == 0 {
+            report::note(&format!("the stream of {} has ended, connecting again", engine.url()));
+        }
+        sleep(Duration::from_millis(AGAIN[attempt.min(AGAIN.len() - 1)])).await;
+        attempt += 1;
+    }
+}
+
+/// Why there is no stream.
+struct Refused {
+    error: anyhow::Error,
+    /// Asking again does not help.
+    is_final: bool,
+}
+
+async fn open(engine: &EngineClient, path: &str, place: Option<&str>) -> Result<Opened, Refused> {
+    let again = |error| Refused { error, is_final: false };
+    let mut headers = vec![("accept", "text/event-stream")];
+    headers.extend(place.map(|place| ("last-event-id", place)));
+    let opened = engine.open(path, &headers).await.map_err(again)?;
+    if opened.code == 200 {
+        return Ok(opened);
+    }
+    let is_final = (400..500).contains(&opened.code) && opened.code != 429;
+    let is_bad_usage = opened.code == 400;
+    let error = engine.refused(opened).await;
+    Err(Refused { error: if is_bad_usage { BadUsage(error).into() } else { error }, is_final })
+}
+
+/// Prints one stream to its end.
+async fn read(mut opened: Opened, place: &mut Option<String>, sink: &mut Sink) -> anyhow::Result<()> {
+    let mut reader = Reader::default();
+    loop {
+        let Ok(Some(Ok(piece))) = timeout(SILENCE, opened.body.next()).await else { return Ok(()) };
+        let messages = reader.push(&piece);
+        if let Some(id) = reader.last_id() {
+            *place = Some(id.to_owned());
+        }
+        sink.take(&messages)?;
+    }
+}

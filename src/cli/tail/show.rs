@@ -1,0 +1,180 @@
+//! How `deltabus tail` prints an event.
+
+use anstyle::{AnsiColor, Style};
+use deltabus::{
+    handler::stdout::{
+        Look,
+        line::{self, Line, printable},
+    },
+    journal::ChangeKind,
+    object::ChangedBy,
+};
+use jiff::{Timestamp, tz::TimeZone};
+use serde_json::Value;
+
+use super::diff;
+
+/// How events are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Output {
+    /// A line each: `12:04:31 ~ shop/pod/web  v48211`.
+    #[default]
+    Pretty,
+    /// The `CloudEvent`, a line each.
+    Json,
+    /// As pretty, and of an update a line for each path that it changed: `spec.replicas  2 → 3`.
+    Diff,
+}
+
+/// Prints events.
+pub(super) struct Printer {
+    output: Output,
+    colour: bool,
+    zone: TimeZone,
+}
+
+impl Printer {
+    /// Makes a printer for this process's stdout: colours on terminals, unless `NO_COLOR` or `TERM=dumb`.
+    pub(super) fn new(output: Output) -> Self {
+        let colour = matches!(Look::of_stdout(), Look::Short { colour: true, .. });
+        Self { output, colour, zone: TimeZone::system() }
+    }
+
+    /// Appends what is printed of an event; what is none is left out.
+    pub(super) fn print(&self, out: &mut Vec<u8>, word: &str, data: &str) {
+        if self.output == Output::Json {
+            out.extend_from_slice(data.as_bytes());
+            out.push(b'\n');
+            return;
+        }
+        let Ok(event) = serde_json::from_str::<Value>(data) else { return };
+        match kind(word) {
+            Some(kind @ ChangeKind::Updated) if self.output == Output::Diff && event["data"]["old"].is_object() => {
+                let (old, new) = (&event["data"]["old"], &event["data"]["object"]);
+                let by = by(&event["data"]);
+                for line in diff::lines(old, new, self.colour) {
+                    let note = format!("{line}{by}");
+                    Line { note, ..line_of(&event, kind) }.write_noted(out, self.colour, &self.zone);
+                }
+            }
+            Some(kind) => line_of(&event, kind).write(out, self.colour, &self.zone),
+            None => self.print_gap(out, &event),
+        }
+    }
+
+    /// Says that something is missing, where it is.
+    fn print_gap(&self, out: &mut Vec<u8>, event: &Value) {
+        let style = if self.colour { Style::new().fg_color(Some(AnsiColor::Magenta.into())) } else { Style::new() };
+        let message = printable(event["data"]["message"].as_str().unwrap_or("some events are missing"));
+        out.extend_from_slice(format!("{style}! {message}{style:#}\n").as_bytes());
+    }
+}
+
+/// Returns the kind of an event by its word.
+pub(super) fn kind(word: &str) -> Option<ChangeKind> {
+    let kinds = [ChangeKind::Added, ChangeKind::Updated, ChangeKind::Deleted, ChangeKind::Removed, ChangeKind::Synced];
+    kinds.into_iter().find(|kind| kind.as_str() == word)
+}
+
+/// Says of a `CloudEvent` what the handler `stdout` says of it.
+fn line_of(event: &Value, kind: ChangeKind) -> Line {
+    let text = |key: &str| event[key].as_str().unwrap_or_default();
+    let micros = text("time").parse::<Timestamp>().map(Timestamp::as_microsecond).unwrap_or_default();
+    let what = if kind == ChangeKind::Synced {
+        match text("apiversion").split_once('/') {
+            Some((group, _)) => format!("{}.{group}", text("resource")),
+            None => text("resource").to_owned(),
+        }
+    } else {
+        line::whom(text("kind"), text("namespace"), text("name"))
+    };
+    let note = match (kind, text("cause")) {
+        (ChangeKind::Synced, _) => line::synced(event["data"]["objects"].as_u64().unwrap_or_default()),
+        (ChangeKind::Removed, _) => line::REMOVED.to_owned(),
+        (ChangeKind::Deleted, _) if event["data"]["finalstateunknown"] == true => line::TOMBSTONE.to_owned(),
+        (ChangeKind::Added, cause @ ("initial" | "replay")) => cause.to_owned(),
+        (ChangeKind::Added | ChangeKind::Updated, _) => format!("v{}{}", text("resourceversion"), by(&event["data"])),
+        _ => format!("v{}", text("resourceversion")),
+    };
+    Line { micros, kind, what, note }
+}
+
+/// Says who changed an object, where the engine has noted that or `managedFields` are kept: `  by kubectl-edit`.
+fn by(data: &Value) -> String {
+    let by = |manager: &str| if manager.is_empty() { String::new() } else { format!("  by {}", printable(manager)) };
+    with_changed_by(data, |who| who.map(|who| by(&who.manager)).unwrap_or_default())
+}
+
+/// Tells `take` who changed the object of an event: as the event says it, else as its `managedFields` do, where they are kept.
+pub(super) fn with_changed_by<T>(data: &Value, take: impl FnOnce(Option<ChangedBy<'_>>) -> T) -> T {
+    let noted = &data["changed_by"];
+    if noted.is_object() {
+        let part = |name: &str| noted[name].as_str().unwrap_or_default().into();
+        let (manager, operation, time) = (part("manager"), part("operation"), part("time"));
+        return take(Some(ChangedBy { manager, operation, time, subresource: part("subresource") }));
+    }
+    let kept = data["object"]["metadata"].get("managedFields").map(Value::to_string).unwrap_or_default();
+    take(ChangedBy::newest(kept.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(output: Output, word: &str, data: &str) -> String {
+        let mut out = Vec::new();
+        Printer { output, colour: false, zone: TimeZone::UTC }.print(&mut out, word, data);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn event(more: &str) -> String {
+        format!(
+            r#"{{"time":"2026-11-21T06:40:03.123456Z","cause":"watch","apiversion":"apps/v1","kind":"Deployment","resource":"deployments","namespace":"shop","name":"web","resourceversion":"7"{more}}}"#
+        )
+    }
+
+    #[test]
+    fn a_line_is_as_the_handler_for_stdout_writes_it() {
+        for (word, more, expected) in [
+            ("added", "", "06:40:03 + shop/deployment/web  v7\n"),
+            ("added", r#","cause":"replay""#, "06:40:03 + shop/deployment/web  replay\n"),
+            ("updated", "", "06:40:03 ~ shop/deployment/web  v7\n"),
+            ("deleted", "", "06:40:03 - shop/deployment/web  v7\n"),
+            (
+                "deleted",
+                r#","data":{"finalstateunknown":true}"#,
+                "06:40:03 - shop/deployment/web  final state unknown\n",
+            ),
+            ("removed", "", "06:40:03 - shop/deployment/web  no longer selected\n"),
+            ("synced", r#","data":{"objects":3}"#, "06:40:03 = deployments.apps  synced, 3 objects\n"),
+            ("gap", r#","data":{"message":"gone"}"#, "! gone\n"),
+            ("added", r#","name":"we\u001b[31mb""#, "06:40:03 + shop/deployment/we\\u{1b}[31mb  v7\n"),
+        ] {
+            assert_eq!(printed(Output::Pretty, word, &event(more)), expected, "{word}{more}");
+        }
+        assert_eq!(printed(Output::Json, "added", "{}"), "{}\n");
+        let changed = event(r#","data":{"old":{"a":1,"b":2},"object":{"a":2,"b":3}}"#);
+        let expected = "06:40:03 ~ shop/deployment/web  a  1 → 2\n06:40:03 ~ shop/deployment/web  b  2 → 3\n";
+        assert_eq!(printed(Output::Diff, "updated", &changed), expected);
+        assert_eq!(printed(Output::Diff, "added", &event("")), "06:40:03 + shop/deployment/web  v7\n");
+    }
+
+    #[test]
+    fn who_changed_an_object_stands_at_the_end_where_the_event_or_the_object_has_it() {
+        let noted = r#","data":{"changed_by":{"manager":"kubectl-\u001b[edit"}}"#;
+        let kept = r#","data":{"object":{"metadata":{"managedFields":[{"manager":"a","time":"2026-11-21T06:40:03Z"},{"manager":"b"}]}}}"#;
+        for (word, more, expected) in [
+            ("added", noted, "06:40:03 + shop/deployment/web  v7  by kubectl-\\u{1b}[edit\n"),
+            ("updated", noted, "06:40:03 ~ shop/deployment/web  v7  by kubectl-\\u{1b}[edit\n"),
+            ("updated", kept, "06:40:03 ~ shop/deployment/web  v7  by a\n"),
+            ("updated", r#","data":{"object":{"metadata":{}}}"#, "06:40:03 ~ shop/deployment/web  v7\n"),
+            // nobody knows who has deleted it
+            ("deleted", noted, "06:40:03 - shop/deployment/web  v7\n"),
+        ] {
+            assert_eq!(printed(Output::Pretty, word, &event(more)), expected, "{word}{more}");
+        }
+        let changed = event(r#","data":{"old":{"a":1},"object":{"a":2},"changed_by":{"manager":"helm"}}"#);
+        let expected = "06:40:03 ~ shop/deployment/web  a  1 → 2  by helm\n";
+        assert_eq!(printed(Output::Diff, "updated", &changed), expected);
+    }
+}

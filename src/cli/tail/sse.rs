@@ -1,0 +1,95 @@
+//! Server-sent events, as far as an engine sends them: pieces in, events out.
+
+/// One event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Message {
+    /// `event:`.
+    pub(super) word: String,
+    /// `data:`, lines joined.
+    pub(super) data: String,
+}
+
+/// Reads a stream piece by piece.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    rest: Vec<u8>,
+    id: Option<String>,
+    message: Message,
+    has_data: bool,
+    last_id: Option<String>,
+}
+
+impl Reader {
+    /// Returns the place to go on from: the last `id:` whose event, or comment, is complete.
+    pub(super) fn last_id(&self) -> Option<&str> {
+        self.last_id.as_deref()
+    }
+
+    /// Takes a piece, and returns the events that are complete with it.
+    pub(super) fn push(&mut self, piece: &[u8]) -> Vec<Message> {
+        self.rest.extend_from_slice(piece);
+        let rest = std::mem::take(&mut self.rest);
+        let mut lines = rest.split_inclusive(|byte| *byte == b'\n').peekable();
+        let mut messages = Vec::new();
+        while let Some(line) = lines.next_if(|line| line.ends_with(b"\n")) {
+            let line = String::from_utf8_lossy(line);
+            messages.extend(self.line(line.trim_end_matches(['\r', '\n'])));
+        }
+        self.rest = lines.next().unwrap_or_default().to_vec();
+        messages
+    }
+
+    fn line(&mut self, line: &str) -> Option<Message> {
+        if line.is_empty() {
+            if let Some(id) = self.id.take() {
+                self.last_id = Some(id);
+            }
+            let message = std::mem::take(&mut self.message);
+            return std::mem::take(&mut self.has_data).then_some(message);
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "id" => self.id = Some(value.to_owned()),
+            "event" => value.clone_into(&mut self.message.word),
+            "data" => {
+                if self.has_data {
+                    self.message.data.push('\n');
+                }
+                self.message.data.push_str(value);
+                self.has_data = true;
+            }
+            _ => {} // a comment, or something newer than this
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: &str =
+        ":\nid: j.1\n\nid: j.2\nevent: added\ndata: {\"a\":1}\n\nevent: added\ndata: {}\n\n:\n\n: later\r\n\r\n";
+
+    #[test]
+    fn events_are_the_same_however_they_are_cut() {
+        let whole = Reader::default().push(STREAM.as_bytes());
+        assert_eq!(whole.len(), 2);
+        assert_eq!((whole[0].word.as_str(), whole[0].data.as_str()), ("added", "{\"a\":1}"));
+        for size in 1..STREAM.len() {
+            let mut reader = Reader::default();
+            let pieces: Vec<_> = STREAM.as_bytes().chunks(size).flat_map(|piece| reader.push(piece)).collect();
+            assert_eq!((pieces, reader.last_id()), (whole.clone(), Some("j.2")), "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn a_place_counts_once_its_event_is_complete() {
+        let mut reader = Reader::default();
+        assert_eq!(reader.push(b"id: j.7\nevent: added\ndata: {}\n"), []);
+        assert_eq!(reader.last_id(), None);
+        assert_eq!(reader.push(b"\n").len(), 1);
+        assert_eq!(reader.last_id(), Some("j.7"));
+    }
+}

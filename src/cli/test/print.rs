@@ -1,0 +1,159 @@
+//! What `deltabus test` prints.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use deltabus::{
+    config::TestCase,
+    engine::dry_run::{Outcome, Report},
+    handler::stdout::line::printable,
+};
+use serde_json::{Value, json};
+
+use crate::cli::report::counted;
+
+const OK: Style = AnsiColor::Green.on_default();
+const FAILED: Style = AnsiColor::Red.on_default().bold();
+const NAME: Style = Style::new().bold();
+const EVENT: Style = Style::new().dimmed();
+
+/// Returns how many events a handler is sent of all objects.
+fn sent(report: &Report, handler: &str) -> usize {
+    report.objects.iter().filter_map(|object| object.handlers.get(handler)).map(|outcome| outcome.sent.len()).sum()
+}
+
+/// Returns the handlers that are sent another number of events than expected: how many were expected, how many are sent.
+fn unmet<'a>(test: &'a TestCase, report: &Report) -> Vec<(&'a str, usize, usize)> {
+    let expected = test.expect.iter().map(|(name, expected)| (name.as_str(), *expected as usize, sent(report, name)));
+    expected.filter(|(_, expected, got)| expected != got).collect()
+}
+
+/// Returns whether a test is as expected.
+pub(super) fn is_met(test: &TestCase, report: &Report) -> bool {
+    unmet(test, report).is_empty()
+}
+
+/// Writes a line a test, and below one that fails why.
+pub(super) fn tests(tried: &[(&TestCase, Report)]) -> String {
+    let mut out = String::new();
+    let mut failed = 0;
+    for (test, report) in tried {
+        let unmet = unmet(test, report);
+        if unmet.is_empty() {
+            put(&mut out, format_args!("{OK}ok{OK:#}      {}\n", printable(&test.name)));
+            continue;
+        }
+        failed += 1;
+        put(&mut out, format_args!("{FAILED}FAILED{FAILED:#}  {}\n", printable(&test.name)));
+        for (handler, expected, got) in unmet {
+            let expected = counted(expected, "event");
+            put(&mut out, format_args!("        {NAME}{handler}{NAME:#}: expected {expected}, got {got}\n"));
+            for object in &report.objects {
+                for why in object.handlers.get(handler).into_iter().flat_map(reasons) {
+                    put(&mut out, format_args!("          {}: {why}\n", printable(&object.object)));
+                }
+            }
+        }
+    }
+    put(&mut out, format_args!("{}: {} ok, {failed} failed\n", counted(tried.len(), "test"), tried.len() - failed));
+    out
+}
+
+/// Writes a JSON object a test, one a line.
+pub(super) fn tests_json(tried: &[(&TestCase, Report)]) -> String {
+    let line = |(test, report): &(&TestCase, Report)| {
+        let handler = |(name, expected): (&String, &u32)| {
+            let outcomes = report.objects.iter().filter_map(|object| object.handlers.get(name));
+            let why: Vec<_> = outcomes.flat_map(|outcome| outcome.not_sent.iter().map(ToString::to_string)).collect();
+            (name.clone(), json!({ "expected": expected, "sent": sent(report, name), "notSent": why }))
+        };
+        let handlers: serde_json::Map<String, Value> = test.expect.iter().map(handler).collect();
+        format!("{}\n", json!({ "test": test.name, "ok": is_met(test, report), "handlers": handlers }))
+    };
+    tried.iter().map(line).collect()
+}
+
+/// Writes what becomes of each object. For a terminal, which events shall not drive, their control characters are made
+/// visible as well.
+pub(super) fn objects(report: &Report, for_terminal: bool) -> String {
+    let mut out = String::new();
+    for object in &report.objects {
+        let changes: Vec<_> = object.changes.iter().map(|kind| kind.as_str()).collect();
+        let changes = if changes.is_empty() { String::new() } else { format!("  {}", changes.join(", ")) };
+        put(&mut out, format_args!("{NAME}{}{NAME:#}{changes}\n", printable(&object.object)));
+        let width = object.handlers.keys().map(String::len).max().unwrap_or(0);
+        for (handler, outcome) in &object.handlers {
+            for (position, said) in reasons(outcome).into_iter().enumerate() {
+                let name = if position == 0 { handler } else { "" };
+                put(&mut out, format_args!("  {name:<width$}  {said}\n"));
+            }
+            for line in outcome.sent.iter().flat_map(|event| event.lines()) {
+                let line = if for_terminal { shown(line) } else { line.to_owned() };
+                put(&mut out, format_args!("    {EVENT}{line}{EVENT:#}\n"));
+            }
+        }
+    }
+    out
+}
+
+/// Writes a JSON object for each object and handler, one a line.
+pub(super) fn objects_json(report: &Report) -> String {
+    let mut out = String::new();
+    for object in &report.objects {
+        for (handler, outcome) in &object.handlers {
+            let event = |line: &String| serde_json::from_str::<Value>(line).unwrap_or_else(|_| line.as_str().into());
+            let sent: Vec<_> = outcome.sent.iter().map(event).collect();
+            let not_sent: Vec<_> = outcome.not_sent.iter().map(ToString::to_string).collect();
+            let line = json!({ "object": object.object, "handler": handler, "sent": sent, "notSent": not_sent });
+            put(&mut out, format_args!("{line}\n"));
+        }
+    }
+    out
+}
+
+/// Says what a handler is sent, and what not and why.
+fn reasons(outcome: &Outcome) -> Vec<String> {
+    let sent = match outcome.sent.len() {
+        0 => None,
+        1 => Some(format!("{OK}sent{OK:#}")),
+        several => Some(format!("{OK}sent{OK:#}, {several} events")),
+    };
+    sent.into_iter()
+        .chain(outcome.not_sent.iter().map(|why| format!("not sent: {}", printable(&why.to_string()))))
+        .collect()
+}
+
+/// Makes control characters of an event visible, but for tabs.
+fn shown(line: &str) -> String {
+    line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
+}
+
+fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("a string takes all");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use deltabus::engine::dry_run::{ObjectReport, WhyNot};
+
+    use super::*;
+
+    #[test]
+    fn control_characters_of_names_reasons_and_events_do_not_drive_a_terminal() {
+        let outcome = Outcome {
+            sent: vec!["a\tb \u{1b}[2J".to_owned()],
+            not_sent: vec![WhyNot::Resources("pods".into()), WhyNot::Refused("no \u{9b}2J".into())],
+        };
+        let handlers = BTreeMap::from([("out".to_owned(), outcome)]);
+        let object = ObjectReport { object: "Pod n/\u{1b}]0;x\u{7}".to_owned(), changes: Vec::new(), handlers };
+        let report = Report { objects: vec![object], guessed: Vec::new() };
+        let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
+        let said = plain(&objects(&report, true));
+        let expected = "Pod n/\\u{1b}]0;x\\u{7}\n  out  sent\n       not sent: `resources` has not \"pods\"\n       \
+                        not sent: no \\u{9b}2J\n    a\tb \\u{1b}[2J\n";
+        assert_eq!(said, expected);
+        assert!(objects(&report, false).contains("    \u{1b}[2ma\tb \u{1b}[2J"), "a file gets the event as it is");
+    }
+}

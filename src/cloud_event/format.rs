@@ -1,0 +1,277 @@
+//! What the data of an event is: the `format` of a handler.
+
+mod data;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::de::IgnoredAny;
+
+pub(super) use self::data::decoded;
+use self::data::{Data, diff, json, made, no_diff};
+use super::{
+    ContentMode, DATA_CONTENT_TYPE, Encoder, Form, SharedBodies, data_len,
+    shared::Key,
+    template::{Template, TemplateError},
+};
+use crate::{
+    dispatcher::Event,
+    indexer::Change,
+    object::{
+        Object,
+        difference::{json_patch, merge_patch},
+    },
+};
+
+/// Content type of a JSON Patch (RFC 6902).
+const JSON_PATCH: &str = "application/json-patch+json";
+/// Content type of a JSON Merge Patch (RFC 7386).
+const MERGE_PATCH: &str = "application/merge-patch+json";
+/// Content type of text that is no JSON.
+const TEXT: &str = "text/plain; charset=utf-8";
+/// About how many bytes the attributes of an event take in JSON.
+const ATTRIBUTES_LEN: usize = 768;
+
+/// What the data of an event is. `docs/formats.md` shows each.
+///
+/// `synced`, which is about no object, has the same data in all of them but [`Format::Template`].
+#[derive(Clone, Debug, Default)]
+pub enum Format {
+    /// `{"object":…,"old":…}`.
+    #[default]
+    CloudEvents,
+    /// The object itself.
+    Object,
+    /// Of an update the JSON Patch that makes the new state of the old one; the object itself where there is no old state,
+    /// `null` where it is gone.
+    Patch,
+    /// As [`Format::Patch`], with a JSON Merge Patch. Where there is none, as a member has become `null`, the object.
+    MergePatch,
+    /// Of an update `{"changes":[{"path":…,"old":…,"new":…}]}`; else `{"object":…}`. Where it is known who changed the
+    /// object, `changed_by` beside it.
+    Diff,
+    /// `{}`: the attributes are a reference.
+    Reference,
+    /// None: a text is all that is sent.
+    Template(Arc<Template>),
+}
+
+/// Writes events as a handler wants them. An [`Encoder`] alone is one of [`Format::CloudEvents`].
+#[derive(Clone, Debug)]
+pub struct Formatter {
+    encoder: Encoder,
+    format: Format,
+    shared: SharedBodies,
+}
+
+/// The body of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Body {
+    /// What it is.
+    pub content_type: &'static str,
+    /// The body.
+    pub bytes: Vec<u8>,
+}
+
+/// Why an event cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum FormatError {
+    /// It would be no smaller than in the [`Form`] before.
+    #[error("format = \"{0}\" has nothing smaller to send")]
+    NoSmaller(&'static str),
+    /// The server sent JSON that is damaged where nobody has looked so far.
+    #[error("the object is no valid JSON: {0}")]
+    Undecodable(serde_json::Error),
+    /// The template failed.
+    #[error("the template failed: {0}")]
+    Template(TemplateError),
+    /// A text that is no JSON cannot be one of several in a JSON array.
+    #[error("the template makes a text that is no JSON, and batches are JSON arrays: {0}")]
+    NoJson(serde_json::Error),
+}
+
+impl From<Encoder> for Formatter {
+    fn from(encoder: Encoder) -> Self {
+        Self::new(encoder, Format::default())
+    }
+}
+
+impl Formatter {
+    /// Makes a formatter.
+    pub fn new(encoder: Encoder, format: Format) -> Self {
+        Self { encoder, format, shared: SharedBodies::default() }
+    }
+
+    /// Lets it compute once with all others that share these.
+    #[must_use]
+    pub fn sharing(self, shared: SharedBodies) -> Self {
+        Self { shared, ..self }
+    }
+
+    /// Returns what the attributes are written with.
+    pub fn encoder(&self) -> &Encoder {
+        &self.encoder
+    }
+
+    /// Returns whether a text of the user's is all that is sent.
+    pub fn is_template(&self) -> bool {
+        matches!(self.format, Format::Template(_))
+    }
+
+    /// Appends an event and a line break: a `CloudEvents` JSON object on one line, or the text of the template.
+    pub fn line(&self, out: &mut Vec<u8>, event: &Event) -> Result<(), FormatError> {
+        if let Format::Template(template) = &self.format {
+            let text = template.render(&self.encoder, event)?;
+            out.extend_from_slice(text.trim_end_matches(['\r', '\n']).as_bytes());
+        } else {
+            self.write_structured(out, event, Form::Whole)?;
+        }
+        out.push(b'\n');
+        Ok(())
+    }
+
+    /// Returns the body of a message of one event. In binary mode the attributes travel beside it, which
+    /// [`Encoder::each_attribute`] tells.
+    pub fn body(&self, event: &Event, form: Form, mode: ContentMode) -> Result<Body, FormatError> {
+        let mut bytes = Vec::new();
+        let content_type = self.write_body(&mut bytes, event, form, mode)?;
+        Ok(Body { content_type, bytes })
+    }
+
+    /// Appends the body of a message of one event, and returns its content type; else as [`Formatter::body`].
+    pub fn write_body(
+        &self,
+        out: &mut Vec<u8>,
+        event: &Event,
+        form: Form,
+        mode: ContentMode,
+    ) -> Result<&'static str, FormatError> {
+        if let Format::Template(template) = &self.format {
+            let text = self.text(template, event, form)?;
+            let is_json = serde_json::from_str::<IgnoredAny>(&text).is_ok();
+            out.extend_from_slice(text.as_bytes());
+            return Ok(if is_json { DATA_CONTENT_TYPE } else { TEXT });
+        }
+        let len = self.len_about(event, form);
+        match mode {
+            ContentMode::Structured => {
+                out.reserve(len + ATTRIBUTES_LEN);
+                self.write_structured(out, event, form)?;
+                Ok("application/cloudevents+json")
+            }
+            ContentMode::Binary => {
+                out.reserve(len);
+                let data = self.data(event, form)?;
+                data.write(out, event);
+                Ok(data.content_type())
+            }
+        }
+    }
+
+    /// Returns the body of a message of several events, a JSON array.
+    pub fn batch(&self, events: &[Event], form: Form) -> Result<Body, FormatError> {
+        let mut bytes = vec![b'['];
+        for (i, event) in events.iter().enumerate() {
+            if i > 0 {
+                bytes.push(b',');
+            }
+            if let Format::Template(template) = &self.format {
+                let text = self.text(template, event, form)?;
+                serde_json::from_str::<IgnoredAny>(&text).map_err(FormatError::NoJson)?;
+                bytes.extend_from_slice(text.as_bytes());
+            } else {
+                self.write_structured(&mut bytes, event, form)?;
+            }
+        }
+        bytes.push(b']');
+        let content_type = if self.is_template() { DATA_CONTENT_TYPE } else { "application/cloudevents-batch+json" };
+        Ok(Body { content_type, bytes })
+    }
+
+    /// Returns about how long the data of an event is in bytes; where the data is the object or nothing, no less.
+    pub fn len_about(&self, event: &Event, form: Form) -> usize {
+        match self.format {
+            Format::Reference => data_len(event, Form::Reference),
+            Format::Object => data_len(event, form.max(Form::WithoutOld)),
+            _ => data_len(event, form),
+        }
+    }
+
+    fn write_structured(&self, out: &mut Vec<u8>, event: &Event, form: Form) -> Result<(), FormatError> {
+        let data = self.data(event, form)?;
+        self.encoder.write_attributes(out, event, data.content_type());
+        out.extend_from_slice(br#","data":"#);
+        data.write(out, event);
+        out.push(b'}');
+        Ok(())
+    }
+
+    fn text(&self, template: &Template, event: &Event, form: Form) -> Result<String, FormatError> {
+        if form != Form::Whole {
+            return Err(FormatError::NoSmaller("template"));
+        }
+        template.render(&self.encoder, event)
+    }
+
+    fn data<'a>(&self, event: &'a Event, form: Form) -> Result<Data<'a>, FormatError> {
+        let change = &event.record.change;
+        let Some(object) = event.record.object().filter(|_| form != Form::Reference) else {
+            return Ok(Data::Members(form));
+        };
+        let is_gone = matches!(change, Change::Deleted { .. } | Change::Removed { .. });
+        let nothing_new = matches!(change, Change::Unchanged { .. });
+        Ok(match (&self.format, event.record.old()) {
+            (Format::CloudEvents, _) => Data::Members(form),
+            (Format::Reference, _) => Data::Members(Form::Reference),
+            (Format::Diff, Some(old)) if form == Form::Whole => {
+                self.computed(event, object, DATA_CONTENT_TYPE, || diff(old, object, form).map(Some))?
+            }
+            (Format::Diff, Some(old)) => Data::Made(DATA_CONTENT_TYPE, diff(old, object, form)?),
+            (Format::Diff, None) if nothing_new => no_diff(object),
+            (Format::Diff, None) => Data::Changed(object),
+            (_, _) if form == Form::WithoutOld => return Err(FormatError::NoSmaller(self.format.name())),
+            (Format::Patch, Some(old)) => self.computed(event, object, JSON_PATCH, || {
+                Ok(Some(json(&json_patch(&decoded(old)?, &decoded(object)?))))
+            })?,
+            (Format::MergePatch, Some(old)) => self.computed(event, object, MERGE_PATCH, || {
+                Ok(merge_patch(&decoded(old)?, &decoded(object)?).map(|patch| json(&patch)))
+            })?,
+            (Format::Patch, None) if nothing_new => made(JSON_PATCH, b"[]"),
+            (Format::MergePatch, None) if nothing_new => made(MERGE_PATCH, b"{}"),
+            (Format::Patch | Format::MergePatch, None) if is_gone => made(DATA_CONTENT_TYPE, b"null"),
+            (Format::Object | Format::Patch | Format::MergePatch | Format::Template(_), _) => Data::Object(object),
+        })
+    }
+
+    /// Returns what is computed of an update; the object where there is no such thing.
+    fn computed<'a>(
+        &self,
+        event: &Event,
+        object: &'a Object,
+        content_type: &'static str,
+        compute: impl FnOnce() -> Result<Option<Bytes>, FormatError>,
+    ) -> Result<Data<'a>, FormatError> {
+        let made = match Key::of(self.format.name(), &event.record) {
+            Some(key) => self.shared.get(key, compute)?,
+            None => compute()?,
+        };
+        Ok(made.map_or(Data::Object(object), |json| Data::Made(content_type, json)))
+    }
+}
+
+impl Format {
+    /// Returns its name in a configuration.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::CloudEvents => "cloudevents",
+            Self::Object => "object",
+            Self::Patch => "patch",
+            Self::MergePatch => "merge_patch",
+            Self::Diff => "diff",
+            Self::Reference => "ref",
+            Self::Template(_) => "template",
+        }
+    }
+}

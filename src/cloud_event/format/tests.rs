@@ -1,0 +1,323 @@
+//! What each format makes of each kind of event.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::super::tests::*;
+use super::*;
+use crate::{indexer::Cause, journal::testing::synced, object::Identity};
+
+const OLD: &str = r#"{"kind":"Pod","metadata":{"name":"web"},"spec":{"image":"web:1","gone":[1]}}"#;
+const NEW: &str = "{\"kind\":\"Pod\",\n\"metadata\":{\"name\":\"web\"},\"spec\":{\"image\":\"web:2\",\"come\":{}}}";
+
+fn pod(version: &str, json: &str) -> Object {
+    let identity = Identity { namespace: "default", name: "web", uid: "5f1c", resource_version: version };
+    Object::assemble(identity, &[json.as_bytes()])
+}
+
+fn of(change: Change) -> Event {
+    event(unit("", "pods", "Pod"), change)
+}
+
+fn update(old: &str, new: &str) -> Event {
+    of(Change::Updated { old: pod("1", old), object: pod("2", new), cause: Cause::Watch })
+}
+
+/// An event of each kind: an update, one whose old state was lost, a resync, an addition, a tombstone, a removal, the end
+/// of a list.
+fn all() -> Vec<(&'static str, Event)> {
+    let new = || pod("2", NEW);
+    let mut lost = update(NEW, NEW);
+    lost.record.old_lost = true;
+    vec![
+        ("updated", update(OLD, NEW)),
+        ("lost", lost),
+        ("unchanged", of(Change::Unchanged { object: new(), cause: Cause::Resync { round: 1 } })),
+        ("added", of(Change::Added { object: new(), cause: Cause::Watch })),
+        ("deleted", of(Change::Deleted { object: new(), tombstone: true, cause: Cause::Relist })),
+        ("removed", of(Change::Removed { object: new(), cause: Cause::Reload })),
+        ("synced", of(synced(3))),
+    ]
+}
+
+fn data_formats() -> Vec<Format> {
+    vec![Format::CloudEvents, Format::Object, Format::Patch, Format::MergePatch, Format::Diff, Format::Reference]
+}
+
+fn template(text: &str) -> Formatter {
+    Formatter::new(encoder(), Format::Template(Arc::new(Template::compile(text).unwrap())))
+}
+
+fn binary(format: Format, event: &Event, form: Form) -> Result<(String, Value), FormatError> {
+    let body = Formatter::new(encoder(), format).body(event, form, ContentMode::Binary)?;
+    Ok((body.content_type.to_owned(), serde_json::from_slice(&body.bytes).unwrap()))
+}
+
+#[test]
+fn each_format_says_of_each_kind_of_event_what_is_promised() {
+    let [old, new]: [Value; 2] = [OLD, NEW].map(|json| serde_json::from_str(json).unwrap());
+    let synced = json!({ "objects": 3, "resourceversion": "77" });
+    let patch = json!([
+        { "op": "replace", "path": "/spec/image", "value": "web:2" },
+        { "op": "add", "path": "/spec/come", "value": {} },
+        { "op": "remove", "path": "/spec/gone" },
+    ]);
+    let merge = json!({ "spec": { "image": "web:2", "come": {}, "gone": null } });
+    let changes = json!([
+        { "path": "spec.image", "old": "web:1", "new": "web:2" },
+        { "path": "spec.gone", "old": [1] },
+        { "path": "spec.come", "new": {} },
+    ]);
+    let object = json!({ "object": new });
+    let tombstone = json!({ "object": new, "finalstateunknown": true });
+    let expected = |format: &Format, kind: &str| -> (&str, Value) {
+        let json = |value: &Value| (DATA_CONTENT_TYPE, value.clone());
+        match (format, kind) {
+            (_, "synced") => json(&synced),
+            (Format::CloudEvents, "updated") => json(&json!({ "object": new, "old": old })),
+            (Format::CloudEvents, "unchanged") => json(&json!({ "object": new, "old": new })),
+            (Format::CloudEvents | Format::Diff, "deleted") => json(&tombstone),
+            (Format::Patch, "updated") => (JSON_PATCH, patch.clone()),
+            (Format::Patch, "unchanged") => (JSON_PATCH, json!([])),
+            (Format::MergePatch, "updated") => (MERGE_PATCH, merge.clone()),
+            (Format::MergePatch, "unchanged") => (MERGE_PATCH, json!({})),
+            (Format::Patch | Format::MergePatch, "deleted" | "removed") => json(&Value::Null),
+            (Format::Diff, "updated") => json(&json!({ "changes": changes })),
+            (Format::Diff, "unchanged") => json(&json!({ "changes": [] })),
+            (Format::CloudEvents | Format::Diff, _) => json(&object),
+            (Format::Reference, "deleted") => json(&json!({ "finalstateunknown": true })),
+            (Format::Reference, _) => json(&json!({})),
+            (Format::Object | Format::Patch | Format::MergePatch, _) => json(&new),
+            (Format::Template(_), _) => unreachable!("it has no data"),
+        }
+    };
+    for (kind, event) in all() {
+        for format in data_formats() {
+            let (content_type, data) = binary(format.clone(), &event, Form::Whole).unwrap();
+            let (expected_type, expected) = expected(&format, kind);
+            assert_eq!((content_type.as_str(), data), (expected_type, expected), "{} {kind}", format.name());
+        }
+    }
+}
+
+/// The same events, of an object that somebody has changed.
+fn all_by(manager: &str) -> Vec<(&'static str, Event)> {
+    let who = format!("{manager}/Update/2026-11-21T06:40:03Z/").into_bytes();
+    let who: Vec<u8> = who.into_iter().map(|byte| if byte == b'/' { 0xff } else { byte }).collect();
+    let told = |event: Event| {
+        let of = |object: Object| Object::assemble(object.identity(), &[&object.json()]).with_who(&who);
+        let change = match event.record.change.clone() {
+            Change::Updated { old, object, cause } => Change::Updated { old, object: of(object), cause },
+            Change::Unchanged { object, cause } => Change::Unchanged { object: of(object), cause },
+            Change::Added { object, cause } => Change::Added { object: of(object), cause },
+            Change::Deleted { object, tombstone, cause } => Change::Deleted { object: of(object), tombstone, cause },
+            Change::Removed { object, cause } => Change::Removed { object: of(object), cause },
+            other => other,
+        };
+        Event { record: crate::journal::Record { change, ..event.record }, ..event }
+    };
+    all().into_iter().map(|(kind, event)| (kind, told(event))).collect()
+}
+
+#[test]
+fn diff_says_who_changed_the_object_and_the_other_formats_are_as_they_are_without() {
+    let changed_by = json!({ "manager": "kubectl-\"edit", "operation": "Update", "time": "2026-11-21T06:40:03Z" });
+    for ((kind, event), (_, plain)) in all_by("kubectl-\"edit").into_iter().zip(all()) {
+        for format in data_formats() {
+            for form in [Form::Whole, Form::WithoutOld, Form::Reference] {
+                let (Ok(told), Ok((content_type, mut expected))) =
+                    (binary(format.clone(), &event, form), binary(format.clone(), &plain, form))
+                else {
+                    continue;
+                };
+                if matches!(format, Format::Diff) && form != Form::Reference && kind != "synced" {
+                    expected["changed_by"] = changed_by.clone();
+                }
+                assert_eq!(told, (content_type, expected), "{} {kind} {form:?}", format.name());
+            }
+        }
+        let mut line = Vec::new();
+        encoder().telling_who_changed().encode(&mut line, &event);
+        let line: Value = serde_json::from_slice(&line).unwrap();
+        let told = line["data"].get("changed_by");
+        assert_eq!(told, Some(&changed_by).filter(|_| kind != "synced"), "{kind}");
+    }
+}
+
+#[test]
+fn structured_mode_has_the_attributes_and_the_data_of_binary_mode() {
+    for (kind, event) in all() {
+        for format in data_formats() {
+            let (content_type, data) = binary(format.clone(), &event, Form::Whole).unwrap();
+            let formatter = Formatter::new(encoder(), format);
+            let body = formatter.body(&event, Form::Whole, ContentMode::Structured).unwrap();
+            assert_eq!(body.content_type, "application/cloudevents+json");
+            let mut joined = json!(encoder().binary(&event, Form::Whole).attributes);
+            joined["datacontenttype"] = content_type.into();
+            joined["data"] = data;
+            assert_eq!(serde_json::from_slice::<Value>(&body.bytes).unwrap(), joined, "{kind}");
+            let mut line = Vec::new();
+            formatter.line(&mut line, &event).unwrap();
+            assert_eq!(line.pop(), Some(b'\n'));
+            assert_eq!(line, body.bytes);
+            assert!(!line.contains(&b'\n'), "{kind}");
+        }
+    }
+}
+
+#[test]
+fn the_default_is_what_an_encoder_writes() {
+    for (kind, event) in all() {
+        let mut expected = Vec::new();
+        encoder().encode(&mut expected, &event);
+        let body = Formatter::from(encoder()).body(&event, Form::Whole, ContentMode::Structured).unwrap();
+        assert_eq!(body.bytes, expected, "{kind}");
+    }
+}
+
+#[test]
+fn what_is_too_large_is_made_smaller_only_where_something_can_be_left_out() {
+    let event = update(OLD, NEW);
+    let smaller = |format: Format| binary(format, &event, Form::WithoutOld);
+    let new: Value = serde_json::from_str(NEW).unwrap();
+    assert_eq!(smaller(Format::CloudEvents).unwrap().1, json!({ "object": new }));
+    let changes =
+        json!([{ "path": "spec.image", "new": "web:2" }, { "path": "spec.gone" }, { "path": "spec.come", "new": {} }]);
+    assert_eq!(smaller(Format::Diff).unwrap().1, json!({ "changes": changes }));
+    assert_eq!(smaller(Format::Reference).unwrap().1, json!({}));
+    for format in [Format::Object, Format::Patch, Format::MergePatch] {
+        let name = format.name();
+        assert!(matches!(smaller(format), Err(FormatError::NoSmaller(said)) if said == name));
+    }
+    for format in data_formats() {
+        assert_eq!(binary(format, &event, Form::Reference).unwrap(), (DATA_CONTENT_TYPE.to_owned(), json!({})));
+    }
+    for form in [Form::WithoutOld, Form::Reference] {
+        let refused = template("x").body(&event, form, ContentMode::Binary);
+        assert!(matches!(refused, Err(FormatError::NoSmaller("template"))));
+        assert!(matches!(
+            template("1").batch(std::slice::from_ref(&event), form),
+            Err(FormatError::NoSmaller("template"))
+        ));
+    }
+}
+
+#[test]
+fn a_member_that_becomes_null_has_no_merge_patch_so_that_the_object_is_sent() {
+    let event = update(r#"{"a":1}"#, r#"{"a":null}"#);
+    assert_eq!(
+        binary(Format::MergePatch, &event, Form::Whole).unwrap(),
+        (DATA_CONTENT_TYPE.to_owned(), json!({ "a": null }))
+    );
+    assert_eq!(
+        binary(Format::Patch, &event, Form::Whole).unwrap().1,
+        json!([{ "op": "replace", "path": "/a", "value": null }])
+    );
+}
+
+#[test]
+fn damaged_json_stops_only_those_that_have_to_read_it() {
+    let event = update(OLD, r#"{"spec":[tru]}"#);
+    for format in [Format::Patch, Format::MergePatch, Format::Diff] {
+        assert!(matches!(binary(format, &event, Form::Whole), Err(FormatError::Undecodable(_))));
+    }
+    let copied = Formatter::new(encoder(), Format::Object).body(&event, Form::Whole, ContentMode::Binary).unwrap();
+    assert_eq!(copied.bytes, br#"{"spec":[tru]}"#);
+}
+
+#[test]
+fn a_template_is_the_body_in_both_modes_and_a_line_without_its_last_line_breaks() {
+    let event = update(OLD, NEW);
+    for (text, content_type) in [("{\"x\": {{ id | tojson }} }\n\n", DATA_CONTENT_TYPE), ("{{ id }} changed\n\n", TEXT)]
+    {
+        let formatter = template(text);
+        let made = text.replacen("{{ id | tojson }}", "\"5f1c.2\"", 1).replacen("{{ id }}", "5f1c.2", 1);
+        for mode in [ContentMode::Structured, ContentMode::Binary] {
+            let body = formatter.body(&event, Form::Whole, mode).unwrap();
+            assert_eq!(body.content_type, content_type);
+            assert_eq!(String::from_utf8(body.bytes).unwrap().trim_end(), made.trim_end());
+        }
+        let mut line = Vec::new();
+        formatter.line(&mut line, &event).unwrap();
+        assert_eq!(String::from_utf8(line).unwrap(), format!("{}\n", made.trim_end()));
+    }
+}
+
+#[test]
+fn a_batch_is_a_json_array_of_events_or_of_texts_that_are_json() {
+    let events: Vec<Event> = all().into_iter().map(|(_, event)| event).collect();
+    for format in data_formats() {
+        let formatter = Formatter::new(encoder(), format);
+        let body = formatter.batch(&events, Form::Whole).unwrap();
+        assert_eq!(body.content_type, "application/cloudevents-batch+json");
+        let array: Vec<Value> = serde_json::from_slice(&body.bytes).unwrap();
+        let single = |event| formatter.body(event, Form::Whole, ContentMode::Structured).unwrap().bytes;
+        let singles: Vec<Value> = events.iter().map(|event| serde_json::from_slice(&single(event)).unwrap()).collect();
+        assert_eq!(array, singles);
+    }
+    let body = template("{{ type | tojson }}\n").batch(&events[..2], Form::Whole).unwrap();
+    assert_eq!((body.content_type, &*body.bytes), (DATA_CONTENT_TYPE, &br#"["updated","updated"]"#[..]));
+    assert_eq!(template("x").batch(&[], Form::Whole).unwrap().bytes, b"[]");
+    assert!(matches!(template("{{ type }}").batch(&events[..1], Form::Whole), Err(FormatError::NoJson(_))));
+}
+
+#[test]
+fn len_about_is_no_less_than_the_data_where_nothing_is_computed() {
+    for (kind, event) in all() {
+        for format in [Format::CloudEvents, Format::Object, Format::Reference] {
+            let formatter = Formatter::new(encoder(), format);
+            let body = formatter.body(&event, Form::Whole, ContentMode::Binary).unwrap();
+            assert!(body.bytes.len() <= formatter.len_about(&event, Form::Whole).max(64), "{kind}");
+        }
+    }
+}
+
+#[test]
+fn every_format_is_named_once() {
+    let names: BTreeSet<_> = data_formats().iter().map(Format::name).collect();
+    assert_eq!(names.len(), data_formats().len());
+}
+
+#[test]
+fn formatters_that_share_compute_each_update_once_and_say_the_same() {
+    let shared = SharedBodies::default();
+    let formatter = |format| Formatter::new(encoder(), format).sharing(shared.clone());
+    for format in data_formats() {
+        let [first, second] = [(); 2].map(|()| formatter(format.clone()));
+        for (kind, event) in all() {
+            let alone =
+                Formatter::new(encoder(), format.clone()).batch(std::slice::from_ref(&event), Form::Whole).unwrap();
+            for formatter in [&first, &second] {
+                assert_eq!(formatter.batch(std::slice::from_ref(&event), Form::Whole).unwrap(), alone, "{kind}");
+            }
+        }
+    }
+    assert_eq!(shared.computed(), ["diff", "merge_patch", "patch"], "of the one update with an old state");
+}
+
+/// The examples in `docs/formats.md` are what is sent.
+#[test]
+fn the_documented_examples_are_true() {
+    let documented = include_str!("../../../docs/formats.md");
+    let state = |version: u8, data: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"web","resourceVersion":"{version}"}},"data":{data}}}"#
+        )
+    };
+    let (old, new) = (state(1, r#"{"image":"web:1","debug":"on"}"#), state(2, r#"{"image":"web:2"}"#));
+    let update = update(&old, &new);
+    let addition = of(Change::Added { object: pod("2", &new), cause: Cause::Watch });
+    let deletion = of(Change::Deleted { object: pod("2", &new), tombstone: false, cause: Cause::Watch });
+    for format in data_formats() {
+        let name = format.name();
+        let section = documented.split("\n## ").find(|section| section.starts_with(&format!("`{name}`"))).unwrap();
+        let formatter = Formatter::new(encoder(), format);
+        for (kind, event) in [("updated", &update), ("added", &addition), ("deleted", &deletion)] {
+            let body = formatter.body(event, Form::Whole, ContentMode::Binary).unwrap();
+            let data = String::from_utf8(body.bytes).unwrap();
+            assert!(section.contains(&format!("\n{kind}: {data}\n")), "{name}\n{kind}: {data}");
+            assert!(section.contains(body.content_type) || body.content_type == DATA_CONTENT_TYPE, "{name} {kind}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `format` and `template` of `[handlers.<name>]`: what a handler sends of an event.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+
+use super::{
+    EventType, Handler, Sink,
+    error::{quoted, suggestion},
+};
+use crate::{
+    cloud_event::{
+        self,
+        template::{Template, TemplateError, TemplateErrorKind, VARIABLES},
+    },
+    journal::ChangeKind,
+};
+
+/// What the data of an event is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// The object, and the state before an update.
+    #[default]
+    #[serde(rename = "cloudevents")]
+    CloudEvents,
+    /// The object itself.
+    Object,
+    /// A JSON Patch (RFC 6902) of each update.
+    Patch,
+    /// A JSON Merge Patch (RFC 7386) of each update.
+    MergePatch,
+    /// The changed paths of each update, with the old and the new value.
+    Diff,
+    /// Nothing: the attributes say which object it is about.
+    Ref,
+    /// What `template` makes of the event, in place of a `CloudEvent`.
+    Template,
+}
+
+impl Format {
+    /// Returns whether it says what differs from the state before an update.
+    pub(crate) fn needs_old(self) -> bool {
+        matches!(self, Self::Patch | Self::MergePatch | Self::Diff)
+    }
+}
+
+/// What is wrong or odd with a handler: its key and a sentence.
+type Problem = (&'static str, String);
+
+/// What there is to say of a handler's format.
+#[derive(Debug, Default)]
+pub(crate) struct FormatFindings {
+    pub(crate) errors: Vec<Problem>,
+    pub(crate) warnings: Vec<Problem>,
+}
+
+impl Handler {
+    /// Checks `format` and `template`. A template is tried with made-up objects that have whatever it asks for, once for
+    /// each kind of event that the handler gets: what fails then would fail for all objects.
+    pub(crate) fn format_findings(&self) -> FormatFindings {
+        let mut findings = FormatFindings::default();
+        match (&self.template, self.options.format == Format::Template) {
+            (None, true) if self.sink != Sink::Blackhole => {
+                findings.errors.push((
+                    "template",
+                    "missing `template`: expected the text that is sent, in Jinja's language".to_owned(),
+                ));
+            }
+            (Some(_), false) => {
+                findings.warnings.push(("template", "has no effect without format = \"template\"".to_owned()));
+            }
+            _ => {}
+        }
+        match self.template.as_deref().map(Template::compile) {
+            Some(Ok(template)) => self.try_out(&template, &mut findings),
+            Some(Err(error)) => findings.errors.push(("template", error.to_string())),
+            None => {}
+        }
+        findings
+    }
+
+    fn try_out(&self, template: &Template, findings: &mut FormatFindings) {
+        let unknown: Vec<_> = template.unknown_names().map(|name| (name, suggestion(name, VARIABLES))).collect();
+        for (name, hint) in &unknown {
+            findings.errors.push(("template", format!("there is no `{name}`; {hint}")));
+        }
+        if !unknown.is_empty() {
+            return;
+        }
+        let (mut wrong, mut no_json) = (Vec::new(), false);
+        let mut undefined: Vec<(TemplateError, Vec<&str>)> = Vec::new();
+        for event in self.options.on.iter().map(|event| kind(*event)) {
+            for truth in [true, false] {
+                match template.try_out(event, truth) {
+                    Ok(text) => no_json |= serde_json::from_str::<IgnoredAny>(&text).is_err(),
+                    Err(error) => match (error.kind, undefined.iter_mut().find(|(known, _)| *known == error)) {
+                        (TemplateErrorKind::Wrong, _) if !wrong.contains(&error) => wrong.push(error),
+                        (TemplateErrorKind::Undefined, Some((_, events))) if truth => events.push(event.as_str()),
+                        (TemplateErrorKind::Undefined, None) if truth => undefined.push((error, vec![event.as_str()])),
+                        _ => {}
+                    },
+                }
+            }
+        }
+        findings.errors.extend(wrong.into_iter().map(|error| ("template", error.to_string())));
+        for (error, events) in undefined {
+            let message = format!("of {} events, some or all will be given up: {error}", quoted(events));
+            findings.warnings.push(("template", message));
+        }
+        if no_json && matches!(self.sink, Sink::Webhook(_)) && self.batch().max_events > 1 {
+            let message =
+                "may make a text that is no JSON, and batches are JSON arrays of such: expected JSON, or no `batch`";
+            findings.warnings.push(("template", message.to_owned()));
+        }
+    }
+}
+
+/// Makes what events are written with.
+///
+/// # Errors
+/// A template that is missing or cannot be compiled.
+pub(crate) fn event_format(format: Format, template: Option<&str>) -> Result<cloud_event::Format, String> {
+    Ok(match (format, template) {
+        (Format::CloudEvents, _) => cloud_event::Format::CloudEvents,
+        (Format::Object, _) => cloud_event::Format::Object,
+        (Format::Patch, _) => cloud_event::Format::Patch,
+        (Format::MergePatch, _) => cloud_event::Format::MergePatch,
+        (Format::Diff, _) => cloud_event::Format::Diff,
+        (Format::Ref, _) => cloud_event::Format::Reference,
+        (Format::Template, None) => return Err("there is no template".to_owned()),
+        (Format::Template, Some(text)) => {
+            let template = Template::compile(text).map_err(|error| format!("template: {error}"))?;
+            cloud_event::Format::Template(Arc::new(template))
+        }
+    })
+}
+
+fn kind(event: EventType) -> ChangeKind {
+    match event {
+        EventType::Added => ChangeKind::Added,
+        EventType::Updated => ChangeKind::Updated,
+        EventType::Deleted => ChangeKind::Deleted,
+        EventType::Removed => ChangeKind::Removed,
+        EventType::Synced => ChangeKind::Synced,
+    }
+}

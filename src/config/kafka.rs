@@ -1,0 +1,240 @@
+//! `[handlers.<name>]` of type `kafka`: topics that events are sent to, keyed for compaction.
+
+use std::{path::PathBuf, time::Duration};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+
+use super::{schema, text};
+use crate::{
+    cloud_event::ContentMode,
+    handler::{
+        kafka::{
+            self, Acks, KafkaCompression, KafkaOptions, SaslMechanism,
+            template::{KeyTemplate, TopicTemplate},
+        },
+        webhook::{TlsOption, TlsOptions},
+    },
+    secret::SecretRef,
+};
+
+/// Options of a handler of type `kafka`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct KafkaSink {
+    /// Addresses of brokers of one cluster, `host:port`; the others are learned from them. Required.
+    #[schemars(schema_with = "brokers")]
+    pub brokers: Vec<String>,
+    /// Where a message goes. `{cluster}` `{group}` `{resource}` `{namespace}` are filled in: "core" for the empty group, "_"
+    /// for no namespace; letters, digits, "." and "-" stay, other bytes are `_XX`. The brokers make topics, or somebody.
+    #[serde(default = "topic")]
+    pub topic: String,
+    /// The key of a message, of `{uid}` `{cluster}` `{group}` `{resource}` `{kind}` `{namespace}` `{name}` as they are. One key
+    /// is one partition, in order; `deleted` and `removed` are a message of this key without value, a tombstone.
+    #[serde(default = "key")]
+    pub key: String,
+    /// How an event travels: `structured`, one JSON object, or `binary`, its attributes as `ce_` headers and its data as
+    /// the value.
+    #[serde(default)]
+    pub mode: ContentMode,
+    /// How messages are packed, several together.
+    #[serde(default)]
+    pub compression: KafkaCompression,
+    /// Who has to have a message before it is acknowledged: `all` replicas that keep up, the leader (`1`), nobody (`0`).
+    #[serde(default)]
+    pub acks: Acks,
+    /// Whether brokers drop what comes again after a lost answer. Needs `acks = "all"`.
+    #[serde(default = "yes")]
+    pub idempotent: bool,
+    /// Who the handler is. Default: nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Sasl")]
+    pub sasl: Option<Sasl>,
+    /// Requires TLS, and says whom to trust. Default: no TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "KafkaTls")]
+    pub tls: Option<KafkaTls>,
+}
+
+fn topic() -> String {
+    "k8s.{resource}".to_owned()
+}
+
+fn key() -> String {
+    "{uid}".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn brokers(_: &mut SchemaGenerator) -> Schema {
+    schema::addresses("kafka-0:9092")
+}
+
+/// Who a Kafka handler is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Sasl {
+    /// How the password is proved. `PLAIN` sends it: only with `tls`. Required.
+    pub mechanism: SaslMechanism,
+    /// The user. Required.
+    pub username: String,
+    /// The password. Required.
+    pub password: SecretRef,
+}
+
+/// Whom a Kafka connection trusts, and as whom it speaks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct KafkaTls {
+    /// PEM file of the only authorities that are trusted. "": those of the system.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub ca_file: Option<PathBuf>,
+    /// PEM file of the client's certificate. "": none.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub cert_file: Option<PathBuf>,
+    /// PEM file of its key. "": none.
+    #[serde(with = "text::optional")]
+    #[schemars(with = "String")]
+    pub key_file: Option<PathBuf>,
+}
+
+/// What is wrong with a handler: the key, from the handler's own, and a sentence.
+type Problem = (Vec<&'static str>, String);
+
+impl KafkaSink {
+    /// Makes what the handler is made of; `cluster` is the configured name of the cluster, `timeout` what an attempt may
+    /// take, and `total_order` says that messages are sent one after the other, whatever their object. Looks at no file, no
+    /// secret and no broker.
+    ///
+    /// # Errors
+    /// All that is wrong: keys from the handler's own, each with a sentence.
+    pub(crate) fn options(
+        &self,
+        cluster: &str,
+        timeout: Duration,
+        total_order: bool,
+    ) -> Result<KafkaOptions, Vec<Problem>> {
+        let mut problems = Vec::new();
+        for broker in &self.brokers {
+            if let Some(expected) = unfit_address(broker) {
+                problems.push((vec!["brokers"], format!("{broker:?}: {expected}")));
+            }
+        }
+        let topic = TopicTemplate::parse(&self.topic).map_err(|error| problems.push((vec!["topic"], error)));
+        let key = KeyTemplate::parse(&self.key).map_err(|error| problems.push((vec!["key"], error)));
+        if self.idempotent && self.acks != Acks::All {
+            let expected = "expected \"all\", or idempotent = false: a broker that asks no other knows no repetition";
+            problems.push((vec!["acks"], expected.to_owned()));
+        }
+        if self.sasl.as_ref().is_some_and(|sasl| sasl.username.is_empty()) {
+            problems.push((vec!["sasl", "username"], "expected the name of a user".to_owned()));
+        }
+        let tls = self.tls.as_ref().map(|tls| tls.meant(&mut problems));
+        let sasl = self.sasl.as_ref().map(|sasl| kafka::KafkaSasl {
+            mechanism: sasl.mechanism,
+            username: sasl.username.clone(),
+            password: sasl.password.clone(),
+        });
+        match (topic, key) {
+            (Ok(topic), Ok(key)) if problems.is_empty() => Ok(KafkaOptions {
+                brokers: self.brokers.clone(),
+                topic,
+                key,
+                cluster: cluster.to_owned(),
+                mode: self.mode,
+                compression: self.compression,
+                acks: self.acks,
+                idempotent: self.idempotent,
+                sasl,
+                tls,
+                timeout,
+                total_order,
+            }),
+            _ => Err(problems),
+        }
+    }
+
+    /// Returns what is wrong, whether it is used or not.
+    pub(crate) fn mistakes(&self) -> Vec<Problem> {
+        self.options("", Duration::ZERO, false).err().unwrap_or_default()
+    }
+
+    /// Returns what stands against using it: files and secrets that are not there, and a program without Kafka. Reads
+    /// files: blocks.
+    pub(crate) fn unready(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if cfg!(not(feature = "kafka")) {
+            let advice = "this program was built without Kafka: build it with `cargo build --release --features kafka`";
+            problems.push((vec!["type"], advice.to_owned()));
+        }
+        if let Some(Err(error)) = self.sasl.as_ref().map(|sasl| sasl.password.read()) {
+            problems.push((vec!["sasl", "password"], error.to_string()));
+        }
+        let tls = self.tls.as_ref().and_then(|tls| {
+            let KafkaTls { ca_file, cert_file, key_file } = tls.clone();
+            TlsOptions { ca_file, cert_file, key_file, server_name: None }.check().err()
+        });
+        if let Some((option, error)) = tls {
+            let key = match option {
+                TlsOption::CaFile => "ca_file",
+                TlsOption::CertFile => "cert_file",
+                TlsOption::KeyFile => "key_file",
+            };
+            problems.push((vec!["tls", key], error));
+        }
+        problems
+    }
+
+    /// Returns what is allowed and odd.
+    pub(crate) fn oddities(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if let (Ok(topic), Ok(key)) = (TopicTemplate::parse(&self.topic), KeyTemplate::parse(&self.key))
+            && !key.is_per_object(&topic)
+        {
+            let message = "several objects share a key: the tombstone of one stands for all, and a compacted topic keeps \
+                           one of them; expected {uid}, or {group} {resource} {namespace} {name}, some of it in `topic`";
+            problems.push((vec!["key"], message.to_owned()));
+        }
+        let sends_password = self.sasl.as_ref().is_some_and(|sasl| sasl.mechanism == SaslMechanism::Plain);
+        if sends_password && self.tls.is_none() {
+            let message = "PLAIN sends the password, without `tls` unencrypted: expected `tls`, or SCRAM-SHA-512";
+            problems.push((vec!["sasl", "mechanism"], message.to_owned()));
+        }
+        problems
+    }
+}
+
+impl KafkaTls {
+    fn meant(&self, problems: &mut Vec<Problem>) -> kafka::KafkaTls {
+        let client = match (&self.cert_file, &self.key_file) {
+            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
+            (None, None) => None,
+            _ => {
+                problems.push((vec!["tls"], "expected both of cert_file and key_file, or none".to_owned()));
+                None
+            }
+        };
+        kafka::KafkaTls { ca_file: self.ca_file.clone(), client }
+    }
+}
+
+/// Says what an address should look like, if it is none.
+fn unfit_address(address: &str) -> Option<&'static str> {
+    const EXPECTED: &str = "expected a host and a port, such as \"kafka-0:9092\"";
+    let Some((host, port)) = address.rsplit_once(':') else { return Some(EXPECTED) };
+    if address.contains("://") {
+        return Some("expected a host and a port without a scheme, such as \"kafka-0:9092\"; `tls` asks for TLS");
+    }
+    let is_bracketed = host.starts_with('[') && host.ends_with(']');
+    let is_fit = !host.is_empty()
+        && !host.contains(|letter: char| letter == ',' || letter == '@' || letter == '/' || letter.is_whitespace())
+        && (is_bracketed || !host.contains(':'))
+        && port.parse::<u16>().is_ok_and(|port| port > 0);
+    (!is_fit).then_some(EXPECTED)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! What is read, and what is told of mistakes.
+
+use super::*;
+use crate::config::{Config, Sink};
+
+const BROKERS: &str = "brokers = [\"a:9092\"]\n";
+
+fn load(lines: &str) -> Result<KafkaSink, String> {
+    let text =
+        format!("[resources.pods]\nmatch = [\"pods\"]\n[handlers.lake]\ntype = \"kafka\"\nenabled = false\n{lines}");
+    let config = Config::from_toml_str(&text).map_err(|error| error.to_string())?;
+    match &config.handlers["lake"].sink {
+        Sink::Kafka(kafka) => Ok(kafka.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_shortest_handler_has_the_documented_defaults() {
+    let options = load(BROKERS).unwrap().options("prod", Duration::from_secs(10), false).unwrap();
+    let expected = KafkaOptions {
+        brokers: vec!["a:9092".to_owned()],
+        topic: TopicTemplate::parse("k8s.{resource}").unwrap(),
+        key: KeyTemplate::parse("{uid}").unwrap(),
+        cluster: "prod".to_owned(),
+        mode: ContentMode::Structured,
+        compression: KafkaCompression::Zstd,
+        acks: Acks::All,
+        idempotent: true,
+        sasl: None,
+        tls: None,
+        timeout: Duration::from_secs(10),
+        total_order: false,
+    };
+    assert_eq!(options, expected);
+}
+
+#[test]
+fn each_option_is_meant_as_it_is_written() {
+    for mechanism in [SaslMechanism::Plain, SaslMechanism::ScramSha256, SaslMechanism::ScramSha512] {
+        let name = mechanism.as_str();
+        let sasl = format!("sasl = {{ mechanism = {name:?}, username = \"u\", password = {{ env = \"P\" }} }}");
+        let options = load(&format!("{BROKERS}{sasl}")).unwrap().options("", Duration::ZERO, false).unwrap();
+        let password = SecretRef::Env("P".to_owned());
+        assert_eq!(options.sasl, Some(kafka::KafkaSasl { mechanism, username: "u".to_owned(), password }));
+    }
+    for name in ["none", "gzip", "snappy", "lz4", "zstd"] {
+        assert_eq!(load(&format!("{BROKERS}compression = {name:?}")).unwrap().compression.as_str(), name);
+    }
+    for name in ["all", "1", "0"] {
+        let kafka = load(&format!("{BROKERS}idempotent = false\nacks = {name:?}")).unwrap();
+        assert_eq!((kafka.acks.as_str(), kafka.idempotent), (name, false));
+    }
+    let tls = load(&format!("{BROKERS}tls = {{ cert_file = \"/c\", key_file = \"/k\" }}")).unwrap();
+    let tls = tls.options("", Duration::ZERO, true).unwrap();
+    assert_eq!(tls.tls, Some(kafka::KafkaTls { ca_file: None, client: Some(("/c".into(), "/k".into())) }));
+    assert!(tls.total_order);
+}
+
+#[test]
+fn a_mistake_is_told_with_its_key_and_what_was_expected() {
+    let of = |lines: &str| format!("{BROKERS}{lines}");
+    let scram = "mechanism = \"SCRAM-SHA-512\"";
+    for (lines, key, expected) in [
+        ("topic = \"a\"".to_owned(), "brokers", "missing"),
+        ("brokers = []".to_owned(), "brokers", "at least one"),
+        ("brokers = [\"a\"]".to_owned(), "brokers", "expected a host and a port"),
+        ("brokers = [\"a:x\"]".to_owned(), "brokers", "expected a host and a port"),
+        ("brokers = [\"a:9092,b:9092\"]".to_owned(), "brokers", "expected a host and a port"),
+        ("brokers = [\"SSL://a:9093\"]".to_owned(), "brokers", "without a scheme"),
+        (of("topic = \"k8s.{name}\""), "topic", "unknown placeholder {name}"),
+        (of("key = \"{id}\""), "key", "unknown placeholder {id}"),
+        (of("compression = \"brotli\""), "compression", "`zstd`"),
+        (of("acks = \"1\""), "acks", "idempotent = false"),
+        (of("acks = \"2\""), "acks", "`all`"),
+        (of("mode = \"xml\""), "mode", "`binary`"),
+        (of("sasl = { mechanism = \"GSSAPI\" }"), "sasl.mechanism", "SCRAM-SHA-512"),
+        (of(&format!("sasl = {{ {scram}, username = \"u\" }}")), "sasl", "password"),
+        (
+            of(&format!("sasl = {{ {scram}, username = \"u\", password = \"s3cret\" }}")),
+            "password",
+            "a table with one of",
+        ),
+        (
+            of(&format!("sasl = {{ {scram}, username = \"\", password = {{ env = \"P\" }} }}")),
+            "username",
+            "name of a user",
+        ),
+        (of("tls = { key_file = \"/k\" }"), "tls", "expected both"),
+        (of("tls = { server_name = \"a\" }"), "tls.server_name", "unknown key"),
+        (of("batch_size = 1"), "batch_size", "unknown key"),
+    ] {
+        let error = load(&lines).unwrap_err();
+        assert!(error.contains(key) && error.contains(expected), "{lines}: {error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_odd_is_allowed_and_warned_of() {
+    let odd = |lines: &str| load(&format!("{BROKERS}{lines}")).unwrap().oddities();
+    assert_eq!(odd(""), []);
+    assert_eq!(odd("topic = \"k8s.{group}.{resource}\"\nkey = \"{namespace}/{name}\""), []);
+    assert!(odd("key = \"{namespace}\"")[0].1.contains("the tombstone of one stands for all"));
+    let plain = "sasl = { mechanism = \"PLAIN\", username = \"u\", password = { env = \"P\" } }";
+    assert!(odd(plain)[0].1.contains("unencrypted"));
+    assert_eq!(odd(&format!("{plain}\ntls = {{}}")), []);
+}
+
+#[test]
+fn what_is_enabled_has_its_files_and_secrets_and_a_program_that_knows_kafka() {
+    let unready = |lines: &str| load(&format!("{BROKERS}{lines}")).unwrap().unready();
+    let of = |lines: &str, keys: &[&str]| unready(lines).into_iter().find(|(found, _)| found == keys);
+    assert_eq!(of("", &["type"]).is_none(), cfg!(feature = "kafka"));
+    let (_, error) = of("tls = { ca_file = \"/nowhere/ca\" }", &["tls", "ca_file"]).unwrap();
+    assert!(error.contains("cannot read /nowhere/ca"), "{error}");
+    let password = "password = { file = \"/nowhere/password\" }";
+    let sasl = format!("sasl = {{ mechanism = \"SCRAM-SHA-256\", username = \"u\", {password} }}");
+    assert!(of(&sasl, &["sasl", "password"]).unwrap().1.contains("cannot read /nowhere/password"));
+}

@@ -1,0 +1,152 @@
+//! What a server serves that nobody can ask: the built-in types, and what can be told of others by their objects.
+
+use std::collections::BTreeMap;
+
+use super::{built_in::built_in, catalog::Catalog, pattern::Pattern};
+use crate::object::ResourceType;
+
+/// A type as its objects name it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectType {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Version within the group.
+    pub version: String,
+    /// The kind.
+    pub kind: String,
+}
+
+impl ObjectType {
+    /// Splits an `apiVersion`.
+    pub fn new(api_version: &str, kind: &str) -> Self {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        Self { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
+    }
+}
+
+/// The catalog of a server that nobody can ask, and what is assumed of it.
+#[derive(Clone, Debug, Default)]
+pub struct Assumed {
+    /// The built-in types, and those of the objects.
+    pub catalog: Catalog,
+    /// The types of the objects.
+    pub types: BTreeMap<ObjectType, ResourceType>,
+    /// Of these, those that are not built in: their plural and scope are a guess.
+    pub guessed: Vec<ResourceType>,
+}
+
+impl Assumed {
+    /// Makes the catalog of the built-in types and of `types`, each with whether its objects have namespaces.
+    ///
+    /// A type that is not built in has the plural that one of `patterns` of its group names, if that differs from the kind
+    /// in nothing but its ending; else the one that English has. Short names of such types are not known. A type has the
+    /// version of its objects, and no other.
+    pub fn of(types: &BTreeMap<ObjectType, bool>, patterns: &[&Pattern]) -> Self {
+        let mut assumed = Self { catalog: Catalog::of(built_in()), ..Self::default() };
+        for (named, namespaced) in types {
+            let is_it = |known: &&ResourceType| known.group == named.group && known.kind == named.kind;
+            let known = assumed.catalog.types().iter().map(|served| &served.resource).find(is_it);
+            let resource = match known {
+                Some(known) => ResourceType { version: named.version.clone(), ..known.clone() },
+                None => ResourceType {
+                    group: named.group.clone(),
+                    version: named.version.clone(),
+                    kind: named.kind.clone(),
+                    plural: plural(named, patterns),
+                    namespaced: *namespaced,
+                },
+            };
+            if known.is_none() {
+                assumed.guessed.push(resource.clone());
+            }
+            assumed.catalog = assumed.catalog.holding(&resource);
+            assumed.types.insert(named.clone(), resource);
+        }
+        assumed
+    }
+}
+
+/// Guesses the plural of a kind.
+fn plural(of: &ObjectType, patterns: &[&Pattern]) -> String {
+    let singular = of.kind.to_ascii_lowercase();
+    let regular = english_plural(&singular);
+    let versioned = format!("{}.{}", of.version, of.group);
+    let of_group = |pattern: &&&Pattern| matches!(pattern, Pattern::Type { rest: Some(rest), .. } if *rest == of.group || *rest == versioned);
+    let mut names = patterns.iter().filter(of_group).filter_map(|pattern| match pattern {
+        Pattern::Type { name, .. } => Some(name),
+        _ => None,
+    });
+    if names.clone().any(|name| *name == regular || *name == singular) {
+        return regular;
+    }
+    names.find(|name| has_another_ending(name, &singular)).cloned().unwrap_or(regular)
+}
+
+/// Returns whether a word is `singular` but for its last letters: "indices" of "index".
+fn has_another_ending(word: &str, singular: &str) -> bool {
+    let common = word.bytes().zip(singular.bytes()).take_while(|(one, other)| one == other).count();
+    common + 2 >= singular.len().max(4) && word.len() <= singular.len() + 3
+}
+
+/// Returns the regular plural of a word.
+fn english_plural(word: &str) -> String {
+    let ends = |endings: &[&str]| endings.iter().any(|ending| word.ends_with(ending));
+    if ends(&["s", "x", "z", "ch", "sh"]) {
+        format!("{word}es")
+    } else if let Some(stem) = word.strip_suffix('y')
+        && !stem.ends_with(['a', 'e', 'i', 'o', 'u'])
+    {
+        format!("{stem}ies")
+    } else {
+        format!("{word}s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a kind of `acme.io/v1` is taken for where these patterns are configured.
+    fn guessed(kind: &str, patterns: &[&str]) -> String {
+        let patterns: Vec<_> = patterns.iter().map(|pattern| Pattern::parse(pattern).unwrap()).collect();
+        let types = BTreeMap::from([(ObjectType::new("acme.io/v1", kind), true)]);
+        let assumed = Assumed::of(&types, &patterns.iter().collect::<Vec<_>>());
+        assert_eq!(assumed.guessed, assumed.types.values().cloned().collect::<Vec<_>>());
+        assumed.guessed[0].qualified_name()
+    }
+
+    #[test]
+    fn a_plural_is_the_one_that_is_configured_else_the_regular_one() {
+        for (kind, plural) in [
+            ("Widget", "widgets"),
+            ("Policy", "policies"),
+            ("Gateway", "gateways"),
+            ("StorageBox", "storageboxes"),
+            ("Process", "processes"),
+            ("Batch", "batches"),
+            ("Index", "indexes"),
+        ] {
+            assert_eq!(guessed(kind, &["*"]), format!("{plural}.acme.io"));
+        }
+        assert_eq!(guessed("Index", &["indices.acme.io"]), "indices.acme.io");
+        assert_eq!(guessed("Matrix", &["matrices.v1.acme.io"]), "matrices.acme.io");
+        assert_eq!(guessed("Index", &["index.acme.io", "indices.acme.io"]), "indexes.acme.io", "the kind is named");
+        assert_eq!(guessed("Index", &["indices.other.io"]), "indexes.acme.io");
+        assert_eq!(guessed("Certificate", &["certificaterequests.acme.io"]), "certificates.acme.io");
+        assert_eq!(guessed("NodePool", &["nodeclaims.acme.io"]), "nodepools.acme.io");
+    }
+
+    #[test]
+    fn built_in_types_are_known_in_the_version_of_their_objects_and_hide_no_name() {
+        let types = [("autoscaling/v1", "HorizontalPodAutoscaler"), ("serving.knative.dev/v1", "Service")];
+        let types = types.map(|(version, kind)| (ObjectType::new(version, kind), true));
+        let assumed = Assumed::of(&types.into(), &[]);
+        let found =
+            |text: &str| assumed.catalog.find_readable(&Pattern::parse(text).unwrap()).map(|it| it.resource.clone());
+        assert_eq!(found("hpa").unwrap().version, "v1");
+        assert!(found("hpa.v2.autoscaling").is_err());
+        assert_eq!(found("services").unwrap().group, "");
+        assert_eq!(found("services.serving.knative.dev").unwrap().kind, "Service");
+        assert_eq!(assumed.guessed.len(), 1);
+    }
+}

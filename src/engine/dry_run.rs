@@ -1,0 +1,260 @@
+//! What handlers would be sent, and why not, without a cluster and without sending anything: `deltabus test`, and
+//! `deltabus tail --explain`.
+//!
+//! Nothing is decided here. Two states of an object go through the stages that an engine is made of, with the options
+//! that it would give them, and what comes of it is held against the routes and rules of the handlers, and
+//! written by their formatters.
+//!
+//! What nobody can know without a cluster is assumed: [`Assumed`] says which types there are, and
+//! an object has what an API server would fill in. Digests are made with a key of their own.
+
+mod door;
+mod state;
+#[cfg(test)]
+mod tests;
+mod why_not;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use self::{
+    door::{Door, owners},
+    state::Pair,
+};
+use super::{
+    handlers::{formatter, route, rules},
+    plan::NamespaceLabels,
+};
+use crate::{
+    cloud_event::{Encoder, Formatter},
+    config::{Config, Handler, TypePattern},
+    discovery::{Assumed, Catalog, ObjectType},
+    dispatcher::{Event, Route},
+    indexer::{Cause, Change},
+    journal::{ChangeKind, ChangeSet, Record, Sequence, UnitId},
+    object::ResourceType,
+    rules::Rules,
+};
+
+pub use state::{State, StateError};
+pub use why_not::WhyNot;
+
+/// What the journal of a dry run is called.
+const JOURNAL: &str = "dry-run";
+/// The cluster's name where the configuration has none: what an engine without a kubeconfig says.
+const CLUSTER: &str = "kubernetes";
+
+/// The handlers of a configuration, made ready to be asked.
+#[derive(Debug)]
+pub struct DryRun {
+    config: Config,
+    lanes: BTreeMap<String, Lane>,
+}
+
+/// What decides of a handler's events, and writes them.
+#[derive(Debug)]
+struct Lane {
+    enabled: bool,
+    route: Route,
+    rules: Rules,
+    formatter: Formatter,
+}
+
+/// What becomes of some objects.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// In the order of group, kind, namespace and name.
+    pub objects: Vec<ObjectReport>,
+    /// Types of these that are not built in: plural and scope were guessed.
+    pub guessed: Vec<ResourceType>,
+}
+
+/// What becomes of one object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectReport {
+    /// Its kind, namespace and name, for people.
+    pub object: String,
+    /// What changed, in the order of events; none where nothing did that anybody could be sent.
+    pub changes: Vec<ChangeKind>,
+    /// What each handler is sent, by its name.
+    pub handlers: BTreeMap<String, Outcome>,
+}
+
+/// What a handler is sent of one object.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The events: each a line, or a text of several where a template makes one.
+    pub sent: Vec<String>,
+    /// Why there are no others.
+    pub not_sent: Vec<WhyNot>,
+}
+
+impl DryRun {
+    /// Makes the handlers of a configuration ready; rules and conditions of `[redact]` know the cluster by this name, else
+    /// by the one that is configured.
+    ///
+    /// # Errors
+    /// A sentence for people, where loading the configuration has let something through.
+    pub fn new(config: &Config, cluster: Option<&str>) -> Result<Self, String> {
+        let cluster = cluster.or(config.cluster.name.as_deref()).unwrap_or(CLUSTER);
+        let encoder = Encoder::new(cluster, JOURNAL);
+        let lane = |(name, handler): (&String, &Handler)| {
+            let lane = Lane::new(config, handler, cluster, &encoder);
+            lane.map(|lane| (name.clone(), lane)).map_err(|error| format!("[handlers.{name}]: {error}"))
+        };
+        let lanes = config.handlers.iter().map(lane).collect::<Result<_, _>>()?;
+        let mut config = config.clone();
+        cluster.clone_into(&mut config.redact.cluster);
+        Ok(Self { config, lanes })
+    }
+
+    /// Says what each handler is sent where some objects are in the states `old`, and then in the states `new`: one that is
+    /// in `old` alone is deleted, one that is in `new` alone is added. Namespaces among them are known by their labels.
+    ///
+    /// # Errors
+    /// Where one of the two has an object twice.
+    pub fn run(&self, mut old: Vec<State>, mut new: Vec<State>, time_micros: i64) -> Result<Report, StateError> {
+        let Assumed { catalog, types, guessed } = self.assumed([old.as_slice(), new.as_slice()]);
+        for state in old.iter_mut().chain(&mut new) {
+            if types.get(&state.object_type()).is_some_and(|resource| resource.namespaced) {
+                state.complete_namespace();
+            }
+        }
+        let mut pairs = Pair::all(old, new)?;
+        let labels = labels_of_namespaces(&pairs);
+        let mut report = Report { guessed, ..Report::default() };
+        let mut sequences = 1..;
+        for (number, pair) in (1..).zip(&mut pairs) {
+            let newest = pair.states().last().map(State::object_type);
+            let Some(resource) = newest.and_then(|kind| types.get(&kind)) else { continue };
+            pair.complete(number);
+            let namespace = if resource.namespaced { pair.key.namespace.as_str() } else { "" };
+            let door = Door::find(&self.config, &catalog, resource, namespace, &labels);
+            let events = door.and_then(|door| {
+                let event = |(change, sequence): (Change, u64)| {
+                    let (sequence, old_lost) = (Sequence(sequence), change.lacks_old());
+                    let record = Record { sequence, unit: UnitId(0), time_micros, change, old_lost };
+                    Event { unit: Arc::clone(&door.info), record }
+                };
+                let changes = door.changes(pair.old.as_ref(), pair.new.as_ref())?;
+                Ok(changes.into_iter().zip(&mut sequences).map(event).collect::<Vec<_>>())
+            });
+            report.objects.push(self.report(pair.key.to_string(), &events));
+        }
+        Ok(report)
+    }
+
+    /// Returns the types that there are, as far as objects and the configuration tell.
+    fn assumed(&self, sides: [&[State]; 2]) -> Assumed {
+        let states = || sides.into_iter().flatten();
+        // What one version of a type has in namespaces, all have.
+        let spread: BTreeSet<_> = states().filter(|state| state.has_namespace()).map(State::group_kind).collect();
+        let kinds: BTreeMap<ObjectType, bool> =
+            states().map(|state| (state.object_type(), spread.contains(&state.group_kind()))).collect();
+        let entries = self.config.resources.values();
+        let patterns = entries.flat_map(|entry| entry.patterns.iter().chain(&entry.exclude));
+        Assumed::of(&kinds, &patterns.map(TypePattern::pattern).collect::<Vec<_>>())
+    }
+
+    fn report(&self, object: String, events: &Result<Vec<Event>, WhyNot>) -> ObjectReport {
+        let outcome = |lane: &Lane| match events {
+            Ok(events) => lane.outcome(events),
+            Err(_) if !lane.enabled => Outcome { not_sent: vec![WhyNot::Disabled], ..Outcome::default() },
+            Err(why) => Outcome { not_sent: vec![why.clone()], ..Outcome::default() },
+        };
+        let handlers = self.lanes.iter().map(|(name, lane)| (name.clone(), outcome(lane))).collect();
+        let kind = |event: &Event| ChangeKind::of(&event.record.change);
+        ObjectReport { object, changes: events.iter().flatten().map(kind).collect(), handlers }
+    }
+
+    /// Says of a change that an engine has told whether each handler is sent it, with the types that there are; `None`:
+    /// it is. What is said of the state before an update that is not known is what an engine says that does not know it.
+    pub fn explain(
+        &self,
+        catalog: &Catalog,
+        resource: &ResourceType,
+        record: &Record,
+    ) -> BTreeMap<&str, Option<WhyNot>> {
+        let namespace = record.object().map_or("", |object| object.namespace());
+        let entries = owners(&self.config, catalog, resource);
+        let entry = entries.and_then(|entries| {
+            let means = |entry: &&String| {
+                let namespaces = self.config.resources.get(*entry).map(|entry| &entry.namespaces);
+                namespace.is_empty() || namespaces.is_some_and(|namespaces| namespaces.matches(namespace))
+            };
+            let entry = entries.iter().find(means).cloned();
+            entry.ok_or_else(|| WhyNot::Namespaces { entries, namespace: namespace.to_owned() })
+        });
+        let why_not = |lane: &Lane| match &entry {
+            _ if !lane.enabled => Some(WhyNot::Disabled),
+            Ok(entry) => lane.refuses(entry, record),
+            Err(why) => Some(why.clone()),
+        };
+        self.lanes.iter().map(|(name, lane)| (name.as_str(), why_not(lane))).collect()
+    }
+}
+
+/// Returns the labels of the namespaces that are among the objects, as they are in the end.
+fn labels_of_namespaces(pairs: &[Pair]) -> NamespaceLabels {
+    let is_namespace = |pair: &&Pair| pair.key.group.is_empty() && pair.key.kind == "Namespace";
+    let labels = |pair: &Pair| Some((pair.key.name.clone(), pair.states().last()?.labels()));
+    pairs.iter().filter(is_namespace).filter_map(labels).collect()
+}
+
+impl Lane {
+    fn new(config: &Config, handler: &Handler, cluster: &str, encoder: &Encoder) -> Result<Self, String> {
+        let taken = config.resources.keys().filter(|entry| handler.takes(entry));
+        Ok(Self {
+            enabled: handler.enabled,
+            route: Route::new(&route(taken, &handler.options)).map_err(|error| error.to_string())?,
+            rules: rules(&handler.options, cluster)?,
+            formatter: formatter(encoder, handler.options.format, handler.template.as_deref())?,
+        })
+    }
+
+    /// Returns why a change of a unit of this entry does not go out.
+    fn refuses(&self, entry: &str, record: &Record) -> Option<WhyNot> {
+        if !self.enabled {
+            return Some(WhyNot::Disabled);
+        }
+        if !self.route.takes(entry) {
+            return Some(WhyNot::Resources(entry.to_owned()));
+        }
+        let (change, kind) = (&record.change, ChangeKind::of(&record.change));
+        if let Change::Added { cause: Cause::Replay, .. } = change {
+            return Some(WhyNot::Replay);
+        }
+        let changes = self.route.changes();
+        if !changes.contains(change) {
+            let is_initial = matches!(change, Change::Added { cause: Cause::Initial, .. });
+            return Some(match kind {
+                ChangeKind::Added if is_initial && changes.has(ChangeSet::ADDED) => WhyNot::Initial,
+                _ if changes.with(ChangeSet::DOWNTIME).contains(change) => WhyNot::CatchUp,
+                kind => WhyNot::On(kind),
+            });
+        }
+        let old = record.old();
+        self.rules.explain(kind, old, record.object()?).map(WhyNot::Rules)
+    }
+
+    fn outcome(&self, events: &[Event]) -> Outcome {
+        let mut outcome = Outcome::default();
+        for event in events {
+            match self.refuses(&event.unit.entry, &event.record).map_or_else(|| self.written(event), Err) {
+                Ok(line) => outcome.sent.push(line),
+                Err(why) => outcome.not_sent.push(why),
+            }
+        }
+        outcome
+    }
+
+    fn written(&self, event: &Event) -> Result<String, WhyNot> {
+        let given_up = |error: String| WhyNot::Format(error);
+        let mut line = Vec::new();
+        self.formatter.line(&mut line, event).map_err(|error| given_up(error.to_string()))?;
+        let line = String::from_utf8(line).map_err(|error| given_up(error.to_string()))?;
+        Ok(line.trim_end_matches('\n').to_owned())
+    }
+}

@@ -1,0 +1,233 @@
+//! From two states of an object to what a unit's cache makes of them: by the stages that an engine has, one after the
+//! other.
+//!
+//! ```text
+//! state ─selectors─▶ a watch event's bytes ─decode, cut─▶ gate ─▶ DeltaFifo ─▶ Indexer ─▶ changes
+//! ```
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::{State, WhyNot};
+use crate::{
+    config::Config,
+    delta_fifo::{DeltaFifo, Order},
+    discovery::{Catalog, Owned, WantedEntry, identity, select},
+    dispatcher::UnitInfo,
+    engine::{
+        options::{self, Extras},
+        plan::{KnownNamespaces, NamespaceLabels, UnitSpec, World, plan},
+        redaction::DigestKey,
+    },
+    indexer::{Change, Indexer, store::EvmapStore},
+    informer::InformerOptions,
+    list_watch::{PassedOver, WatchEvent, decode::WatchDecoder},
+    lister::selector::{FieldSelector, LabelSelector},
+    object::{
+        Object, ResourceType,
+        packer::{Compression, Packer},
+        scan::TypeMeta,
+    },
+    redact::Key,
+    reflector::Event,
+};
+
+/// Of digests nobody is to rely on; the same for all dry runs.
+const KEY: &[u8] = b"the key of dry runs";
+/// Bytes of an object.
+const FRAME_MAX: usize = 64 << 20;
+
+/// What one unit lets in, and what it makes of it.
+pub(super) struct Door {
+    pub(super) info: Arc<UnitInfo>,
+    spec: UnitSpec,
+    options: InformerOptions,
+}
+
+/// Returns the entries that have a type, in whatever version.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn owners(config: &Config, catalog: &Catalog, resource: &ResourceType) -> Result<Vec<String>, WhyNot> {
+    let wanted: Vec<WantedEntry> = config.resources.iter().map(|(name, entry)| entry.wanted(name)).collect();
+    let owned_by = |wanted: &[WantedEntry]| -> Vec<String> {
+        let is_it = |owned: &&Owned| identity(&owned.resource) == identity(resource);
+        select(catalog, wanted).owned.iter().filter(is_it).map(|owned| owned.entry.clone()).collect()
+    };
+    let entries = owned_by(&wanted);
+    if !entries.is_empty() {
+        return Ok(entries);
+    }
+    let all: Vec<_> = wanted.into_iter().map(|entry| WantedEntry { exclude: Vec::new(), ..entry }).collect();
+    Err(match owned_by(&all).into_iter().next() {
+        Some(entry) => WhyNot::Excluded { resource: resource.qualified_name(), entry },
+        None => WhyNot::NotWatched(format!("{resource} ({})", resource.api_version())),
+    })
+}
+
+impl Door {
+    /// Finds the unit that shows objects of a type in a namespace, `""` where it has none; `labels` are those of
+    /// namespaces, as far as they are known.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn find(
+        config: &Config,
+        catalog: &Catalog,
+        resource: &ResourceType,
+        namespace: &str,
+        labels: &NamespaceLabels,
+    ) -> Result<Self, WhyNot> {
+        let entries = owners(config, catalog, resource)?;
+        let owned = |entry: &String| Owned { entry: entry.clone(), pattern: 0, resource: resource.clone() };
+        let types: Vec<_> = entries.iter().map(owned).collect();
+        let namespaces = KnownNamespaces::Known(labels.clone());
+        let world = World { types: &types, namespaces: &namespaces, refused: &BTreeMap::new() };
+        let plan = plan(config, world, |entry| options::reflector(config, entry));
+        for planned in plan.types.into_values().flatten() {
+            if let Some(spec) = planned.units.into_iter().find(|unit| unit.covers(namespace)) {
+                return Self::of(spec);
+            }
+            let is_meant = config
+                .resources
+                .get(&planned.entry)
+                .is_some_and(|entry| entry.namespaces.matches(namespace) && !entry.namespace_selector.is_empty());
+            if is_meant {
+                let (namespace, known) = (namespace.to_owned(), labels.contains_key(namespace));
+                return Err(WhyNot::NamespaceSelector { entry: planned.entry, namespace, known });
+            }
+        }
+        Err(WhyNot::Namespaces { entries, namespace: namespace.to_owned() })
+    }
+
+    fn of(spec: UnitSpec) -> Result<Self, WhyNot> {
+        let key = Key::new(KEY).map_err(|error| WhyNot::Refused(error.to_string()))?;
+        let extras = Extras { key: Some(DigestKey::lasting(key)), ..Extras::default() };
+        let packer = Arc::new(Packer::new(Compression::None));
+        let options = options::informer(&spec, extras, packer).map_err(WhyNot::Refused)?;
+        let (entry, namespace) = (spec.entry.clone(), spec.namespace.clone());
+        let info = Arc::new(UnitInfo { entry, resource: spec.resource.clone(), namespace });
+        Ok(Self { info, spec, options })
+    }
+
+    /// Returns what the second state changes where the first one, if any, is cached.
+    ///
+    /// # Errors
+    /// Why that is nothing.
+    pub(super) fn changes<'a>(&self, old: Option<&'a State>, new: Option<&'a State>) -> Result<Vec<Change>, WhyNot> {
+        let shown = |state: Option<&'a State>| state.filter(|state| self.selects(state).is_ok());
+        let mut cache = Cache::new(&self.options);
+        if let Some(old) = shown(old) {
+            cache.apply(self.passed("ADDED", old.value())?);
+        }
+        let events = match (shown(old), shown(new)) {
+            (Some(old), Some(new)) if old.is_replaced_by(new) => {
+                vec![self.passed("DELETED", old.value())?, self.passed("ADDED", new.value())?]
+            }
+            (Some(_), Some(new)) => vec![self.passed("MODIFIED", new.value())?],
+            (None, Some(new)) => vec![self.passed("ADDED", new.value())?],
+            (Some(old), None) => vec![self.passed("DELETED", &last_selected(old, new))?],
+            (None, None) => {
+                let why = new.or(old).map(|state| self.selects(state));
+                return Err(why.and_then(Result::err).unwrap_or(WhyNot::Unchanged));
+            }
+        };
+        let changes: Vec<_> = events.into_iter().flat_map(|event| cache.apply(event)).collect();
+        match &changes[..] {
+            [] => Err(WhyNot::OptedOut), // nothing was shown before, and nothing is
+            [Change::Unchanged { .. }] => Err(WhyNot::Unchanged),
+            [Change::Refreshed { .. }] => Err(WhyNot::IgnoreChanges(self.spec.entry.clone())),
+            _ => Ok(changes),
+        }
+    }
+
+    /// Does what the server does: says whether the selectors mean an object.
+    fn selects(&self, state: &State) -> Result<(), WhyNot> {
+        let refused = |error: String| WhyNot::Refused(error);
+        let scope = &self.options.scope;
+        let object = Object::from_json(state.value().to_string().as_bytes());
+        let object = object.map_err(|error| refused(error.to_string()))?;
+        let labels = LabelSelector::parse(&scope.labels).map_err(|error| refused(error.to_string()))?;
+        let fields = FieldSelector::parse(&scope.fields).map_err(|error| refused(error.to_string()))?;
+        if !labels.matches(&object) {
+            return Err(WhyNot::Labels(self.spec.entry.clone()));
+        }
+        if !fields.matches(&object) {
+            return Err(WhyNot::Fields(self.spec.entry.clone()));
+        }
+        Ok(())
+    }
+
+    /// Reads what the server sends of an object, and lets it through the gate.
+    fn passed(&self, word: &str, object: &Value) -> Result<WatchEvent, WhyNot> {
+        let own = TypeMeta::new(self.info.resource.api_version(), self.info.resource.kind.clone());
+        let mut object = object.clone();
+        let mut served = own.clone();
+        if self.options.scope.metadata_only {
+            served = TypeMeta::new("meta.k8s.io/v1", "PartialObjectMetadata");
+            object = json!({ "metadata": object["metadata"] });
+        }
+        object["apiVersion"] = served.api_version.as_str().into();
+        object["kind"] = served.kind.as_str().into();
+        let plan = Arc::new(self.options.plan.clone().with_type_meta(own));
+        let mut decoder = WatchDecoder::new(served, plan, FRAME_MAX);
+        let frame = json!({ "type": word, "object": object }).to_string();
+        let mut events = Vec::with_capacity(1);
+        decoder.push(frame.as_bytes(), &mut events).map_err(|error| WhyNot::Refused(error.to_string()))?;
+        match events.pop().map(|event| self.options.gate.pass_event(event)) {
+            Some(event @ (WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_))) => Ok(event),
+            Some(
+                WatchEvent::PassedOver { why: PassedOver::TransformFailed(why), .. } | WatchEvent::Undecodable(why),
+            ) => Err(WhyNot::Refused(why)),
+            Some(WatchEvent::PassedOver { why: PassedOver::Foreign, .. }) => {
+                let entries = vec![self.spec.entry.clone()];
+                let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+                Err(WhyNot::Namespaces { entries, namespace })
+            }
+            other => Err(WhyNot::Refused(format!("it cannot be read: {other:?}"))),
+        }
+    }
+}
+
+/// What a server says of an object that is gone, or that a selector does not mean any more: the last state that was sent,
+/// in the version of the change.
+fn last_selected(old: &State, new: Option<&State>) -> Value {
+    let mut last = old.value().clone();
+    if let Some(new) = new {
+        last["metadata"]["resourceVersion"] = new.value()["metadata"]["resourceVersion"].clone();
+    }
+    last
+}
+
+/// The queue and the cache of a unit that has synced.
+struct Cache {
+    fifo: DeltaFifo,
+    indexer: Indexer,
+}
+
+impl Cache {
+    fn new(options: &InformerOptions) -> Self {
+        let fifo = DeltaFifo::new(Order::Stream, std::iter::empty(), true).keeping(options.indexer.keep.clone());
+        Self { fifo, indexer: Indexer::new(EvmapStore::new(0, Vec::new()), options.indexer.clone()) }
+    }
+
+    /// Applies an event, and returns what it has changed.
+    fn apply(&mut self, event: WatchEvent) -> Vec<Change> {
+        self.fifo.push(match event {
+            WatchEvent::Added(object) => Event::Added(object),
+            WatchEvent::Modified(object) => Event::Updated(object),
+            WatchEvent::Deleted(object) => Event::Deleted(object),
+            _ => return Vec::new(),
+        });
+        let mut changes = Vec::new();
+        while let Some(deltas) = self.fifo.pop() {
+            let transaction = self.indexer.plan(deltas);
+            self.indexer.commit(&transaction);
+            self.indexer.publish(0);
+            self.fifo.processed();
+            changes.extend(transaction.changes);
+        }
+        changes
+    }
+}

@@ -1,0 +1,287 @@
+//! States of objects as somebody has written them down: which two are of one object, and what an API server would add.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::discovery::ObjectType;
+
+/// The namespace of an object that names none, as for kubectl.
+const NAMESPACE_DEFAULT: &str = "default";
+const VERSION: &str = "resourceVersion";
+
+/// What is no object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// A member is missing, or empty.
+    #[error("expected an object of Kubernetes with {0}")]
+    Missing(&'static str),
+    /// A member is no text: YAML takes `no` for false.
+    #[error("expected {member} to be text, found {found}")]
+    NotText {
+        /// The member.
+        member: &'static str,
+        /// What it is.
+        found: Value,
+    },
+    /// There are two states of one object.
+    #[error("{0} stands there twice")]
+    Twice(String),
+}
+
+/// One state of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    value: Value,
+    key: Key,
+}
+
+/// What two states of an object have in common, whatever version of their type they are written in.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) group: String,
+    pub(super) kind: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// An object before and after; one of the two is there.
+#[derive(Clone, Debug)]
+pub(super) struct Pair {
+    pub(super) key: Key,
+    pub(super) old: Option<State>,
+    pub(super) new: Option<State>,
+}
+
+impl State {
+    /// Takes an object in.
+    ///
+    /// # Errors
+    /// Where it lacks `apiVersion`, `kind` or `metadata.name`, or one of these or the namespace is no text.
+    pub fn new(value: Value) -> Result<Self, StateError> {
+        let no_text = |member, found: &Value| StateError::NotText { member, found: found.clone() };
+        let text = |pointer: &str, member| match value.pointer(pointer) {
+            Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
+            None | Some(Value::String(_)) => Err(StateError::Missing(member)),
+            Some(other) => Err(no_text(member, other)),
+        };
+        let api_version = text("/apiVersion", "`apiVersion`")?;
+        let of = ObjectType::new(&api_version, &text("/kind", "`kind`")?);
+        let name = text("/metadata/name", "`metadata.name`")?;
+        let namespace = match value.pointer("/metadata/namespace") {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => return Err(no_text("`metadata.namespace`", other)),
+        };
+        Ok(Self { key: Key { group: of.group, kind: of.kind, namespace, name }, value })
+    }
+
+    pub(super) fn object_type(&self) -> ObjectType {
+        ObjectType::new(self.value["apiVersion"].as_str().unwrap_or_default(), &self.key.kind)
+    }
+
+    /// Returns what its type is in all versions: group and kind.
+    pub(super) fn group_kind(&self) -> (&str, &str) {
+        (&self.key.group, &self.key.kind)
+    }
+
+    pub(super) fn has_namespace(&self) -> bool {
+        !self.key.namespace.is_empty()
+    }
+
+    /// Fills in the namespace of an object of a type that has some.
+    pub(super) fn complete_namespace(&mut self) {
+        if !self.has_namespace() {
+            NAMESPACE_DEFAULT.clone_into(&mut self.key.namespace);
+            self.set("namespace", NAMESPACE_DEFAULT);
+        }
+    }
+
+    /// Returns whether the name is now that of another object: both have a uid, and not the same.
+    pub(super) fn is_replaced_by(&self, other: &Self) -> bool {
+        matches!((self.field("uid"), other.field("uid")), (Some(uid), Some(another)) if uid != another)
+    }
+
+    pub(super) fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// Returns the labels.
+    pub(super) fn labels(&self) -> BTreeMap<String, String> {
+        let labels = self.value.pointer("/metadata/labels").and_then(Value::as_object);
+        let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+        labels.into_iter().flatten().filter_map(text).collect()
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.value["metadata"][name].as_str().filter(|text| !text.is_empty())
+    }
+
+    fn set(&mut self, name: &str, text: &str) {
+        self.value["metadata"][name] = json!(text);
+    }
+
+    fn set_missing(&mut self, name: &str, text: &str) {
+        if self.field(name).is_none() {
+            self.set(name, text);
+        }
+    }
+
+    fn without_version(&self) -> Value {
+        let mut value = self.value.clone();
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove(VERSION);
+        }
+        value
+    }
+}
+
+impl Pair {
+    /// Finds the states that are of one object; their namespaces are filled in.
+    ///
+    /// # Errors
+    /// Where one side has an object twice.
+    pub(super) fn all(old: Vec<State>, new: Vec<State>) -> Result<Vec<Self>, StateError> {
+        let mut pairs: BTreeMap<Key, Self> = BTreeMap::new();
+        let sides = [(false, old), (true, new)];
+        for (is_new, state) in
+            sides.into_iter().flat_map(|(is_new, states)| states.into_iter().map(move |it| (is_new, it)))
+        {
+            let key = state.key.clone();
+            let pair = pairs.entry(key.clone()).or_insert_with(|| Self { key, old: None, new: None });
+            let side = if is_new { &mut pair.new } else { &mut pair.old };
+            if side.replace(state).is_some() {
+                return Err(StateError::Twice(pair.key.to_string()));
+            }
+        }
+        Ok(pairs.into_values().collect())
+    }
+
+    pub(super) fn states(&self) -> impl Iterator<Item = &State> {
+        self.old.iter().chain(&self.new)
+    }
+
+    /// Fills in what an API server would have: a uid, and a resourceVersion, another one where the states differ.
+    pub(super) fn complete(&mut self, number: usize) {
+        let uid = self.states().find_map(|state| state.field("uid")).map(str::to_owned);
+        let uid = uid.unwrap_or_else(|| format!("00000000-0000-0000-0000-{number:012}"));
+        for state in self.old.iter_mut().chain(&mut self.new) {
+            state.set_missing("uid", &uid);
+        }
+        let (Some(old), Some(new)) = (&mut self.old, &mut self.new) else {
+            let state = self.old.as_mut().or(self.new.as_mut());
+            return state.into_iter().for_each(|state| state.set_missing(VERSION, "1"));
+        };
+        let differs = old.without_version() != new.without_version();
+        old.set_missing(VERSION, "1");
+        let version = old.field(VERSION).unwrap_or_default().to_owned();
+        new.set_missing(VERSION, &version);
+        if differs && new.field(VERSION) == Some(&version) {
+            new.set(VERSION, &next(&version));
+        }
+    }
+}
+
+/// Returns another version than this one, the next one where that can be told.
+fn next(version: &str) -> String {
+    version.parse::<u64>().map_or_else(|_| format!("{version}.next"), |number| number.saturating_add(1).to_string())
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.namespace.as_str() {
+            "" => write!(f, "{} {}", self.kind, self.name),
+            namespace => write!(f, "{} {namespace}/{}", self.kind, self.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(metadata: &Value, data: &str) -> State {
+        State::new(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data })).unwrap()
+    }
+
+    /// The namespaces, uids and versions of two states, completed.
+    fn completed(old: Option<State>, new: Option<State>) -> Vec<String> {
+        let [old, new] = [old, new].map(|state| {
+            let mut states: Vec<State> = state.into_iter().collect();
+            states.iter_mut().for_each(State::complete_namespace);
+            states
+        });
+        let mut pairs = Pair::all(old, new).unwrap();
+        assert_eq!(pairs.len(), 1);
+        pairs[0].complete(7);
+        let said =
+            |state: &State| ["namespace", "uid", VERSION].map(|name| state.field(name).unwrap().to_owned()).join(" ");
+        pairs[0].states().map(said).collect()
+    }
+
+    #[test]
+    fn what_an_api_server_fills_in_is_filled_in_and_what_is_there_stays() {
+        const MADE: &str = "00000000-0000-0000-0000-000000000007";
+        let bare = |data: &str| Some(state(&json!({ "name": "a" }), data));
+        let with = |version: &str, data: &str| {
+            Some(state(&json!({ "name": "a", "namespace": "n", "uid": "u", "resourceVersion": version }), data))
+        };
+        assert_eq!(completed(bare("1"), bare("2")), [format!("default {MADE} 1"), format!("default {MADE} 2")]);
+        assert_eq!(
+            completed(bare("1"), bare("1")),
+            [format!("default {MADE} 1"), format!("default {MADE} 1")],
+            "one state"
+        );
+        assert_eq!(completed(None, bare("1")), [format!("default {MADE} 1")]);
+        assert_eq!(completed(with("7", "1"), None), ["n u 7"]);
+        assert_eq!(completed(with("7", "1"), with("9", "2")), ["n u 7", "n u 9"]);
+        assert_eq!(completed(with("7", "1"), with("7", "2")), ["n u 7", "n u 8"], "a file that was copied and edited");
+        assert_eq!(completed(with("7", "1"), with("7", "1")), ["n u 7", "n u 7"]);
+        let unversioned = Some(state(&json!({ "name": "a", "namespace": "n" }), "2"));
+        assert_eq!(completed(with("x", "1"), unversioned), ["n u x", "n u x.next"]);
+    }
+
+    #[test]
+    fn states_of_one_object_are_a_pair_whatever_their_order_and_version() {
+        let named = |version: &str, name: &str| {
+            let value = json!({ "apiVersion": version, "kind": "Deployment", "metadata": { "name": name } });
+            State::new(value).unwrap()
+        };
+        let old = vec![named("apps/v1", "a"), named("apps/v1", "b")];
+        let new = vec![named("apps/v1", "c"), named("apps/v2", "a")];
+        let pairs = Pair::all(old, new).unwrap();
+        let sides: Vec<_> =
+            pairs.iter().map(|pair| (&*pair.key.name, pair.old.is_some(), pair.new.is_some())).collect();
+        assert_eq!(sides, [("a", true, true), ("b", true, false), ("c", false, true)]);
+        let error = Pair::all(vec![named("apps/v1", "a"), named("apps/v1", "a")], vec![]).unwrap_err();
+        assert_eq!(error.to_string(), "Deployment a stands there twice");
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for (value, missing) in [
+            (json!(7), "`apiVersion`"),
+            (json!({ "apiVersion": "v1" }), "`kind`"),
+            (json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "" } }), "`metadata.name`"),
+            (json!({ "apiVersion": "v1", "kind": "Pod", "metadata": [] }), "`metadata.name`"),
+        ] {
+            assert_eq!(
+                State::new(value).unwrap_err().to_string(),
+                format!("expected an object of Kubernetes with {missing}")
+            );
+        }
+    }
+
+    #[test]
+    fn a_member_that_is_no_text_is_told_with_what_it_is() {
+        for (name, found) in
+            [(json!(5), "5"), (json!(false), "false"), (Value::Null, "null"), (json!(["a"]), "[\"a\"]")]
+        {
+            let value = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name } });
+            let expected = format!("expected `metadata.name` to be text, found {found}");
+            assert_eq!(State::new(value).unwrap_err().to_string(), expected);
+        }
+        let error = State::new(json!({ "apiVersion": 1, "kind": "Pod", "metadata": { "name": "a" } })).unwrap_err();
+        assert_eq!(error.to_string(), "expected `apiVersion` to be text, found 1");
+    }
+}

@@ -1,0 +1,263 @@
+//! Every reason there is, and what is sent; `tests/test_command.rs` holds it against an engine at work.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::object::Object;
+
+const PODS: &str = "[resources.pods]\nmatch = [\"pods\"]\n";
+const OUT: &str = "[handlers.out]\ntype = \"blackhole\"\n";
+
+fn dry_run(config: &str) -> DryRun {
+    let config = Config::from_toml_str(config).unwrap_or_else(|error| panic!("{error}\n{config}"));
+    DryRun::new(&config, Some("prod")).unwrap()
+}
+
+fn pod(phase: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "web", "namespace": "shop", "labels": { "app": "web" } },
+        "spec": { "nodeName": "n1" }, "status": { "phase": phase },
+    })
+}
+
+fn states(objects: &[Value]) -> Vec<State> {
+    objects.iter().map(|object| State::new(object.clone()).unwrap()).collect()
+}
+
+fn report(config: &str, old: &[Value], new: &[Value]) -> Report {
+    dry_run(config).run(states(old), states(new), 1_795_243_203_123_456).unwrap()
+}
+
+/// What the handler `out` is sent of one object: kinds of events, or why not.
+fn out(config: &str, old: &[Value], new: &[Value]) -> Vec<String> {
+    let report = report(config, old, new);
+    assert_eq!(report.objects.len(), 1);
+    let Outcome { sent, not_sent } = &report.objects[0].handlers["out"];
+    let kind = |line: &String| {
+        let event: Value = serde_json::from_str(line).unwrap();
+        event["type"].as_str().unwrap().rsplit('.').next().unwrap().to_owned()
+    };
+    sent.iter().map(kind).chain(not_sent.iter().map(ToString::to_string)).collect()
+}
+
+#[track_caller]
+fn check(config: &str, old: &[Value], new: &[Value], expected: &[&str]) {
+    assert_eq!(out(config, old, new), expected, "{config}");
+}
+
+#[test]
+fn two_states_are_an_addition_an_update_or_a_deletion() {
+    let config = format!("{PODS}{OUT}");
+    let [pending, running] = ["Pending", "Running"].map(pod);
+    check(&config, &[], std::slice::from_ref(&pending), &["added"]);
+    check(&config, std::slice::from_ref(&pending), std::slice::from_ref(&running), &["updated"]);
+    check(&config, std::slice::from_ref(&running), &[], &["deleted"]);
+    check(&config, std::slice::from_ref(&pending), std::slice::from_ref(&pending), &["both states are the same"]);
+    let with_uid = |uid: &str| {
+        let mut pod = pending.clone();
+        pod["metadata"]["uid"] = uid.into();
+        pod
+    };
+    check(&config, &[with_uid("a")], &[with_uid("b")], &["deleted", "added"]);
+    let report = report(&config, &[with_uid("a")], &[with_uid("b")]);
+    let deleted: Value = serde_json::from_str(&report.objects[0].handlers["out"].sent[0]).unwrap();
+    assert_eq!((&deleted["cause"], &deleted["data"]["finalstateunknown"]), (&json!("watch"), &Value::Null));
+    assert_eq!(deleted["data"]["object"]["metadata"]["uid"], "a");
+}
+
+#[test]
+fn states_are_a_pair_where_one_names_the_namespace_that_the_other_lacks() {
+    let config = format!("{PODS}[resources.nodes]\nmatch = [\"nodes\"]\n{OUT}");
+    let placed = |phase: &str, namespace: Value| {
+        let mut pod = pod(phase);
+        pod["metadata"]["namespace"] = namespace;
+        pod
+    };
+    let (bare, named) = (placed("Pending", Value::Null), placed("Running", json!("default")));
+    check(&config, std::slice::from_ref(&bare), std::slice::from_ref(&named), &["updated"]);
+    let error = dry_run(&config).run(states(&[bare, named]), Vec::new(), 0).unwrap_err();
+    assert_eq!(error.to_string(), "Pod default/web stands there twice");
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } });
+    assert_eq!(report(&config, &[], &[node]).objects[0].object, "Node n1", "it lives in none");
+    let custom =
+        |version: &str, metadata: Value| json!({ "apiVersion": version, "kind": "Widget", "metadata": metadata });
+    let of_one_version = custom("acme.io/v1", json!({ "name": "w" }));
+    let of_another = custom("acme.io/v2", json!({ "name": "w", "namespace": "default" }));
+    let report = report(&config, &[of_one_version], &[of_another]);
+    assert_eq!(report.objects.iter().map(|it| &*it.object).collect::<Vec<_>>(), ["Widget default/w"]);
+}
+
+#[test]
+fn conditions_of_redact_know_the_cluster() {
+    let with = |cluster: &str| {
+        format!("{PODS}{OUT}[redact]\npaths = [{{ path = \"spec.nodeName\", where = \"cluster == '{cluster}'\" }}]\n")
+    };
+    let node = |cluster: &str| {
+        let report = report(&with(cluster), &[], &[pod("Running")]);
+        let event: Value = serde_json::from_str(&report.objects[0].handlers["out"].sent[0]).unwrap();
+        event["data"]["object"]["spec"]["nodeName"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(node("test"), "n1");
+    assert_ne!(node("prod"), "n1", "a digest stands for it");
+}
+
+#[test]
+fn what_no_unit_shows_is_sent_to_nobody_and_the_entry_is_named() {
+    let entry = |more: &str| format!("{PODS}{more}\n{OUT}");
+    let (old, new) = ([pod("Pending")], [pod("Running")]);
+    let not = |config: &str, why: &str| check(config, &old, &new, &[why]);
+    not(&format!("[resources.a]\nmatch = [\"nodes\"]\n{OUT}"), "no entry of [resources] has pods (v1)");
+    not(&format!("[resources.a]\nmatch = [\"*\"]\nexclude = [\"po\"]\n{OUT}"), "`exclude` of [resources.a] has pods");
+    not(&entry("namespaces = [\"prod\"]"), "`namespaces` of [resources.pods] leaves out shop");
+    not(&entry("namespaces = [\"*\", \"!sh*\"]"), "`namespaces` of [resources.pods] leaves out shop");
+    not(&entry("labels = \"app=db\""), "`labels` of [resources.pods] does not select it");
+    not(&entry("fields = \"spec.nodeName=n2\""), "`fields` of [resources.pods] does not select it");
+    not(&entry("ignore_changes = [\"status\"]"), "`ignore_changes` of [resources.pods] covers all that differs");
+    not(
+        &entry("namespace_selector = \"team=a\""),
+        "[resources.pods] has a `namespace_selector`, and the labels of shop are not known: the Namespace itself can stand \
+         beside the object",
+    );
+    check(&entry("namespaces = [\"shop\", \"prod\"]"), &old, &new, &["updated"]);
+    check(&entry("namespaces = [\"sh*\"]\nlabels = \"app\"\nfields = \"spec.nodeName=n1\""), &old, &new, &["updated"]);
+    let two = "[resources.b]\nmatch = [\"po\"]\nnamespaces = [\"prod\"]\n";
+    not(
+        &format!("{two}{PODS}namespaces = [\"dev\"]\n{OUT}"),
+        "`namespaces` of [resources.b] and of [resources.pods] leaves out shop",
+    );
+    check(&format!("{two}{PODS}namespaces = [\"shop\"]\n{OUT}resources = [\"pods\"]"), &old, &new, &["updated"]);
+}
+
+#[test]
+fn namespaces_in_the_files_are_known_by_their_labels() {
+    let namespace = |team: &str| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop", "labels": { "team": team } } });
+    let config = format!("{PODS}namespace_selector = \"team=a\"\n{OUT}");
+    let of_pod = |team: &str| {
+        let report = report(&config, &[], &[namespace(team), pod("Running")]);
+        report.objects.iter().find(|object| object.object == "Pod shop/web").unwrap().handlers["out"].clone()
+    };
+    assert_eq!(of_pod("a").sent.len(), 1);
+    let why = of_pod("b").not_sent[0].to_string();
+    assert_eq!(why, "`namespace_selector` of [resources.pods] does not match the labels of shop");
+}
+
+#[test]
+fn what_comes_into_a_selection_is_added_and_what_leaves_it_is_removed() {
+    let config = format!("{PODS}fields = \"status.phase=Running\"\n{OUT}");
+    let [pending, running] = ["Pending", "Running"].map(pod);
+    check(&config, std::slice::from_ref(&pending), std::slice::from_ref(&running), &["added"]);
+    check(&config, std::slice::from_ref(&running), std::slice::from_ref(&pending), &["removed"]);
+    check(&config, &[running], &[], &["removed"]);
+    check(&config, &[pending], &[], &["`fields` of [resources.pods] does not select it"]);
+}
+
+#[test]
+fn an_object_that_opts_out_is_removed_and_comes_back() {
+    let config = format!("{PODS}{OUT}");
+    let mut hidden = pod("Running");
+    hidden["metadata"]["annotations"] = json!({ "deltabus.dev/ignore": "true" });
+    let (shown, hidden) = ([pod("Running")], [hidden]);
+    check(&config, &[], &hidden, &["the annotation deltabus.dev/ignore hides it"]);
+    check(&config, &hidden, &hidden, &["the annotation deltabus.dev/ignore hides it"]);
+    check(&config, &hidden, &[], &["the annotation deltabus.dev/ignore hides it"]);
+    check(&config, &shown, &hidden, &["removed"]);
+    check(&config, &hidden, &shown, &["added"]);
+}
+
+#[test]
+fn row_17_each_rule_of_a_handler_says_what_it_has_against_a_change() {
+    let with = |more: &str| format!("{PODS}[resources.nodes]\nmatch = [\"no\"]\n{OUT}{more}\n");
+    let (old, new) = ([pod("Pending")], [pod("Running")]);
+    let not = |more: &str, why: &str| check(&with(more), &old, &new, &[why]);
+    not("enabled = false", "it is not enabled");
+    not("resources = [\"no*\"]", "`resources` has not \"pods\"");
+    not("resources = [\"!pods\"]", "`resources` has not \"pods\"");
+    not("on = [\"added\", \"deleted\"]", "`on` has no \"updated\"");
+    not("changed = [\"spec\"]", "`changed`: only status.phase differs");
+    not("when = 'object.metadata.namespace == \"prod\"'", "`when` is false: object.metadata.namespace == \"prod\"");
+    not("when = 'object.spec.replicas > 1'", "`when`: No such key: replicas");
+    check(&with("when = 'cluster == \"prod\" && old.status.phase == \"Pending\"'"), &old, &new, &["updated"]);
+    check(&with("changed = [\"status.phase\"]"), &old, &new, &["updated"]);
+    check(&with("changed = [\"spec\"]"), &[], &new, &["added"]);
+    let failing = "format = \"template\"\ntemplate = \"{{ 1 / (object.metadata.name | length - 3) }}\"";
+    let said = out(&with(failing), &old, &new);
+    assert!(said[0].starts_with("it is given up: the template failed: line 1"), "{said:?}");
+}
+
+#[test]
+fn an_object_is_sent_as_the_door_leaves_it() {
+    let sent = |config: &str, old: &[Value], new: &[Value]| {
+        let report = report(config, old, new);
+        serde_json::from_str::<Value>(&report.objects[0].handlers["out"].sent[0]).unwrap()
+    };
+    let mut managed = pod("Running");
+    managed["metadata"]["managedFields"] = json!([{ "manager": "kubelet" }]);
+    let event = sent(&format!("{PODS}drop = [\"spec\", \"metadata.managedFields\"]\n{OUT}"), &[], &[managed]);
+    let object = &event["data"]["object"];
+    assert_eq!((&object["spec"], &object["metadata"]["managedFields"]), (&Value::Null, &Value::Null));
+    assert_eq!(event["id"], "00000000-0000-0000-0000-000000000001.1");
+    assert_eq!((&event["source"], &event["time"]), (&json!("/clusters/prod"), &json!("2026-11-21T06:40:03.123456Z")));
+
+    let event = sent(&format!("{PODS}mode = \"metadata\"\n{OUT}"), &[pod("Pending")], &[pod("Running")]);
+    assert_eq!((&event["data"]["object"]["kind"], &event["data"]["object"]["spec"]), (&json!("Pod"), &Value::Null));
+    assert!(event["data"]["old"].is_object());
+
+    let event = sent(&format!("{PODS}cache = \"none\"\n{OUT}"), &[pod("Pending")], &[pod("Running")]);
+    assert_eq!((&event["data"]["object"]["status"]["phase"], &event["data"]["old"]), (&json!("Running"), &Value::Null));
+
+    let secret = |value: &str| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "db" }, "data": { "password": value } });
+    let config = format!("[resources.secrets]\nmatch = [\"secrets\"]\n{OUT}format = \"diff\"\nchanged = [\"data\"]");
+    let event = sent(&config, &[secret("aHVudGVyMg==")], &[secret("aHVudGVyMw==")]);
+    assert!(!event.to_string().contains("aHVudGVyM"), "{event}");
+    let changes = event["data"]["changes"].as_array().unwrap();
+    assert!(changes.iter().any(|change| change["path"] == "data.password"), "{event}");
+    assert_eq!(event["namespace"], "default", "a Secret lives in a namespace");
+}
+
+#[test]
+fn custom_types_are_taken_for_what_the_configuration_calls_them() {
+    let index = json!({ "apiVersion": "acme.io/v1", "kind": "Index", "metadata": { "name": "i", "namespace": "n" } });
+    let config = format!("[resources.a]\nmatch = [\"indices.acme.io\"]\n{OUT}");
+    let report = report(&config, &[], &[index]);
+    assert_eq!(report.objects[0].handlers["out"].sent.len(), 1);
+    assert_eq!(report.guessed[0].qualified_name(), "indices.acme.io");
+}
+
+/// The change of an engine's stream, explained by what a handler's lane decides with.
+#[test]
+fn row_17_a_change_that_an_engine_has_told_is_explained() {
+    let dry_run = dry_run(&format!(
+        "{PODS}namespaces = [\"shop\"]\n[resources.rest]\nmatch = [\"pods\", \"nodes\"]\nnamespaces = [\"!shop\"]\n{OUT}\
+         resources = [\"pods\"]\nwhen = 'old == null || old.status.phase == \"Pending\"'\n\
+         [handlers.rest]\ntype = \"blackhole\"\nresources = [\"rest\"]\ninitial = \"send\"\n"
+    ));
+    let resource = ResourceType {
+        group: String::new(),
+        version: "v1".into(),
+        kind: "Pod".into(),
+        plural: "pods".into(),
+        namespaced: true,
+    };
+    let catalog = Assumed::of(&BTreeMap::new(), &[]).catalog;
+    let object = |phase: &str| Object::from_json(pod(phase).to_string().as_bytes()).unwrap();
+    let said = |change: Change| {
+        let record = Record { sequence: Sequence(1), unit: UnitId(0), time_micros: 0, change, old_lost: false };
+        let said = dry_run.explain(&catalog, &resource, &record);
+        said.into_values().map(|why| why.map_or("sent".to_owned(), |why| why.to_string())).collect::<Vec<_>>()
+    };
+    let updated = |old: &Object, object: &Object| Change::Updated {
+        old: old.clone(),
+        object: object.clone(),
+        cause: Cause::Watch,
+    };
+    let [pending, running] = ["Pending", "Running"].map(object);
+    let not_rest = "`resources` has not \"pods\"";
+    assert_eq!(said(updated(&pending, &running)), ["sent", not_rest]);
+    let why = "`when` is false: old == null || old.status.phase == \"Pending\"";
+    assert_eq!(said(updated(&running, &pending)), [why, not_rest]);
+    let added = |cause| Change::Added { object: pending.clone(), cause };
+    assert_eq!(said(added(Cause::Initial)), ["`initial`: what existed before is skipped", not_rest]);
+    assert_eq!(said(added(Cause::Replay)), ["what exists already is shown to this stream alone", not_rest]);
+    assert_eq!(said(Change::Deleted { object: pending, tombstone: false, cause: Cause::Watch }), ["sent", not_rest]);
+}

@@ -1,0 +1,340 @@
+//! Runs a program for each delivery: the events as lines on its standard input, its exit status as the answer.
+//!
+//! A program that lives for one delivery is the only one that can say, by its end, that it has done its work: one that
+//! went on reading would have been handed events that nobody knows the fate of when it dies (I4). Where starting it costs
+//! too much, `batch` makes deliveries larger.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    num::NonZero,
+    os::unix::process::ExitStatusExt as _,
+    process::{ExitStatus, Stdio},
+    sync::Mutex,
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+    process::{Child, Command},
+    time::timeout,
+};
+
+use super::{AsyncHandler, Form, HandlerError};
+use crate::{cloud_event::Formatter, dispatcher::Notification, mutex::lock};
+
+/// `EX_DATAERR` of sysexits.h: there is something wrong with an event, it would not be taken later either.
+const REJECTED: i32 = 65;
+/// Bytes that are kept of what a run writes to either output; the rest is read and forgotten.
+const OUTPUT_BYTES: usize = 8 << 10;
+/// Bytes of it that an error tells.
+const TOLD_BYTES: usize = 512;
+/// How long the end of its output is waited for once it has ended: children that it left behind may hold it open.
+const OUTPUT_TIME: Duration = Duration::from_secs(1);
+
+/// What is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecOptions {
+    /// Name of the handler: `DELTABUS_HANDLER` in the program's environment.
+    pub name: String,
+    /// Name of the cluster: `DELTABUS_CLUSTER`.
+    pub cluster: String,
+    /// The program and its arguments. It is looked for in `PATH` where it has no slash; no shell is involved.
+    pub command: Vec<String>,
+}
+
+/// The handler of type `exec`.
+///
+/// Each delivery is a run: the events are written to standard input, one a line, which is then closed. Status 0 means
+/// delivered, 65 (`EX_DATAERR`) that an event is wrong for good, anything else that it may work later. A run that is given
+/// up is killed, with all processes of its group.
+#[derive(Debug)]
+pub struct Exec {
+    options: ExecOptions,
+    formatter: Formatter,
+}
+
+impl Exec {
+    /// Makes a handler; nothing is run before the first delivery.
+    pub fn new(options: ExecOptions, formatter: impl Into<Formatter>) -> Self {
+        Self { options, formatter: formatter.into() }
+    }
+
+    fn program(&self) -> &str {
+        self.options.command.first().map_or("", String::as_str)
+    }
+
+    fn start(&self, events: usize) -> io::Result<Child> {
+        Command::new(self.program())
+            .args(self.options.command.get(1..).unwrap_or_default())
+            .env("DELTABUS_HANDLER", &self.options.name)
+            .env("DELTABUS_CLUSTER", &self.options.cluster)
+            .env("DELTABUS_EVENTS", events.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+    }
+
+    async fn run(&self, lines: Vec<u8>, events: usize) -> Result<(), HandlerError> {
+        let failed = |what: &str, error: io::Error| HandlerError::Failed(format!("{what} {}: {error}", self.program()));
+        let mut child = self.start(events).map_err(|error| failed("cannot run", error))?;
+        let group = Group::of(&child);
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let feed = async {
+            if let Some(mut stdin) = stdin {
+                // who ends without reading all of it says by the status what that means
+                drop(stdin.write_all(&lines).await);
+            }
+        };
+        let work = async {
+            tokio::pin!(feed);
+            tokio::select! {
+                status = child.wait() => return status, // nobody reads any more, whoever may hold the pipe open
+                () = &mut feed => {}
+            }
+            child.wait().await
+        };
+        let output = async { tokio::join!(read(stdout), read(stderr)) };
+        tokio::pin!(output);
+        let mut said = None;
+        let status = {
+            tokio::pin!(work);
+            loop {
+                tokio::select! {
+                    status = &mut work => break status,
+                    both = &mut output, if said.is_none() => said = Some(both),
+                }
+            }
+        };
+        let status = status.map_err(|error| failed("cannot wait for", error))?;
+        group.has_ended();
+        let (stdout, stderr) = match said {
+            Some(both) => both,
+            None => timeout(OUTPUT_TIME, output).await.unwrap_or_default(),
+        };
+        let handler = &self.options.name;
+        if !stdout.is_empty() {
+            tracing::info!(handler, "{}", stdout);
+        }
+        if status.success() && !stderr.is_empty() {
+            tracing::warn!(handler, "{}", stderr);
+        }
+        self.verdict(status, &stderr)
+    }
+
+    /// Decides what the end of a run means.
+    fn verdict(&self, status: ExitStatus, stderr: &str) -> Result<(), HandlerError> {
+        let told = match stderr.char_indices().nth_back(TOLD_BYTES) {
+            Some((at, _)) => &stderr[at..],
+            None => stderr,
+        };
+        let separator = if told.is_empty() { "" } else { ": " };
+        let say = |end: String| format!("{} {end}{separator}{told}", self.program());
+        match (status.code(), status.signal()) {
+            (Some(0), _) => Ok(()),
+            (Some(REJECTED), _) => Err(HandlerError::Rejected(say(format!("ended with status {REJECTED}")))),
+            (Some(code), _) => Err(HandlerError::Failed(say(format!("ended with status {code}")))),
+            (None, signal) => {
+                Err(HandlerError::Failed(say(format!("was killed by signal {}", signal.unwrap_or_default()))))
+            }
+        }
+    }
+}
+
+impl AsyncHandler for Exec {
+    /// Nothing is too large for a program: there is one form of an event.
+    fn deliver<'a>(&'a self, batch: &'a Notification, _: Form) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(async move {
+            let mut lines = Vec::new();
+            for event in batch.events() {
+                self.formatter.line(&mut lines, event)?;
+            }
+            if lines.is_empty() { Ok(()) } else { self.run(lines, batch.events().len()).await }
+        })
+    }
+}
+
+/// Reads an output to its end; returns the beginning of it, without white space around.
+async fn read(output: Option<impl AsyncRead + Unpin>) -> String {
+    let Some(mut output) = output else { return String::new() };
+    let (mut kept, mut buffer) = (Vec::new(), [0; 4 << 10]);
+    while let Ok(bytes @ 1..) = output.read(&mut buffer).await {
+        let room = OUTPUT_BYTES - kept.len();
+        kept.extend_from_slice(&buffer[..bytes.min(room)]);
+    }
+    String::from_utf8_lossy(&kept).trim().to_owned()
+}
+
+/// The groups of all runs.
+static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+
+/// Kills all programs that run: for a process that ends without waiting for them.
+pub fn kill_all() {
+    for group in lock(&GROUPS).iter().filter_map(|id| Pid::from_raw(*id)) {
+        let _ended_before = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// The processes of a run: killed when it is dropped before their end.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        lock(&GROUPS).extend(group.map(Pid::as_raw_nonzero).map(NonZero::get));
+        Self(group)
+    }
+
+    fn has_ended(mut self) {
+        self.forget();
+    }
+
+    fn forget(&mut self) -> Option<Pid> {
+        let group = self.0.take()?;
+        lock(&GROUPS).remove(&group.as_raw_nonzero().get());
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.forget() {
+            let _ended_before = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cloud_event::Encoder,
+        dispatcher::{Event, UnitInfo},
+        indexer::{Cause, Change},
+        journal::{Record, Sequence, UnitId},
+        object::{Object, ResourceType},
+    };
+    use std::{fs, path::Path, sync::Arc};
+
+    fn notification(names: &[&str]) -> Notification {
+        let resource = ResourceType {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+            plural: "configmaps".to_owned(),
+            namespaced: true,
+        };
+        let unit = Arc::new(UnitInfo { entry: "maps".to_owned(), resource, namespace: None });
+        let event = |(at, name): (usize, &&str)| {
+            let json = format!(
+                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","uid":"{name}","resourceVersion":"1"}}}}"#
+            );
+            let object = Object::from_json(json.as_bytes()).unwrap();
+            let change = Change::Added { object, cause: Cause::Watch };
+            let record =
+                Record { sequence: Sequence(at as u64 + 1), unit: UnitId(0), time_micros: 0, change, old_lost: false };
+            Event { unit: Arc::clone(&unit), record }
+        };
+        Notification::new(names.iter().enumerate().map(event).collect())
+    }
+
+    fn exec(command: &[&str]) -> Exec {
+        let command = command.iter().map(|&word| word.to_owned()).collect();
+        let options = ExecOptions { name: "script".to_owned(), cluster: "test".to_owned(), command };
+        Exec::new(options, Encoder::new("test", "0"))
+    }
+
+    fn shell(script: &str) -> Exec {
+        exec(&["sh", "-c", script])
+    }
+
+    async fn deliver(exec: &Exec, names: &[&str]) -> Result<(), HandlerError> {
+        exec.deliver(&notification(names), Form::Whole).await
+    }
+
+    fn names(file: &Path) -> Vec<String> {
+        let text = fs::read_to_string(file).unwrap();
+        let name = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["name"].clone();
+        text.lines().map(|line| name(line).as_str().unwrap().to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_run_gets_an_event_a_line_and_who_it_is_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lines, about) = (dir.path().join("lines"), dir.path().join("about"));
+        let script = format!(
+            "cat >{}; echo $DELTABUS_HANDLER $DELTABUS_CLUSTER $DELTABUS_EVENTS >{}",
+            lines.display(),
+            about.display()
+        );
+        deliver(&shell(&script), &["a", "b"]).await.unwrap();
+        assert_eq!(names(&lines), ["a", "b"]);
+        assert_eq!(fs::read_to_string(about).unwrap(), "script test 2\n");
+    }
+
+    #[tokio::test]
+    async fn its_status_is_the_answer_and_its_errors_are_told() {
+        assert_eq!(deliver(&shell("exit 0"), &["a"]).await, Ok(()), "it need not read");
+        let failed = deliver(&shell("cat >/dev/null; echo no such host >&2; exit 3"), &["a"]).await;
+        assert_eq!(failed, Err(HandlerError::Failed("sh ended with status 3: no such host".to_owned())));
+        let rejected = deliver(&shell("exit 65"), &["a"]).await;
+        assert_eq!(rejected, Err(HandlerError::Rejected("sh ended with status 65".to_owned())));
+        let killed = deliver(&shell("kill -9 $$"), &["a"]).await;
+        assert_eq!(killed, Err(HandlerError::Failed("sh was killed by signal 9".to_owned())));
+        let missing = deliver(&exec(&["/no/such/program"]), &["a"]).await;
+        let Err(HandlerError::Failed(why)) = missing else { panic!("{missing:?}") };
+        assert!(why.starts_with("cannot run /no/such/program: No such file"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn more_than_a_pipe_holds_goes_both_ways_at_once() {
+        let many: Vec<String> = (0..5_000).map(|number| format!("object-{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(deliver(&shell("tee /dev/stderr"), &many).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_child_that_is_left_behind_holds_nothing_up() {
+        assert_eq!(deliver(&shell("sleep 60 & exit 0"), &["a"]).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn nor_does_one_that_holds_the_events_unread() {
+        let many: Vec<String> = (0..5_000).map(|number| format!("object-{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let exec = shell("exec 3<&0; (sleep 60 <&3) & exit 0");
+        let delivered = timeout(Duration::from_secs(30), deliver(&exec, &many)).await;
+        assert_eq!(delivered, Ok(Ok(())), "its end says that it is delivered");
+    }
+
+    #[tokio::test]
+    async fn i7_a_run_that_is_given_up_is_killed_with_its_children() {
+        let dir = tempfile::tempdir().unwrap();
+        let pids = dir.path().join("pids");
+        let exec = shell(&format!("sleep 600 & echo $! $$ >{}.new; mv {0}.new {0}; wait", pids.display()));
+        let events = notification(&["a"]);
+        {
+            let run = exec.deliver(&events, Form::Whole);
+            tokio::pin!(run);
+            while !pids.exists() {
+                assert!(timeout(Duration::from_millis(5), &mut run).await.is_err(), "it waits for its child");
+            }
+        }
+        let text = fs::read_to_string(&pids).unwrap();
+        let is_gone = |pid: &str| {
+            // a zombie is gone, its parent has only not looked yet
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
+        };
+        let all_gone = async {
+            while !text.split_whitespace().all(is_gone) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert!(timeout(Duration::from_secs(20), all_gone).await.is_ok(), "{text}");
+    }
+}

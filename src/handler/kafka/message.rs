@@ -1,0 +1,227 @@
+//! An event as a message, as the Kafka binding of `CloudEvents` 1.0.2 has it.
+
+use std::mem;
+
+use super::template::{KeyTemplate, TOPIC_LEN_MAX, TopicTemplate};
+use crate::{
+    cloud_event::{self, Attribute, ContentMode, Form, Formatter},
+    dispatcher::Event,
+    handler::HandlerError,
+    indexer::Change,
+};
+
+const CONTENT_TYPE: &str = "content-type";
+
+/// What makes messages of events.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    /// Writes events.
+    pub formatter: Formatter,
+    /// The name of the cluster, for `{cluster}`.
+    pub cluster: String,
+    /// Where a message goes.
+    pub topic: TopicTemplate,
+    /// What its key is.
+    pub key: KeyTemplate,
+    /// How an event travels.
+    pub mode: ContentMode,
+}
+
+/// One event on its way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// Where it goes.
+    pub topic: String,
+    /// One key, one partition: messages of one key stay in order.
+    pub key: String,
+    /// UTF-8.
+    pub headers: Headers,
+    body: Vec<u8>,
+    is_tombstone: bool,
+}
+
+impl Message {
+    /// Returns the value. `None` is a tombstone: of the key nothing is left.
+    pub fn value(&self) -> Option<&[u8]> {
+        (!self.is_tombstone).then_some(&*self.body)
+    }
+}
+
+/// The headers of a message: names and values, in one text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    values: String,
+    /// Names, and where their values end.
+    names: Vec<(&'static str, usize)>,
+}
+
+impl Headers {
+    fn clear(&mut self) {
+        self.values.clear();
+        self.names.clear();
+    }
+
+    fn add(&mut self, name: &'static str, value: &str) {
+        self.values.push_str(value);
+        self.names.push((name, self.values.len()));
+    }
+
+    /// Returns names and values.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        let mut begin = 0;
+        self.names.iter().map(move |&(name, end)| (name, &self.values[mem::replace(&mut begin, end)..end]))
+    }
+}
+
+impl Writer {
+    /// Makes the message of an event, in place of what is in `message`. `deleted` and `removed` are tombstones, with the
+    /// attributes as headers in either mode.
+    ///
+    /// # Errors
+    /// `Rejected` where the topic would be longer than Kafka allows, or its format cannot be made of the event; `TooLarge`
+    /// where the format has nothing smaller.
+    pub fn write(&self, event: &Event, form: Form, message: &mut Message) -> Result<(), HandlerError> {
+        let Message { topic, key, headers, body, is_tombstone } = message;
+        self.topic.write(topic, &self.cluster, event);
+        if topic.len() > TOPIC_LEN_MAX {
+            let (id, len) = (cloud_event::id(event), topic.len());
+            let problem = format!("the topic of {id} has {len} letters: Kafka takes {TOPIC_LEN_MAX}");
+            return Err(HandlerError::Rejected(problem));
+        }
+        self.key.write(key, &self.cluster, event);
+        *is_tombstone = matches!(event.record.change, Change::Deleted { .. } | Change::Removed { .. });
+        headers.clear();
+        if *is_tombstone || self.mode == ContentMode::Binary {
+            self.formatter.encoder().each_attribute(event, |attribute, value| headers.add(header(attribute), value));
+        }
+        body.clear();
+        if !*is_tombstone {
+            let content_type = match self.formatter.write_body(body, event, form, self.mode)? {
+                "application/cloudevents+json" => "application/cloudevents+json; charset=UTF-8",
+                other => other,
+            };
+            headers.add(CONTENT_TYPE, content_type);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the header of an attribute: `ce_` before its name.
+fn header(attribute: Attribute) -> &'static str {
+    match attribute {
+        Attribute::Id => "ce_id",
+        Attribute::Subject => "ce_subject",
+        Attribute::Time => "ce_time",
+        Attribute::Sequence => "ce_sequence",
+        Attribute::Type => "ce_type",
+        Attribute::ApiVersion => "ce_apiversion",
+        Attribute::SpecVersion => "ce_specversion",
+        Attribute::Source => "ce_source",
+        Attribute::Cause => "ce_cause",
+        Attribute::Journal => "ce_journal",
+        Attribute::Kind => "ce_kind",
+        Attribute::Resource => "ce_resource",
+        Attribute::Namespace => "ce_namespace",
+        Attribute::Name => "ce_name",
+        Attribute::Uid => "ce_uid",
+        Attribute::ResourceVersion => "ce_resourceversion",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::Value;
+
+    use super::super::testing::{event, synced, unit};
+    use super::*;
+    use crate::{
+        cloud_event::Encoder,
+        indexer::Cause,
+        journal::testing::{added, deleted, pod, updated},
+    };
+
+    fn message(mode: ContentMode, change: Change, form: Form) -> Message {
+        let writer = Writer {
+            formatter: Encoder::new("prod", "9f2c").into(),
+            cluster: "prod".to_owned(),
+            topic: TopicTemplate::parse("k8s.{resource}").unwrap(),
+            key: KeyTemplate::parse("{uid}").unwrap(),
+            mode,
+        };
+        let mut message = Message::default();
+        // What was there before leaves nothing behind.
+        for change in [updated("before", "v", 8, 9), deleted("before", "v", 9), change] {
+            writer.write(&event(unit("", "pods", "Pod"), change), form, &mut message).unwrap();
+        }
+        message
+    }
+
+    fn headers(message: &Message) -> BTreeMap<&str, &str> {
+        message.headers.iter().collect()
+    }
+
+    fn value(message: &Message) -> Value {
+        serde_json::from_slice(message.value().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn structured_mode_is_the_whole_event_and_binary_mode_its_data_with_headers() {
+        let whole = message(ContentMode::Structured, updated("web", "u", 1, 2), Form::Whole);
+        assert_eq!((whole.topic.as_str(), whole.key.as_str()), ("k8s.pods", "u"));
+        assert_eq!(headers(&whole), BTreeMap::from([(CONTENT_TYPE, "application/cloudevents+json; charset=UTF-8")]));
+        let mut event = value(&whole);
+        let apart = message(ContentMode::Binary, updated("web", "u", 1, 2), Form::Whole);
+        let mut attributes = headers(&apart);
+        assert_eq!(attributes.remove(CONTENT_TYPE), event["datacontenttype"].as_str());
+        assert_eq!(value(&apart), event["data"].take());
+        let event = event.as_object().unwrap();
+        assert_eq!(attributes.len(), event.len() - 2);
+        for (name, text) in attributes {
+            assert_eq!(event[name.strip_prefix("ce_").unwrap()], text, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_gone_is_a_tombstone_with_its_attributes_as_headers_in_either_mode() {
+        let removed = || Change::Removed { object: pod("web", "u", 7), cause: Cause::Watch };
+        for mode in [ContentMode::Structured, ContentMode::Binary] {
+            for form in [Form::Whole, Form::Reference] {
+                for (change, id) in [(deleted("web", "u", 7), "u.deleted"), (removed(), "u.7.removed")] {
+                    let message = message(mode, change, form);
+                    assert_eq!((message.value(), message.key.as_str()), (None, "u"));
+                    let headers = headers(&message);
+                    assert_eq!((headers["ce_id"], headers["ce_name"]), (id, "web"));
+                    assert!(!headers.contains_key(CONTENT_TYPE), "there is no content");
+                }
+            }
+        }
+        assert!(message(ContentMode::Structured, synced(3), Form::Whole).value().is_some());
+    }
+
+    #[test]
+    fn a_smaller_form_has_less_data() {
+        let members = |form| {
+            let data = value(&message(ContentMode::Binary, updated("web", "u", 1, 2), form));
+            data.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(members(Form::Whole), ["object", "old"]);
+        assert_eq!(members(Form::WithoutOld), ["object"]);
+        assert!(members(Form::Reference).is_empty());
+    }
+
+    #[test]
+    fn a_topic_that_kafka_does_not_take_is_given_up() {
+        let writer = Writer {
+            formatter: Encoder::new("prod", "9f2c").into(),
+            cluster: "ö".repeat(60),
+            topic: TopicTemplate::parse("{cluster}").unwrap(),
+            key: KeyTemplate::parse("{uid}").unwrap(),
+            mode: ContentMode::Binary,
+        };
+        let event = event(unit("", "pods", "Pod"), added("web", "u", 1));
+        let made = writer.write(&event, Form::Whole, &mut Message::default());
+        assert!(matches!(made, Err(HandlerError::Rejected(text)) if text.contains("u.1 has 360 letters")));
+    }
+}

@@ -1,0 +1,139 @@
+//! What a handler is told.
+
+use std::{path::PathBuf, time::Duration};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::template::{KeyTemplate, TopicTemplate};
+use crate::{cloud_event::ContentMode, secret::SecretRef};
+
+/// `[handlers.*]` of type `kafka`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KafkaOptions {
+    /// Addresses, `host:port`, of brokers to begin with; the others are learned from them.
+    pub brokers: Vec<String>,
+    /// Where a message goes.
+    pub topic: TopicTemplate,
+    /// What its key is.
+    pub key: KeyTemplate,
+    /// The name of the cluster, for `{cluster}`.
+    pub cluster: String,
+    /// How an event travels.
+    pub mode: ContentMode,
+    /// How batches of messages are packed.
+    pub compression: KafkaCompression,
+    /// Who has to have a message before it is acknowledged.
+    pub acks: Acks,
+    /// Brokers know a message again that the client repeats. Needs [`Acks::All`].
+    pub idempotent: bool,
+    /// Who we are.
+    pub sasl: Option<KafkaSasl>,
+    /// Connections are TLS.
+    pub tls: Option<KafkaTls>,
+    /// What one attempt may take.
+    pub timeout: Duration,
+    /// Messages are sent one after the other, whatever their object: `order = "total"`.
+    pub total_order: bool,
+}
+
+/// How batches of messages are packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum KafkaCompression {
+    /// Not at all.
+    None,
+    /// As gzip: dear.
+    Gzip,
+    /// As Snappy.
+    Snappy,
+    /// As LZ4: the cheapest.
+    Lz4,
+    /// As Zstandard: the smallest.
+    #[default]
+    Zstd,
+}
+
+impl KafkaCompression {
+    /// Returns its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Gzip => "gzip",
+            Self::Snappy => "snappy",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// Who has to have a message before it is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Acks {
+    /// All replicas that keep up.
+    #[default]
+    #[serde(rename = "all")]
+    All,
+    /// The partition's leader: lost if that is lost.
+    #[serde(rename = "1")]
+    Leader,
+    /// Nobody: lost with the connection.
+    #[serde(rename = "0")]
+    None,
+}
+
+impl Acks {
+    /// Returns its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Leader => "1",
+            Self::None => "0",
+        }
+    }
+}
+
+/// Who we are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KafkaSasl {
+    /// How it is proved.
+    pub mechanism: SaslMechanism,
+    /// The user.
+    pub username: String,
+    /// The password; read for each client that is made.
+    pub password: SecretRef,
+}
+
+/// How a user is proved to a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SaslMechanism {
+    /// The password is sent.
+    #[serde(rename = "PLAIN")]
+    Plain,
+    /// The password is proved, by SHA-256.
+    #[serde(rename = "SCRAM-SHA-256")]
+    ScramSha256,
+    /// The password is proved, by SHA-512.
+    #[serde(rename = "SCRAM-SHA-512")]
+    ScramSha512,
+}
+
+impl SaslMechanism {
+    /// Returns its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+        }
+    }
+}
+
+/// How brokers are trusted, and trust us. PEM files, read for each client that is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KafkaTls {
+    /// Certificates to trust, in place of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Our certificate and its key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}

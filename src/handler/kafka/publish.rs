@@ -1,0 +1,165 @@
+//! Storing the messages of one batch: each object's one after the other, all objects at once.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+
+use super::{
+    answers::{Answer, Answers},
+    client::Client,
+    failure::Failure,
+    message::{Message, Writer},
+    sent::{MessageOf, Sent, State},
+};
+use crate::{
+    dispatcher::Event,
+    handler::{Form, HandlerError, chains::Chains},
+};
+
+/// One attempt to store the messages of a batch. Dropped before all are stored, what is known of each is remembered for
+/// the next one.
+pub(super) struct Publisher<'a> {
+    client: &'a Client,
+    writer: &'a Writer,
+    sent: &'a Sent,
+    events: &'a [Event],
+    form: Form,
+    followers: Vec<Option<usize>>,
+    progress: Vec<Progress>,
+    /// What is to be sent now.
+    ready: VecDeque<usize>,
+    answers: Arc<Answers>,
+    unanswered: usize,
+    /// Messages that an earlier attempt sent.
+    left_over: FuturesUnordered<BoxFuture<'a, (usize, Answer)>>,
+    /// The message being sent, made over and over in one place.
+    message: Message,
+    /// The first failure.
+    result: Result<(), HandlerError>,
+}
+
+/// What this attempt knows of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// No more than was known before, or that nobody has it.
+    None,
+    /// The client has it, of this attempt.
+    Sent,
+    /// The broker has it.
+    Stored,
+}
+
+impl<'a> Publisher<'a> {
+    /// Begins an attempt.
+    pub(super) fn new(client: &'a Client, writer: &'a Writer, sent: &'a Sent, events: &'a [Event], form: Form) -> Self {
+        Self {
+            client,
+            writer,
+            sent,
+            events,
+            form,
+            followers: Vec::new(),
+            progress: vec![Progress::None; events.len()],
+            ready: VecDeque::new(),
+            answers: Arc::default(),
+            unanswered: 0,
+            left_over: FuturesUnordered::new(),
+            message: Message::default(),
+            result: Ok(()),
+        }
+    }
+
+    /// Stores chains of messages: those of one chain each when the one before it is acknowledged, the chains side by
+    /// side. Goes on after a failure with the other chains, and returns the first one.
+    pub(super) async fn store_all(mut self, chains: Chains) -> Result<(), HandlerError> {
+        self.followers = chains.followers;
+        self.ready = chains.heads.into();
+        let mut read = Vec::new();
+        loop {
+            while let Some(index) = self.ready.pop_front() {
+                self.begin(index);
+            }
+            tokio::select! {
+                biased;
+                () = self.answers.read(self.unanswered, &mut read), if self.unanswered > 0 => {
+                    self.unanswered -= read.len();
+                    for (index, answer) in read.drain(..) {
+                        self.take(index, answer);
+                    }
+                }
+                Some((index, answer)) = self.left_over.next() => self.take(index, answer),
+                else => break,
+            }
+        }
+        let result = std::mem::replace(&mut self.result, Ok(()));
+        if result.is_ok() {
+            self.progress.clear(); // the batch is delivered
+        }
+        result
+    }
+
+    /// Sends a message, unless an earlier attempt has.
+    fn begin(&mut self, index: usize) {
+        let (sent, message) = (self.sent, MessageOf(&self.events[index], self.form));
+        match sent.take(message) {
+            Some(State::Stored) => self.take(index, Ok(())),
+            Some(State::Sent(report)) => {
+                self.left_over.push(Box::pin(async move { (index, sent.wait(message, report).answer().await) }));
+            }
+            None => match self.writer.write(&self.events[index], self.form, &mut self.message) {
+                Ok(()) => {
+                    self.progress[index] = Progress::Sent;
+                    self.unanswered += 1;
+                    let is_awaited = self.followers[index].is_some();
+                    self.client.send(&self.message, self.answers.ticket(index, is_awaited));
+                }
+                Err(error) => self.fail(index, error),
+            },
+        }
+    }
+
+    /// Goes on with the next message of the object, where one is stored.
+    fn take(&mut self, index: usize, answer: Answer) {
+        match answer {
+            Ok(()) => {
+                self.progress[index] = Progress::Stored;
+                self.ready.extend(self.followers[index]);
+            }
+            Err(failure) => {
+                let error = self.meaning(&failure, &self.events[index]);
+                self.fail(index, error);
+            }
+        }
+    }
+
+    /// Ends a chain: what follows in it is not sent.
+    fn fail(&mut self, index: usize, error: HandlerError) {
+        self.progress[index] = Progress::None;
+        if self.result.is_ok() {
+            self.result = Err(error);
+        }
+    }
+
+    fn meaning(&self, failure: &Failure, event: &Event) -> HandlerError {
+        let topic = self.writer.topic.topic(&self.writer.cluster, event);
+        let meaning = failure.meaning(&topic);
+        if failure.is_unknown_topic() {
+            self.client.miss(topic);
+        }
+        meaning
+    }
+}
+
+impl Drop for Publisher<'_> {
+    fn drop(&mut self) {
+        let all = || self.progress.iter().copied().enumerate();
+        let message = |index: usize| MessageOf(&self.events[index], self.form);
+        for (index, _) in all().filter(|(_, progress)| *progress == Progress::Stored) {
+            self.sent.keep(message(index), State::Stored);
+        }
+        let open = all().filter(|(_, progress)| *progress == Progress::Sent);
+        for (index, report) in self.answers.leave(open.map(|(index, _)| index)) {
+            self.sent.keep(message(index), State::Sent(report));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! One event as a person at a terminal sees it: `12:04:31 ~ prod/pod/web  v48211`.
+
+use std::io::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use jiff::{Timestamp, tz::TimeZone};
+
+use crate::{
+    dispatcher::Event,
+    indexer::{Cause, Change},
+    journal::ChangeKind,
+};
+
+/// What is shown of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// When, in microseconds since the Unix epoch.
+    pub micros: i64,
+    /// What happened.
+    pub kind: ChangeKind,
+    /// Whom it happened to.
+    pub what: String,
+    /// How it came about, or what became of it.
+    pub note: String,
+}
+
+impl Line {
+    /// Says what there is to say of an event.
+    pub fn of(event: &Event) -> Self {
+        let (record, resource) = (&event.record, &event.unit.resource);
+        let what = match record.object() {
+            None => resource.qualified_name(),
+            Some(object) => whom(&resource.kind, object.namespace(), object.name()),
+        };
+        let note = match &record.change {
+            Change::Synced { objects, .. } => synced(*objects),
+            Change::Removed { .. } => REMOVED.to_owned(),
+            Change::Deleted { tombstone: true, .. } => TOMBSTONE.to_owned(),
+            Change::Added { cause: Cause::Initial, .. } => "initial".to_owned(),
+            Change::Unchanged { .. } => "unchanged".to_owned(),
+            _ => record.object().map_or_else(String::new, |object| format!("v{}", object.resource_version())),
+        };
+        Self { micros: record.time_micros, kind: ChangeKind::of(&record.change), what, note }
+    }
+
+    /// Appends the line and its break; the time is that of `zone`.
+    pub fn write(&self, out: &mut Vec<u8>, colour: bool, zone: &TimeZone) {
+        let dim = if colour { Style::new().dimmed() } else { Style::new() };
+        let note = format!("{dim}{}{dim:#}", printable(&self.note));
+        Self { note, ..self.clone() }.write_noted(out, colour, zone);
+    }
+
+    /// As [`Line::write`], with a note that has colours of its own and is printable.
+    pub fn write_noted(&self, out: &mut Vec<u8>, colour: bool, zone: &TimeZone) {
+        let (sign, sign_colour) = match self.kind {
+            ChangeKind::Added => ('+', AnsiColor::Green),
+            ChangeKind::Updated | ChangeKind::Unchanged | ChangeKind::Refreshed => ('~', AnsiColor::Yellow),
+            ChangeKind::Deleted | ChangeKind::Removed => ('-', AnsiColor::Red),
+            ChangeKind::Synced => ('=', AnsiColor::Cyan),
+        };
+        let (style, dim) = if colour {
+            (Style::new().fg_color(Some(sign_colour.into())), Style::new().dimmed())
+        } else {
+            (Style::new(), Style::new())
+        };
+        let time = Timestamp::from_microsecond(self.micros).unwrap_or_default().to_zoned(zone.clone());
+        let (time, what, note) = (time.strftime("%H:%M:%S"), printable(&self.what), &self.note);
+        // Writing into memory does not fail.
+        drop(writeln!(out, "{dim}{time}{dim:#} {style}{sign} {what}{style:#}  {note}"));
+    }
+}
+
+/// What is said of an object that left what is shown.
+pub const REMOVED: &str = "no longer selected";
+/// What is said of one whose end nobody saw.
+pub const TOMBSTONE: &str = "final state unknown";
+
+/// What is said of a type whose state is complete.
+pub fn synced(objects: u64) -> String {
+    format!("synced, {objects} objects")
+}
+
+/// Names an object: `shop/pod/web`.
+pub fn whom(kind: &str, namespace: &str, name: &str) -> String {
+    let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    format!("{prefix}{}/{name}", kind.to_lowercase())
+}
+
+/// Makes control characters visible: what a server sends shall not drive the terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}

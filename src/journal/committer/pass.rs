@@ -1,0 +1,121 @@
+//! One pass of a compaction: what waits for slow readers is merged in the state, step by step.
+
+use std::time::{Duration, Instant};
+
+use roaring::RoaringTreemap;
+use tracing::info;
+
+use super::now;
+use crate::journal::{
+    Held, ReaderId, Sequence,
+    disk::Disk,
+    handle::Inner,
+    store::{Compactor, StoreError},
+};
+
+/// Places a step, at the least and at the most.
+const PLACES: (usize, usize) = (8, 4096);
+/// Places of the first step over what waits for a reader: what it takes to judge them is not known.
+const PLACES_FIRST: usize = 256;
+/// A step shall take so long at most: the committer has other duties.
+const STEP: Duration = Duration::from_millis(20);
+
+/// A pass over what waits for all readers that hold records back.
+#[derive(Debug)]
+pub(super) struct Pass {
+    until: Sequence,
+    /// Whose turn it is.
+    current: Option<(ReaderId, Compactor)>,
+    /// How many places the next step has.
+    places: usize,
+    /// When the next step is due: who waits for what is merged meanwhile has as much time for itself.
+    due: Instant,
+    written: u64,
+    merged: u64,
+}
+
+impl Pass {
+    /// Begins a pass over everything up to a place.
+    pub(super) fn new(until: Sequence) -> Self {
+        Self { until, current: None, places: PLACES_FIRST, due: now(), written: 0, merged: 0 }
+    }
+
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Takes the next step; returns whether it was the last one.
+    ///
+    /// # Errors
+    /// When the store fails: the pass is over.
+    pub(super) fn step(&mut self, inner: &Inner, disk: &Disk) -> Result<bool, StoreError> {
+        let begin = now();
+        let Some((reader, compactor)) = self.current.as_mut() else {
+            let core = inner.core();
+            let Some((reader, name)) = core.compactable(self.until) else {
+                info!(written = self.written, merged = self.merged, "merged what waits for slow handlers");
+                return Ok(true);
+            };
+            self.current = Some((reader, Compactor::new(name)));
+            self.places = PLACES_FIRST;
+            return Ok(false);
+        };
+        if compactor.is_scanning() {
+            disk.store.scan_compacted(compactor)?;
+        } else {
+            let next = inner.core().hold(*reader, self.places, self.until);
+            let Some(mut records) = next else {
+                self.current = None;
+                return Ok(false);
+            };
+            let hold = Hold { inner, reader: *reader, is_kept: false };
+            judge(inner, disk, *reader, &mut records)?;
+            // else nobody wants any of them
+            if !records.places.is_empty() {
+                let step = disk.store.plan_compaction(compactor, &records)?;
+                self.written += step.written.len();
+                self.merged += step.superseded.len();
+                inner.put_compacted(disk, hold.keep(), step)?;
+            }
+            let places = if begin.elapsed() > STEP { self.places / 2 } else { self.places * 2 };
+            self.places = places.clamp(PLACES.0, PLACES.1);
+        }
+        self.due = now() + begin.elapsed();
+        Ok(false)
+    }
+}
+
+/// Judges what is about to be merged; what is refused waits no more.
+fn judge(inner: &Inner, disk: &Disk, reader: ReaderId, held: &mut Held) -> Result<(), StoreError> {
+    let Some(mut unjudged) = held.to_judge.take() else { return Ok(()) };
+    unjudged.records.extend(disk.store.load(&held.unjudged)?);
+    unjudged.records.sort_unstable_by_key(|record| record.sequence);
+    let judged = unjudged.judge();
+    inner.core().judged(reader, &judged);
+    held.places.retain(|place| !judged.refuses(Sequence(*place)));
+    held.may_merge -= judged.refused.iter().map(|place| place.0).collect::<RoaringTreemap>();
+    Ok(())
+}
+
+/// Holds back what waits for a reader, unless the step comes to its writing.
+struct Hold<'a> {
+    inner: &'a Inner,
+    reader: ReaderId,
+    is_kept: bool,
+}
+
+impl Hold<'_> {
+    fn keep(mut self) -> ReaderId {
+        self.is_kept = true;
+        self.reader
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.inner.core().release_hold(self.reader);
+            self.inner.wake(&[self.reader]);
+        }
+    }
+}

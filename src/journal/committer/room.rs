@@ -1,0 +1,222 @@
+//! Room in the state: what goes because nobody needs it, and what is done where that is not enough.
+//!
+//! A state that is full, and of which nothing can go, is compacted: what waits for slow readers is merged, and what was
+//! merged can go. Only where that has not helped for a while readers of the API server wait, or the oldest is dropped.
+
+use std::{
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use tracing::{error, info, warn};
+
+use super::{Work, micros, now, pass::Pass};
+use crate::{
+    journal::{NotWritable, OnFull, Sequence, backlog::NAMED_LOSSES_MAX, retention::make_room, store::StoreError},
+    mutex::lock,
+};
+
+/// So often it is seen whether something can be removed; sooner where the state is full, or soon will be.
+const RETAIN_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(100));
+/// The disk gives back what was removed after a while, later while it is at it.
+const GRACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
+/// How often it is asked to, at the least and at the most.
+const SHRINK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+/// A pass is worth its while for so many records of the log,
+const RECORDS_A_PASS: u64 = 32_768;
+/// or for one to so many that are merged already: it goes over them too.
+const MERGED_A_RECORD: u64 = 8;
+
+/// What is done about a state that is full.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) retain_at: Instant,
+    /// What retention is about to remove, a part at a time.
+    pub(super) removing: Option<Sequence>,
+    pub(super) pass: Option<Pass>,
+    /// Since when something should have helped that was done while the state was full.
+    tried: Option<Instant>,
+    shrink: Shrink,
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        let now = now();
+        let shrink = Shrink { thread: None, at: now, every: SHRINK_EVERY.0, bytes: u64::MAX };
+        Self { retain_at: now, removing: None, pass: None, tried: None, shrink }
+    }
+
+    /// Returns when something is due; `None`: at once.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let pass = self.pass.as_ref().map_or(self.retain_at, Pass::due);
+        self.removing.is_none().then_some(self.retain_at.min(pass))
+    }
+}
+
+impl Work<'_> {
+    /// Does what is due for room.
+    pub(super) fn make_room(&mut self) -> Result<(), StoreError> {
+        if let Some(to) = self.room.removing {
+            self.remove(to)?;
+        } else if self.room.retain_at <= now() {
+            self.look_after_room()?;
+        }
+        if let Some(pass) = self.room.pass.as_mut().filter(|pass| pass.due() <= now())
+            && pass.step(self.inner, self.disk)?
+        {
+            self.end_pass();
+        }
+        Ok(())
+    }
+
+    fn end_pass(&mut self) {
+        self.room.pass = None;
+        self.room.tried = Some(now());
+        self.room.retain_at = now();
+    }
+
+    /// Sees what can be removed, and what is to be done where the state is too large.
+    fn look_after_room(&mut self) -> Result<(), StoreError> {
+        let core = self.inner.core();
+        let (first, needed, last) = (core.kept_from(), core.needed(), core.last());
+        let (visible, passed) = (core.released(), core.passed());
+        drop(core);
+        let bytes = self.disk.store.disk_bytes();
+        lock(&self.disk.figures).disk_bytes = bytes;
+        let max_bytes = self.disk.options.max_bytes;
+        let (is_full, is_nearly) = (bytes > max_bytes, bytes > max_bytes / 4 * 3);
+        let now_micros = micros();
+        let mut retention = lock(&self.disk.retention);
+        retention.note(now_micros, last);
+        let old = retention.keep_from(now_micros);
+        drop(retention);
+        let mut keep_from = old.min(needed);
+        if is_full {
+            // what is merged has no other use in the log, and the disk is slow enough to give it back
+            let room = if self.room.tried.is_some() { needed } else { make_room(first, needed) };
+            keep_from = keep_from.max(room);
+        }
+        let is_stuck = is_full && keep_from <= first && needed.0.min(passed.0 + 1) <= last.0;
+        if is_stuck {
+            if let Some(dropped) = self.be_full(bytes, first, visible)? {
+                keep_from = dropped;
+            }
+            if self.room.pass.is_none() {
+                self.shrink(bytes);
+            }
+        } else {
+            self.disk.set_full(None);
+            self.room.tried = self.room.tried.filter(|_| is_full).map(|_| now());
+        }
+        if !is_full {
+            self.room.shrink.every = SHRINK_EVERY.0;
+        }
+        self.inner.core().forget_entries_before(if is_full { needed } else { old });
+        self.calls.save = true; // readers move on although nothing is for them
+        self.room.retain_at = now() + if is_nearly { RETAIN_EVERY.1 } else { RETAIN_EVERY.0 };
+        self.room.removing = (keep_from > first).then_some(keep_from);
+        Ok(())
+    }
+
+    /// Decides what is done about a state that is full of what somebody waits for; returns before which place everything
+    /// was dropped.
+    fn be_full(&mut self, bytes: u64, first: Sequence, visible: Sequence) -> Result<Option<Sequence>, StoreError> {
+        let grace = if self.room.shrink.is_running() { GRACE.1 } else { GRACE.0 };
+        if self.room.pass.is_some() || self.room.tried.is_some_and(|tried| now() < tried + grace) {
+            return Ok(None);
+        }
+        let core = self.inner.core();
+        let (in_log, merged) = core.loads();
+        let (slowest, spilled) = (core.slowest().unwrap_or_default(), core.first_spilled());
+        drop(core);
+        let is_worth_it = in_log >= RECORDS_A_PASS || in_log * MERGED_A_RECORD > merged;
+        if is_worth_it {
+            info!(bytes, records = in_log, merged, "the state is full, merging what waits for slow handlers");
+            self.room.pass = Some(Pass::new(visible));
+            if self.room.tried.is_none() {
+                return Ok(None);
+            }
+        } else if self.disk.options.on_full == OnFull::Drop {
+            let place = make_room(spilled.map_or(first, |spilled| spilled.min(first)), Sequence(visible.0 + 1));
+            self.drop_before(place)?;
+            self.disk.set_full(None);
+            self.room.tried = Some(now());
+            return Ok(Some(place));
+        }
+        // what comes is more than is merged meanwhile, or nothing is left to be merged
+        let max_bytes = self.disk.options.max_bytes;
+        self.disk.set_full(Some(NotWritable::Full { bytes, max_bytes, slowest }));
+        Ok(None)
+    }
+
+    /// Removes some of what lies before a place.
+    fn remove(&mut self, to: Sequence) -> Result<(), StoreError> {
+        let retained = self.disk.store.retain(to)?;
+        self.inner.core().set_kept_from(retained.first);
+        self.room.removing = retained.more.then_some(to);
+        if self.room.removing.is_none() {
+            self.calls.sync = true;
+        }
+        Ok(())
+    }
+
+    /// Drops what waits before a place for whoever it is.
+    fn drop_before(&mut self, place: Sequence) -> Result<(), StoreError> {
+        let slow = self.inner.core().spilled_before(place);
+        for (reader, places) in slow {
+            let name = self.inner.core().reader_name(reader).map(str::to_owned).unwrap_or_default();
+            let named = &places[..places.len().min(NAMED_LOSSES_MAX)];
+            let records = self.disk.store.load_for(&name, named)?;
+            self.inner.core().drop_spilled(reader, &places, &records, place);
+        }
+        let dormant = self.inner.core().drop_dormant(place);
+        for (events, state) in &dormant {
+            warn!(handler = state.name, events, "dropped events of a handler that is not there, the state is full");
+        }
+        let states: Vec<_> = dormant.into_iter().map(|(_, state)| state).collect();
+        self.disk.store.put_readers(&states)?;
+        self.save()
+    }
+
+    /// Asks the disk to give back what was removed, now and then, on a thread of its own: it may take long.
+    fn shrink(&mut self, bytes: u64) {
+        let shrink = &mut self.room.shrink;
+        if shrink.is_running() || now() < shrink.at {
+            return;
+        }
+        if let Some(Err(_)) = shrink.thread.take().map(JoinHandle::join) {
+            error!("giving back what was removed from the state has panicked");
+        }
+        // where it does not help it is asked seldom
+        let helped = bytes < shrink.bytes - shrink.bytes / 64;
+        shrink.every = if helped { SHRINK_EVERY.0 } else { (shrink.every * 2).min(SHRINK_EVERY.1) };
+        (shrink.at, shrink.bytes) = (now() + shrink.every, bytes);
+        let (store, disk_dir) = (self.disk.store.clone(), self.disk.store.dir().to_owned());
+        let spawned = thread::Builder::new().name("journal shrinking".to_owned()).spawn(move || {
+            if let Err(error) = store.shrink() {
+                warn!(dir = %disk_dir.display(), %error, "failed to give back what was removed from the state");
+            }
+        });
+        match spawned {
+            Ok(thread) => shrink.thread = Some(thread),
+            Err(error) => warn!(%error, "failed to start a thread that gives back what was removed from the state"),
+        }
+    }
+}
+
+/// Giving back to the disk what was removed.
+#[derive(Debug)]
+struct Shrink {
+    thread: Option<JoinHandle<()>>,
+    /// When it is done next, at the soonest, and how long after that.
+    at: Instant,
+    every: Duration,
+    /// What the state had the last time.
+    bytes: u64,
+}
+
+impl Shrink {
+    fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+}

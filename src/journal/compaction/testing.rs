@@ -1,0 +1,99 @@
+//! Compaction over records in memory, for the models of a store.
+
+use std::{collections::BTreeMap, hash::BuildHasher as _};
+
+use super::*;
+use crate::{
+    indexer::Change,
+    journal::{Held, Record},
+};
+
+/// What waits for a reader in an entry of its own: the record, whom it is for, and where its object was found.
+pub(crate) type Entry = (Record, Option<String>, u64);
+
+/// What one step writes.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) entries: BTreeMap<u64, Entry>,
+    pub(crate) written: RoaringTreemap,
+    pub(crate) superseded: RoaringTreemap,
+}
+
+/// The table of a pass.
+#[derive(Debug, Default)]
+pub(crate) struct Merger {
+    lanes: Lanes,
+}
+
+impl Merger {
+    /// Looks through what was merged earlier.
+    pub(crate) fn scan(entries: &BTreeMap<u64, Entry>) -> Self {
+        let mut merger = Self::default();
+        for entry in entries.values() {
+            merger.lanes.note(&row(entry));
+        }
+        merger
+    }
+
+    /// Decides what becomes of what is held, which `log` knows, and makes the records of it.
+    pub(crate) fn step(
+        &mut self,
+        held: &Held,
+        log: impl Fn(u64) -> Option<(Record, Option<String>)>,
+        entries: &BTreeMap<u64, Entry>,
+    ) -> Step {
+        let of_log = |place: &u64| log(*place).map(|(record, only)| (*place, (record, only, *place)));
+        let mut sources: BTreeMap<u64, Entry> = held.places.iter().filter_map(of_log).collect();
+        let rows: Vec<_> = sources.values().map(row).collect();
+        let plan = self.lanes.plan(&rows, |place| held.may_merge.contains(place), held.shown);
+        for (place, entry) in entries {
+            sources.entry(*place).or_insert_with(|| entry.clone());
+        }
+        let entry = |(place, draft): (&u64, &Draft)| (*place, compose(*place, *draft, &sources));
+        let written = held.places.iter().copied().filter(|place| !plan.superseded.contains(*place));
+        let written = written.chain(plan.drafts.keys().copied()).collect();
+        Step { entries: plan.drafts.iter().map(entry).collect(), written, superseded: plan.superseded }
+    }
+}
+
+fn row((record, only, last): &Entry) -> Row {
+    let hash = |value: (u32, String)| foldhash::fast::FixedState::with_seed(3).hash_one(value);
+    let of = |text: String| hash((record.unit.0, text));
+    let (key, uid, version) = record
+        .object()
+        .map_or((String::new(), "", ""), |object| (object.key().to_string(), object.uid(), object.resource_version()));
+    let cause = match &record.change {
+        Change::Added { cause, .. } | Change::Unchanged { cause, .. } => Some(*cause),
+        _ => None,
+    };
+    Row {
+        place: record.sequence.0,
+        last: *last,
+        lane: [of(key.clone()), u64::from(record.unit.0)],
+        kind: ChangeKind::of(&record.change),
+        cause,
+        is_addressed: only.is_some(),
+        uid: of(uid.to_owned()),
+        state: of(format!("{uid} {version}")),
+        recreates: record.old().is_some_and(|old| old.uid() != uid),
+    }
+}
+
+fn compose(place: u64, draft: Draft, sources: &BTreeMap<u64, Entry>) -> Entry {
+    let [at, shape, from, before] = [place, draft.shape, draft.object, draft.old].map(|place| &sources[&place]);
+    let mut record = Record { old_lost: before.0.old_lost, change: shape.0.change.clone(), ..at.0.clone() };
+    match &mut record.change {
+        Change::Added { object, .. }
+        | Change::Deleted { object, .. }
+        | Change::Removed { object, .. }
+        | Change::Unchanged { object, .. }
+        | Change::Refreshed { object } => *object = from.0.object().expect("it has one").clone(),
+        Change::Updated { old, object, .. } => {
+            *object = from.0.object().expect("it has one").clone();
+            *old = before.0.old().unwrap_or(object).clone();
+        }
+        Change::Synced { .. } => {}
+    }
+    record.old_lost &= matches!(record.change, Change::Updated { .. });
+    (record, shape.1.clone(), place.max(from.2))
+}

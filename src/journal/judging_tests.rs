@@ -1,0 +1,94 @@
+//! A compaction judges what waits a part at a time: who commits does not wait for all of it (D8).
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::Duration,
+};
+
+use jiff::Timestamp;
+
+use super::{room_tests::noise, store::StoreOptions, testing::*, *};
+use crate::{
+    indexer::store::Reached,
+    object::{Identity, Object, packer::Compression},
+};
+
+/// So many wait in memory, and none of them was judged.
+const WAITING: u64 = 1_000;
+const MAX_BYTES: usize = 16 << 20;
+
+/// Wants everything. Says which record it judges, and goes on when it is told to.
+#[derive(Debug)]
+struct Told {
+    judged: AtomicU64,
+    says: Mutex<Sender<u64>>,
+    goes_on: Mutex<Receiver<()>>,
+}
+
+impl Filter for Told {
+    fn judge(&self, _: &Record) -> Judgement {
+        let number = self.judged.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.says.lock().unwrap().send(number).is_ok() {
+            self.goes_on.lock().unwrap().recv().ok(); // whoever has heard enough is gone
+        }
+        Judgement::Wanted
+    }
+}
+
+fn commit(journal: &Journal, changes: &[Change]) -> Sequence {
+    let ticket = journal.append(UnitId(0), 1, changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
+    journal.release(ticket);
+    ticket.last
+}
+
+/// A change that takes a quarter of the room.
+fn large(version: u64) -> Change {
+    let (name, uid, resource_version, filling) = ("large", "large", version.to_string(), noise(MAX_BYTES / 4));
+    let json =
+        format!(r#"{{"metadata":{{"name":"{name}","uid":"{uid}","resourceVersion":"{version}"}},"data":"{filling}"}}"#);
+    let identity = Identity { namespace: "ns", name, uid, resource_version: &resource_version };
+    Change::Added { object: Object::assemble(identity, &[json.as_bytes()]), cause: Cause::Watch }
+}
+
+#[test]
+fn d8_what_is_committed_while_a_compaction_judges_is_durable_before_all_is_judged() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let options = JournalOptions { max_bytes: MAX_BYTES as u64, ..JournalOptions::default() };
+    let (journal, _) = Journal::open(dir.path(), StoreOptions::default(), options).unwrap();
+    journal.add_unit(UnitId(0), UnitTerms { resource: TypeNumber(0), late: false, cached: true });
+    journal.packer(UnitId(0), Compression::None);
+    let ((says, said), (tell, goes_on)) = (channel(), channel());
+    let filter = Told { judged: AtomicU64::new(0), says: Mutex::new(says), goes_on: Mutex::new(goes_on) };
+    let interest = Interest { filter: Some(RecordFilter::new(Arc::new(filter))), ..everything() };
+    let bounds = Bounds { max_events: 10_000, ..Bounds::default() };
+    let options = ReaderOptions { bounds, interest, name: Some("slow".to_owned()) };
+    journal.open_reader(Start::Next, options).unwrap();
+    let waiting: Vec<_> = (1..=WAITING).map(|version| updated("a", "a", version, version + 1)).collect();
+    let waiting = commit(&journal, &waiting);
+    while journal.released() < waiting {
+        std::thread::yield_now();
+    }
+    // the state fills up, until the first is judged
+    let mut sizes = 1..;
+    let first = loop {
+        match said.recv_timeout(Duration::from_millis(20)) {
+            Ok(first) => break first,
+            Err(_) => drop(commit(&journal, &[large(sizes.next().unwrap())])),
+        }
+    };
+    assert_eq!(first, 1);
+    let committed = commit(&journal, &[added("b", "b", 1)]);
+    assert!(journal.released() < committed, "the committer has not come to it");
+    let mut judged = 1;
+    while journal.released() < committed {
+        tell.send(()).unwrap();
+        judged = said.recv().unwrap();
+    }
+    assert!(judged < WAITING, "all were judged first");
+    drop((said, tell)); // what is left is judged without a word
+    journal.close().unwrap();
+}

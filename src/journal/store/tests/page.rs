@@ -1,0 +1,76 @@
+//! The log as who has no place in it reads it: every page together is all that is for everybody, and what is gone is said.
+
+use super::*;
+
+const ALL: PageSize = PageSize { max_events: usize::MAX, max_bytes: u64::MAX };
+
+/// Twelve records: of unit 1, for everybody, but for one that is for a reader alone and one of an object that did not change.
+fn twelve() -> Opened {
+    let opened = fresh();
+    let unchanged = Change::Unchanged { object: pod("b", "ub", 1), cause: Cause::Relist };
+    let append = |first: u64, only: Option<&str>, changes: &[Change]| {
+        let time_micros = i64::try_from(first * 10).unwrap();
+        opened.store.append(&Append { time_micros, only, ..batch(first, changes) }).unwrap();
+    };
+    append(1, None, &[added("a", "ua", 1), added("b", "ub", 1), added("c", "uc", 1)]);
+    append(4, None, &[updated("a", "ua", 1, 2), unchanged, deleted("c", "uc", 3)]);
+    append(7, Some("late"), &[added("a", "ua", 2)]);
+    append(8, None, &[updated("a", "ua", 2, 3), updated("a", "ua", 3, 4)]);
+    append(10, None, &[removed("b", "ub", 1), synced(1), added("d", "ud", 9)]);
+    opened
+}
+
+fn page(store: &Store, after: u64, until: u64, size: PageSize) -> Page {
+    store.page((Sequence(after), Sequence(until)), size, &|unit| unit == UnitId(1)).unwrap()
+}
+
+fn places(page: &Page) -> Vec<u64> {
+    page.records.iter().map(|record| record.sequence.0).collect()
+}
+
+#[test]
+fn a_page_is_what_everybody_is_shown_of_a_part_of_the_log() {
+    let Opened { store, .. } = &twelve();
+    let all = page(store, 0, 12, ALL);
+    assert_eq!(places(&all), [1, 2, 3, 4, 6, 8, 9, 10, 11, 12]);
+    assert_eq!((all.to, all.missing, all.first), (Sequence(12), 0, Sequence(1)));
+    assert_eq!(all.records.iter().map(brief).nth(3).unwrap(), "updated ua/2<1");
+    assert_eq!(places(&page(store, 4, 9, ALL)), [6, 8, 9]);
+    assert_eq!(places(&page(store, 12, 12, ALL)), [0; 0]);
+    assert_eq!(page(store, 6, 7, ALL).to, Sequence(7), "there is nothing there for everybody");
+}
+
+#[test]
+fn pages_of_any_size_together_are_the_whole() {
+    let Opened { store, .. } = &twelve();
+    for (max_events, max_bytes) in [(1, u64::MAX), (2, u64::MAX), (3, u64::MAX), (99, 1), (99, 250), (0, 0)] {
+        let (mut at, mut seen) = (0, Vec::new());
+        while at < 12 {
+            let part = page(store, at, 12, PageSize { max_events, max_bytes });
+            assert!(part.to.0 > at, "it gets on");
+            assert!(places(&part).iter().all(|place| *place > at && *place <= part.to.0));
+            at = part.to.0;
+            seen.extend(places(&part));
+        }
+        assert_eq!(seen, places(&page(store, 0, 12, ALL)), "{max_events} events, {max_bytes} bytes");
+    }
+}
+
+#[test]
+fn i6_what_is_not_kept_or_cannot_be_read_is_said() {
+    let Opened { store, .. } = &twelve();
+    let of_nobody = store.page((Sequence(0), Sequence(12)), ALL, &|_| false).unwrap();
+    assert_eq!((of_nobody.records.len(), of_nobody.missing), (0, 10));
+    store.sync().unwrap();
+    while store.retain(Sequence(6)).unwrap().more {}
+    let rest = page(store, 0, 12, ALL);
+    assert_eq!((rest.first, places(&rest)), (Sequence(6), vec![6, 8, 9, 10, 11, 12]));
+}
+
+#[test]
+fn a_time_is_found_among_the_places() {
+    let Opened { store, .. } = &twelve();
+    let at = |micros| store.place_at(micros, Sequence(12)).unwrap().0;
+    assert_eq!([at(0), at(10), at(11), at(40), at(41), at(80), at(100), at(101)], [0, 0, 3, 3, 6, 7, 9, 12]);
+    assert_eq!(store.place_at(0, Sequence(0)).unwrap(), Sequence(0), "an empty log has a beginning");
+}

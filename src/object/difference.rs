@@ -1,0 +1,302 @@
+//! What differs between two states of an object: as a JSON Patch, as a JSON Merge Patch, as a list of paths.
+//!
+//! All three are complete: whoever applies one to the old state has the new one. Elements of arrays are compared by
+//! position: one that is put in front changes all behind it.
+
+use std::fmt::Write as _;
+
+pub use json_patch::Patch;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::field_path::write_member;
+
+/// One place at which two states differ. What the change touches is told at its deepest path: a member that was added is
+/// one difference, however much is in it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference<'a> {
+    /// Where, spelt as a [`FieldPath`](super::FieldPath), with positions in arrays: `spec.containers[0].image`. Empty
+    /// where the two are different kinds of value as a whole.
+    pub path: String,
+    /// What was there; nothing was when `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<&'a Value>,
+    /// What is there; nothing is when `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<&'a Value>,
+}
+
+/// Returns the JSON Patch (RFC 6902) that makes `new` of `old`: of `add`, `remove` and `replace` alone.
+pub fn json_patch(old: &Value, new: &Value) -> Patch {
+    json_patch::diff(old, new)
+}
+
+/// Returns the JSON Merge Patch (RFC 7386) that makes `new` of `old`. `None` where there is none: a `null` in it deletes,
+/// so that a member cannot become `null`.
+pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
+    let Value::Object(new) = new else { return Some(new.clone()) };
+    let nothing = Map::new();
+    let old = old.as_object().unwrap_or(&nothing);
+    let mut patch = Map::new();
+    for (name, value) in new {
+        let before = old.get(name);
+        if before == Some(value) {
+            continue;
+        }
+        if value.is_null() {
+            return None;
+        }
+        patch.insert(name.clone(), merge_patch(before.unwrap_or(&Value::Null), value)?);
+    }
+    for name in old.keys().filter(|name| !new.contains_key(*name)) {
+        patch.insert(name.clone(), Value::Null);
+    }
+    Some(Value::Object(patch))
+}
+
+/// Returns where `old` and `new` differ, in the order of `old`, and what was added last.
+pub fn differences<'a>(old: &'a Value, new: &'a Value) -> Vec<Difference<'a>> {
+    let mut walk = Walk { path: String::new(), found: Vec::new() };
+    walk.values(Some(old), Some(new));
+    walk.found
+}
+
+struct Walk<'a> {
+    path: String,
+    found: Vec<Difference<'a>>,
+}
+
+impl<'a> Walk<'a> {
+    fn values(&mut self, old: Option<&'a Value>, new: Option<&'a Value>) {
+        match (old, new) {
+            (Some(Value::Object(old)), Some(Value::Object(new))) => {
+                for (name, value) in old {
+                    self.member(name, Some(value), new.get(name));
+                }
+                for (name, value) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
+                    self.member(name, None, Some(value));
+                }
+            }
+            (Some(Value::Array(old)), Some(Value::Array(new))) => {
+                for index in 0..old.len().max(new.len()) {
+                    let step = |path: &mut String| write!(path, "[{index}]");
+                    self.under(step, old.get(index), new.get(index));
+                }
+            }
+            (old, new) if old != new => self.found.push(Difference { path: self.path.clone(), old, new }),
+            _ => {}
+        }
+    }
+
+    fn member(&mut self, name: &str, old: Option<&'a Value>, new: Option<&'a Value>) {
+        let first = self.path.is_empty();
+        self.under(|path| write_member(path, name, first), old, new);
+    }
+
+    fn under(
+        &mut self,
+        step: impl FnOnce(&mut String) -> std::fmt::Result,
+        old: Option<&'a Value>,
+        new: Option<&'a Value>,
+    ) {
+        let len = self.path.len();
+        step(&mut self.path).expect("text takes everything");
+        self.values(old, new);
+        self.path.truncate(len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::FieldPath;
+
+    enum At {
+        Member(String),
+        Index(usize),
+    }
+
+    /// Reads a path with positions, without what the code has for paths.
+    fn steps(path: &str) -> Vec<At> {
+        let (mut steps, mut letters) = (Vec::new(), path.chars().peekable());
+        while let Some(first) = letters.next() {
+            if first == '[' && letters.next_if_eq(&'\'').is_some() {
+                let mut name = String::new();
+                while let Some(letter) = letters.next().filter(|letter| *letter != '\'') {
+                    name.push(if letter == '\\' { letters.next().unwrap() } else { letter });
+                }
+                assert_eq!(letters.next(), Some(']'), "{path}");
+                steps.push(At::Member(name));
+                continue;
+            }
+            let mut word = if matches!(first, '.' | '[') { String::new() } else { first.to_string() };
+            while let Some(letter) = letters.next_if(|letter| !matches!(letter, '.' | '[' | ']')) {
+                word.push(letter);
+            }
+            steps.push(if first == '[' { At::Index(word.parse().unwrap()) } else { At::Member(word) });
+            letters.next_if_eq(&']');
+        }
+        steps
+    }
+
+    /// Does to `old` what one difference says.
+    fn apply(target: &mut Value, path: &[At], new: Option<&Value>) {
+        let [first, rest @ ..] = path else {
+            *target = new.unwrap().clone();
+            return;
+        };
+        if rest.is_empty() {
+            match (first, new) {
+                (At::Member(name), Some(new)) => target[name] = new.clone(),
+                (At::Member(name), None) => drop(target.as_object_mut().unwrap().shift_remove(name).unwrap()),
+                (At::Index(at), Some(new)) if *at == target.as_array().unwrap().len() => {
+                    target.as_array_mut().unwrap().push(new.clone());
+                }
+                (At::Index(at), Some(new)) => target[*at] = new.clone(),
+                (At::Index(at), None) => drop(target.as_array_mut().unwrap().remove(*at)),
+            }
+            return;
+        }
+        let inner = match first {
+            At::Member(name) => target.get_mut(name),
+            At::Index(at) => target.get_mut(*at),
+        };
+        apply(inner.unwrap(), rest, new);
+    }
+
+    fn found(old: &Value, new: &Value) -> Value {
+        json!(differences(old, new))
+    }
+
+    #[test]
+    fn a_difference_is_a_path_with_what_was_and_what_is_there() {
+        let old = json!({
+            "metadata": { "labels": { "app": "web", "a/b": "1" } },
+            "spec": { "containers": [{ "image": "web:1" }, { "image": "side:1" }], "replicas": 2 },
+        });
+        let new = json!({
+            "metadata": { "labels": { "app": "web", "a/b": "2" } },
+            "spec": { "containers": [{ "image": "web:2" }], "replicas": 2, "paused": { "by": "me" } },
+        });
+        assert_eq!(
+            found(&old, &new),
+            json!([
+                { "path": "metadata.labels['a/b']", "old": "1", "new": "2" },
+                { "path": "spec.containers[0].image", "old": "web:1", "new": "web:2" },
+                { "path": "spec.containers[1]", "old": { "image": "side:1" } },
+                { "path": "spec.paused", "new": { "by": "me" } },
+            ])
+        );
+        assert_eq!(found(&new, &new), json!([]));
+    }
+
+    #[test]
+    fn a_null_is_a_value_and_a_member_at_the_top_is_no_short_form() {
+        assert_eq!(
+            found(&json!({ "labels": null, "a": 1 }), &json!({ "a": null })),
+            json!([{ "path": "['labels']", "old": null }, { "path": "a", "old": 1, "new": null }])
+        );
+        assert_eq!(found(&json!(1), &json!([])), json!([{ "path": "", "old": 1, "new": [] }]));
+    }
+
+    #[test]
+    fn a_merge_patch_that_would_have_to_make_a_null_does_not_exist() {
+        let none = |old: Value, new: Value| assert_eq!(merge_patch(&old, &new), None, "{old} {new}");
+        none(json!({}), json!({ "a": null }));
+        none(json!({ "a": 1 }), json!({ "a": null }));
+        none(json!({ "a": 1 }), json!({ "a": { "b": null } }));
+        let same = |old: Value, new: Value, patch: Value| assert_eq!(merge_patch(&old, &new), Some(patch));
+        same(json!({ "a": null, "b": 1 }), json!({ "a": null, "b": 2 }), json!({ "b": 2 }));
+        same(json!({ "a": 1 }), json!({ "a": [null] }), json!({ "a": [null] }));
+        same(json!({ "a": { "b": 1 } }), json!({ "a": {} }), json!({ "a": { "b": null } }));
+        same(json!({ "a": 1 }), json!({ "a": {} }), json!({ "a": {} }));
+    }
+
+    /// Values of few names and scalars, so that two of them often have something in common.
+    fn value() -> BoxedStrategy<Value> {
+        let scalar = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (-2_i64..3).prop_map(Value::from),
+            prop_oneof![Just(0.0), Just(1.5)].prop_map(Value::from),
+            "[ab]{0,1}".prop_map(Value::from),
+        ];
+        let values = scalar.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from), object(inner)]
+        });
+        values.boxed()
+    }
+
+    fn object(values: impl Strategy<Value = Value> + 'static) -> BoxedStrategy<Value> {
+        let name = prop_oneof![
+            "[a-c]",
+            Just("labels".to_owned()),
+            Just("owner".to_owned()),
+            Just(String::new()),
+            r"[a/~.'\\\]\[0 é-]{1,3}"
+        ];
+        let members = proptest::collection::vec((name, values), 0..5);
+        members.prop_map(|members| Value::Object(members.into_iter().collect())).boxed()
+    }
+
+    /// A value and what becomes of it: another one, or itself with parts put in from another one.
+    fn pair() -> impl Strategy<Value = (Value, Value)> {
+        let mixed = (object(value()), object(value())).prop_map(|(old, other)| {
+            let mut new = old.clone();
+            if let (Value::Object(new), Value::Object(other)) = (&mut new, other) {
+                new.extend(other);
+            }
+            (old, new)
+        });
+        let mixed = mixed.boxed();
+        prop_oneof![(value(), value()), mixed.clone(), mixed.prop_map(|(old, new)| (new, old))]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn old_and_patch_are_new((old, new) in pair()) {
+            let mut patched = old.clone();
+            json_patch::patch(&mut patched, &json_patch(&old, &new)).unwrap();
+            prop_assert_eq!(patched, new);
+        }
+
+        #[test]
+        fn old_and_merge_patch_are_new_where_there_is_one((old, new) in pair()) {
+            if let Some(patch) = merge_patch(&old, &new) {
+                let mut patched = old.clone();
+                json_patch::merge(&mut patched, &patch);
+                prop_assert_eq!(patched, new);
+            } else {
+                prop_assert!(new.to_string().contains("null"));
+            }
+        }
+
+        #[test]
+        fn old_and_differences_are_new((old, new) in pair()) {
+            let mut patched = old.clone();
+            let found = differences(&old, &new);
+            let (gone, there): (Vec<_>, Vec<_>) = found.iter().partition(|found| found.new.is_none());
+            // elements go from the end, so that none moves before it is its turn
+            for found in there.into_iter().chain(gone.into_iter().rev()) {
+                let steps = steps(&found.path);
+                apply(&mut patched, &steps, found.new);
+                if !steps.is_empty() && steps.iter().all(|step| matches!(step, At::Member(_))) {
+                    prop_assert_eq!(FieldPath::parse(&found.path).unwrap().to_string(), found.path.clone());
+                }
+            }
+            prop_assert_eq!(patched, new);
+        }
+
+        #[test]
+        fn nothing_differs_only_between_equals((old, new) in pair()) {
+            prop_assert_eq!(differences(&old, &new).is_empty(), old == new);
+            prop_assert_eq!(json_patch(&old, &new).is_empty(), old == new);
+            prop_assert!(differences(&new, &new).is_empty());
+        }
+    }
+}

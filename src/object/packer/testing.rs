@@ -1,0 +1,28 @@
+//! What tests of packing share.
+
+use super::Packer;
+use crate::{mutex::lock, object::Object};
+
+/// An object of some 2 KB; those of one family have much in common.
+pub(crate) fn object(family: usize, number: usize) -> Object {
+    let env: Vec<String> = (0..50)
+        .map(|n| format!(r#"{{"name":"{family}_{:x}","value":"{}"}}"#, (n + family) * 7919, (n ^ family) * 104_729))
+        .collect();
+    let json = format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"namespace":"ns","name":"p{number}","uid":"u{number}","resourceVersion":"{number}"}},"env":[{}]}}"#,
+        env.join(",")
+    );
+    Object::from_json(json.as_bytes()).expect("an object")
+}
+
+impl Packer {
+    /// Lets it see some objects of a family, and look for a better dictionary at once.
+    pub(crate) fn learn(&self, family: usize) {
+        let mut state = lock(&self.state);
+        state.sampler.window = 0..u64::MAX;
+        for number in 0..30 {
+            state.sampler.offer(&object(family, number));
+        }
+        state.renew();
+    }
+}

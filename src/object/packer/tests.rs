@@ -1,0 +1,213 @@
+use super::{
+    sampler::{SAMPLES, SAMPLES_BYTES},
+    testing::object,
+    *,
+};
+
+fn show(packer: &Packer, family: usize, count: usize) -> usize {
+    let objects: Vec<_> = (0..count).map(|number| object(family, number)).collect();
+    packer.look_at(objects.iter());
+    let kept: Vec<_> = objects.iter().map(|object| packer.pack(object)).collect();
+    for (object, packed) in objects.iter().zip(&kept) {
+        assert_eq!(object.json(), packed.json());
+        assert_eq!((object.identity(), object.json_bytes()), (packed.identity(), packed.json_bytes()));
+    }
+    kept.last().map_or(0, Object::size_bytes)
+}
+
+#[test]
+fn d2_an_object_is_packed_once_and_reads_as_before() {
+    for compression in [Compression::Zstd, Compression::Lz4] {
+        let packer = Packer::new(compression);
+        let one = object(1, 7);
+        let kept = packer.pack(&one);
+        assert!(kept.ptr_eq(&packer.pack(&one)) && kept.ptr_eq(&packer.pack(&kept)));
+        assert!(kept.size_bytes() * 10 < one.size_bytes() * 7 && kept.same_version(&one), "{compression:?}");
+        assert_eq!(kept.key(), one.key());
+        assert_eq!(kept.value().expect("JSON"), one.value().expect("JSON"));
+        let tiny = Object::from_json(br#"{"apiVersion":"v","kind":"K","metadata":{"name":"n"}}"#).unwrap();
+        assert!(packer.pack(&tiny).size_bytes() <= tiny.size_bytes(), "what would grow stays as it is");
+        let none = Packer::new(Compression::None);
+        assert!(none.pack(&tiny).ptr_eq(&tiny));
+        assert!(none.pack(&one).ptr_eq(&one), "although it is packed elsewhere");
+        let whole = none.pack(&kept);
+        assert_eq!((whole.size_bytes(), whole.json()), (one.size_bytes(), one.json()));
+    }
+}
+
+fn codec_of(object: &Object) -> Option<Codec> {
+    object.packed_body().map(|(_, codec, _)| codec)
+}
+
+#[test]
+fn d2_another_codec_takes_over_what_the_first_has_packed() {
+    let old = Packer::new(Compression::Zstd);
+    show(&old, 1, 1000);
+    let fresh = object(1, 2000);
+    let kept = old.pack(&fresh);
+    let new = Packer::new(Compression::Lz4);
+    let alone = new.pack(&object(1, 2000)).size_bytes();
+    for object in [&kept, &fresh] {
+        let packed = new.pack(object);
+        assert_eq!((codec_of(object), codec_of(&packed)), (Some(Codec::Zstd), Some(Codec::Lz4)));
+        assert_eq!((packed.json(), packed.identity()), (fresh.json(), fresh.identity()));
+        assert!(packed.size_bytes() * 2 < alone, "with the dictionary that it had: {} {alone}", packed.size_bytes());
+        assert!(new.pack(&packed).ptr_eq(&packed));
+    }
+    old.set_compression(Compression::Lz4);
+    assert_eq!(codec_of(&old.pack(&object(1, 2001))), Some(Codec::Lz4));
+    old.set_compression(Compression::Zstd);
+    assert!(old.pack(&kept).ptr_eq(&kept));
+}
+
+#[test]
+fn d2_a_dictionary_is_made_within_the_first_list_and_another_when_bodies_change() {
+    let packer = Packer::new(Compression::Zstd);
+    let alone = show(&packer, 1, 1);
+    let few = show(&packer, 1, 100);
+    assert!(few + 10 > alone, "few bytes make no dictionary: {few}");
+    let many = show(&packer, 1, 1000);
+    assert!(many * 3 < alone, "{many} of {alone}");
+    let before = show(&packer, 2, 1);
+    (0..3).for_each(|_| packer.learn(2));
+    assert_eq!(current(&packer), Some(2), "what is as good is not replaced");
+    let after = show(&packer, 2, 1);
+    assert!(after * 2 < before, "{after} of {before}");
+    assert!(packer.dictionary(1).is_none(), "nothing is packed with the first any more");
+    assert!(packer.dictionary(2).is_some() && packer.dictionary(3).is_none() && packer.dictionary(0).is_none());
+}
+
+#[test]
+fn d2_a_better_dictionary_is_looked_for_each_time_that_the_bytes_have_doubled() {
+    let mut sampler = Sampler::default();
+    let object = object(1, 1);
+    let mut due = Vec::new();
+    for at in 0..200_000_u64 {
+        if sampler.offer(&object) {
+            let chosen = sampler.take();
+            assert!(chosen.len() > 20 && chosen.len() <= SAMPLES, "{}", chosen.len());
+            due.push(((at + 1) * object.json_bytes() as u64) >> 20);
+        }
+        assert!(sampler.samples_bytes <= SAMPLES_BYTES);
+    }
+    assert_eq!(due[..8], [1, 2, 4, 8, 16, 32, 64, 128]);
+    assert_eq!(due[8] - due[7], 64);
+}
+
+/// The number of the newest dictionary.
+fn current(packer: &Packer) -> Option<u8> {
+    lock(&packer.state).current.as_ref().map(|dictionary| dictionary.number())
+}
+
+#[test]
+fn d7_a_store_keeps_all_dictionaries_and_a_unit_makes_no_fifth_there() {
+    let packer = Packer::of_store();
+    (1..9).for_each(|family| packer.learn(family * 100));
+    let numbers: Vec<u8> = packer.unwritten().iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    assert_eq!((packer.retirements(), packer.retiring().is_none()), (0, true));
+    packer.written(3);
+    assert_eq!(packer.unwritten().len(), 1);
+}
+
+#[test]
+fn d7_a_fifth_dictionary_sends_the_oldest_on_its_way_out_and_waits_for_the_one_before() {
+    for compression in [Compression::Zstd, Compression::Lz4] {
+        let packer = Packer::new(compression);
+        let mut kept = Vec::new();
+        for family in 1..=6 {
+            packer.learn(family * 100);
+            kept.push(packer.pack(&object(family * 100, 7)));
+            let newest = family.min(5);
+            assert_eq!(current(&packer).map(usize::from), Some(newest), "no sixth while the first is in use");
+            let retiring = packer.retiring().map(|dictionary| dictionary.number());
+            assert_eq!((packer.retirements(), retiring), if family < 5 { (0, None) } else { (1, Some(1)) });
+        }
+        let retiring = packer.retiring().expect("the first");
+        let outdated: Vec<bool> = kept.iter().map(|object| object.is_packed_with(&retiring)).collect();
+        assert_eq!(outdated, [true, false, false, false, false, false]);
+        drop(retiring);
+        let repacked = packer.repack(&kept[0]);
+        assert_eq!((repacked.json(), repacked.identity()), (kept[0].json(), kept[0].identity()));
+        kept[0] = repacked;
+        assert!(packer.retiring().is_none() && packer.dictionary(1).is_none(), "gone with the last that used it");
+        packer.learn(600);
+        assert_eq!((current(&packer), packer.retirements()), (Some(1), 2), "its number is free");
+        assert_eq!(packer.retiring().map(|dictionary| dictionary.number()), Some(2));
+        assert!(
+            kept.iter()
+                .zip([100, 200, 300, 400, 500, 600])
+                .all(|(kept, family)| kept.json() == object(family, 7).json())
+        );
+    }
+}
+
+#[test]
+fn d7_what_is_repacked_when_nothing_is_packed_any_more_is_plain() {
+    let packer = Packer::new(Compression::Zstd);
+    let kept = packer.pack(&object(1, 1));
+    packer.set_compression(Compression::None);
+    let plain = packer.repack(&kept);
+    assert_eq!((plain.packed_body().is_none(), plain.json()), (true, object(1, 1).json()));
+}
+
+#[test]
+fn d7_the_number_of_a_dictionary_in_use_is_never_given_again() {
+    let samples = [br#"{"a":"some text","b":[1,2,3]}"#, br#"{"a":"more text","b":[3,2,1]}"#];
+    let bytes = Dictionary::choose(&samples).expect("two");
+    let packer = Packer::new(Compression::Zstd);
+    let mut state = lock(&packer.state);
+    let mut adopt = |expected: Option<u8>| -> Option<Arc<Dictionary>> {
+        let number = state.next_number();
+        assert_eq!(number, expected);
+        let dictionary = Arc::new(Dictionary::new(number?, &bytes).expect("a dictionary"));
+        state.adopt(Arc::clone(&dictionary));
+        Some(dictionary)
+    };
+    let mut held: Vec<_> = (1..=255).map(|number| adopt(Some(number))).collect();
+    adopt(None);
+    held[6] = None;
+    held[199] = None;
+    held[6] = adopt(Some(7));
+    held[199] = adopt(Some(200));
+    adopt(None);
+    held.clear();
+    // the newest is in use as such
+    assert!(adopt(Some(1)).is_some_and(|dictionary| dictionary.number() == 1));
+}
+
+#[test]
+fn d7_a_store_takes_bodies_as_they_are_packed_and_reads_them_after_a_restart() {
+    for compression in [Compression::Zstd, Compression::Lz4] {
+        let (packer, other) = (Packer::of_store(), Packer::of_store());
+        for packer in [&packer, &other] {
+            packer.set_compression(compression);
+            show(packer, 1, 1000);
+        }
+        let restarted = Packer::of_store();
+        for (_, bytes) in packer.unwritten() {
+            assert!(restarted.restore(&bytes));
+        }
+        assert!(restarted.unwritten().is_empty(), "it lies there already");
+        let read = |by: &Packer, object: &Object| {
+            let (codec, number, body) = by.with_body(object, |codec, number, body| (codec, number, body.to_vec()));
+            let codec = codec.expect("it is packed");
+            assert_eq!(Some(codec), compression.codec());
+            let dictionary = (number > 0).then(|| restarted.dictionary(number).expect("it was restored"));
+            codec::of_packed(object.identity(), &body, object.json_bytes(), codec, dictionary).expect("a body")
+        };
+        let foreign = other.pack(&object(1, 5000));
+        let own = packer.pack(&object(1, 5000));
+        let fresh = object(1, 5000);
+        let fresh_and_packed = object(1, 5000);
+        packer.pack(&fresh_and_packed);
+        let packed_otherwise = [Compression::Lz4, Compression::Zstd].map(|by| Packer::new(by).pack(&fresh));
+        for object in [&own, &foreign, &fresh, &fresh_and_packed].into_iter().chain(&packed_otherwise) {
+            assert_eq!(read(&packer, object).json(), fresh.json());
+        }
+        let same = own.packed_body().map(|(body, ..)| body.to_vec()).expect("it is packed");
+        packer.with_body(&own, |_, number, body| assert_eq!((number, body), (1, &same[..])));
+        packer.set_compression(Compression::None);
+        packer.with_body(&own, |codec, number, body| assert_eq!((codec, number, body), (None, 0, &*fresh.json())));
+    }
+}

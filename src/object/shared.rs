@@ -1,0 +1,112 @@
+//! One shared allocation of a head and bytes, and one pointer to it.
+
+use std::mem::MaybeUninit;
+
+use triomphe::{Arc, HeaderSlice, HeaderWithLength, ThinArc, UniqueArc};
+
+/// A head and bytes behind it, in one allocation that its handles share. A handle is one pointer wide.
+pub(super) struct Shared<H>(ThinArc<H, u8>);
+
+/// What is left of the bytes of a [`Shared`] that is being made.
+pub(super) struct Room<'a>(&'a mut [MaybeUninit<u8>]);
+
+impl Room<'_> {
+    /// Puts bytes behind those that were put before.
+    ///
+    /// # Panics
+    /// There is no room for them.
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        let (now, rest) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
+        now.write_copy_of_slice(bytes);
+        self.0 = rest;
+    }
+}
+
+impl<H> Shared<H> {
+    /// Makes one of its head and `len` bytes, each of which `fill` puts.
+    ///
+    /// # Panics
+    /// `fill` put more or fewer than that.
+    #[expect(unsafe_code, reason = "bodies are written once, into the place where they stay")]
+    pub(super) fn new(head: H, len: usize, fill: impl FnOnce(&mut Room<'_>)) -> Self {
+        let head = HeaderWithLength::new(head, len);
+        let mut made = UniqueArc::<HeaderSlice<_, [MaybeUninit<u8>]>>::from_header_and_uninit_slice(head, len);
+        let mut room = Room(&mut made.slice);
+        fill(&mut room);
+        assert!(room.0.is_empty(), "{} of {len} bytes are missing", room.0.len());
+        // safety: a `Room` shrinks by what was written to it, from the front, and by nothing else; it is empty.
+        let made = unsafe { made.assume_init_slice_with_header() };
+        Self(Arc::into_thin(made.shareable()))
+    }
+
+    pub(super) fn head(&self) -> &H {
+        &self.0.header.header
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0.slice
+    }
+
+    /// Returns what the allocation occupies.
+    pub(super) fn size_bytes(&self) -> usize {
+        size_of::<usize>() + size_of::<HeaderWithLength<H>>() + self.bytes().len()
+    }
+
+    /// Returns where it lies.
+    pub(super) fn address(&self) -> usize {
+        self.0.heap_ptr().addr()
+    }
+
+    /// Returns how many handles there are.
+    #[cfg(test)]
+    pub(super) fn holders(&self) -> usize {
+        ThinArc::strong_count(&self.0)
+    }
+}
+
+impl<H> Clone for Shared<H> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_is_there_behind_its_head_and_shared() {
+        let shared = Shared::new("head", 5, |room| {
+            room.put(b"ab");
+            room.put(b"");
+            room.put(b"cde");
+        });
+        let other = shared.clone();
+        assert_eq!((*other.head(), other.bytes(), other.address()), ("head", &b"abcde"[..], shared.address()));
+        assert_eq!(size_of_val(&shared), size_of::<usize>());
+        assert!(Shared::new((), 0, |_| {}).bytes().is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "1 of 3 bytes are missing")]
+    fn bytes_that_are_not_put_are_not_shown() {
+        Shared::new((), 3, |room| room.put(b"ab"));
+    }
+
+    #[test]
+    #[should_panic(expected = "mid > len")]
+    fn no_more_is_put_than_there_is_room_for() {
+        Shared::new((), 1, |room| room.put(b"ab"));
+    }
+
+    #[test]
+    fn a_head_is_dropped_once_with_the_last_handle() {
+        let counted = std::sync::Arc::new(());
+        let shared = Shared::new(std::sync::Arc::clone(&counted), 1, |room| room.put(b"x"));
+        let other = shared.clone();
+        drop(shared);
+        assert_eq!(std::sync::Arc::strong_count(&counted), 2);
+        drop(other);
+        assert_eq!(std::sync::Arc::strong_count(&counted), 1);
+    }
+}

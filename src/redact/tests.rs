@@ -1,0 +1,203 @@
+use super::*;
+use serde_json::json;
+
+fn key() -> Key {
+    Key::new(b"0123456789abcdef").unwrap()
+}
+
+/// No condition is in doubt.
+fn unexpected(rule: &Rule) {
+    panic!("{rule:?} is in doubt");
+}
+
+fn object(value: &Value) -> Object {
+    Object::from_json(value.to_string().as_bytes()).unwrap()
+}
+
+fn secret(uid: &str, data: &Value) -> Object {
+    object(&json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data,
+        "metadata": { "name": "db", "namespace": "n", "uid": uid, "resourceVersion": "7", "annotations": {
+            "kubectl.kubernetes.io/last-applied-configuration": "{\"data\":{\"password\":\"aHVudGVyMg==\"}}", "team": "a",
+        }},
+    }))
+}
+
+fn redacted(object: &Object, treatment: Treatment) -> Value {
+    let redactor = Redactor::new(key(), &Rule::of_secrets(treatment)).unwrap();
+    redactor.apply(object, unexpected).unwrap().expect("there is something to take out").value().unwrap()
+}
+
+#[test]
+fn d11_a_secret_keeps_the_names_of_its_keys_and_a_digest_that_is_base64() {
+    let before = secret("u1", &json!({ "password": "aHVudGVyMg==", "user": "cm9vdA==" }));
+    let after = redacted(&before, Treatment::Hmac);
+    assert!(!after.to_string().contains("aHVudGVyMg") && !after.to_string().contains("last-applied"));
+    assert_eq!(after["metadata"]["annotations"], json!({ "team": "a" }));
+    for name in ["password", "user"] {
+        let digest = STANDARD.decode(after["data"][name].as_str().unwrap()).unwrap();
+        let digest = String::from_utf8(digest).unwrap();
+        assert_eq!((digest.len(), digest.starts_with(MARK)), (MARK.len() + 64, true), "{digest}");
+    }
+    assert_eq!(after["type"], "Opaque");
+    let typed: k8s_openapi::api::core::v1::Secret = serde_json::from_value(after).unwrap();
+    assert_eq!(typed.data.unwrap().len(), 2, "typed decoding goes on");
+}
+
+#[test]
+fn d11_a_digest_tells_a_change_and_nothing_else() {
+    let digest = |uid: &str, name: &str, value: &str| {
+        redacted(&secret(uid, &json!({ name: value })), Treatment::Hmac)["data"][name].clone()
+    };
+    let first = digest("u1", "a", "eA==");
+    assert_eq!(first, digest("u1", "a", "eA=="), "the same value looks the same");
+    for (other, what) in [
+        (digest("u1", "a", "eQ=="), "another value"),
+        (digest("u2", "a", "eA=="), "another object"),
+        (digest("u1", "b", "eA=="), "another place"),
+    ] {
+        assert_ne!(first, other, "{what}");
+    }
+    let other_key =
+        Redactor::new(Key::new(b"another key of some length").unwrap(), &Rule::of_secrets(Treatment::Hmac)).unwrap();
+    let other = other_key.apply(&secret("u1", &json!({ "a": "eA==" })), unexpected).unwrap().unwrap().value().unwrap();
+    assert_ne!(first, other["data"]["a"], "another key");
+}
+
+#[test]
+fn d11_dropped_values_are_gone() {
+    let after = redacted(&secret("u1", &json!({ "password": "aHVudGVyMg==" })), Treatment::Drop);
+    assert_eq!(after["data"], json!({}));
+}
+
+#[test]
+fn d11_configured_paths_reach_into_arrays_and_whole_trees() {
+    let before = object(&json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" },
+        "spec": { "containers": [
+            { "name": "a", "env": [{ "name": "X", "value": "secret" }, { "name": "Y" }] },
+            { "name": "b", "args": { "deep": ["secret"] } },
+        ]},
+    }));
+    let rule =
+        |path: &str, treatment| Rule { path: FieldPath::parse(path).unwrap(), treatment, base64: false, only: None };
+    let rules = [
+        rule("spec.containers[*].env[*].value", Treatment::Hmac),
+        rule("spec.containers[*].args", Treatment::Hmac),
+        rule("spec.nowhere[*].to", Treatment::Hmac),
+    ];
+    let after = Redactor::new(key(), &rules).unwrap().apply(&before, unexpected).unwrap().unwrap().value().unwrap();
+    assert!(!after.to_string().contains("secret"), "{after}");
+    let digest = after["spec"]["containers"][0]["env"][0]["value"].as_str().unwrap();
+    assert!(digest.starts_with(MARK));
+    assert_eq!(after["spec"]["containers"][0]["env"][1], json!({ "name": "Y" }), "what is not there is not made");
+    assert!(after["spec"]["containers"][1]["args"].as_str().unwrap().starts_with(MARK));
+    let untouched = object(&json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" } }));
+    assert!(Redactor::new(key(), &rules).unwrap().apply(&untouched, unexpected).unwrap().is_none());
+}
+
+#[test]
+fn d11_what_is_a_digest_already_can_be_spared_and_nothing_else_is() {
+    let before = secret("u1", &json!({ "password": "aHVudGVyMg==", "empty": "" }));
+    let rules = Rule::of_secrets(Treatment::Hmac);
+    let first = Redactor::new(key(), &rules).unwrap().apply(&before, unexpected).unwrap().unwrap();
+    let other = Redactor::new(Key::new(b"another key of some length").unwrap(), &rules).unwrap().for_redacted();
+    assert!(other.apply(&first, unexpected).unwrap().is_none(), "a digest of a digest tells of no change");
+    let redacted = other.apply(&before, unexpected).unwrap().unwrap().value().unwrap();
+    assert!(!redacted.to_string().contains("aHVudGVyMg"), "{redacted}");
+    let like = STANDARD.encode(format!("{MARK}hunter2"));
+    let redacted = other.apply(&secret("u1", &json!({ "a": like })), unexpected).unwrap().unwrap().value().unwrap();
+    assert_ne!(redacted["data"]["a"], like.as_str());
+}
+
+#[test]
+fn d11_a_fingerprint_tells_keys_apart_and_counts_only_where_there_are_digests() {
+    let (one, other) = (key().fingerprint(), Key::new(b"another key of some length").unwrap().fingerprint());
+    assert_eq!(one, key().fingerprint());
+    assert_ne!(one, other);
+    let redaction = |treatment, key| Redaction::new(false, Rule::of_secrets(treatment), Some(key));
+    assert_ne!(redaction(Treatment::Hmac, &one), redaction(Treatment::Hmac, &other));
+    assert_eq!(redaction(Treatment::Drop, &one), redaction(Treatment::Drop, &other));
+}
+
+#[test]
+fn d11_debug_output_shows_no_key_and_short_keys_are_refused() {
+    assert_eq!(format!("{:?}", key()), "Key(***)");
+    assert_eq!(Key::new(b"short").unwrap_err().to_string(), "expected a key of at least 16 bytes, found 5");
+}
+
+/// Rules for paths, each with its condition, or `""`.
+fn conditional(rules: &[(&str, &str)]) -> Vec<Rule> {
+    let only = |expression: &str| {
+        let only = Only { expression: expression.to_owned(), cluster: "prod".to_owned() };
+        (!expression.is_empty()).then_some(only)
+    };
+    let rule = |(path, expression): &(&str, &str)| Rule {
+        path: FieldPath::parse(path).unwrap(),
+        treatment: Treatment::Hmac,
+        base64: false,
+        only: only(expression),
+    };
+    rules.iter().map(rule).collect()
+}
+
+fn config_map(name: &str) -> Object {
+    object(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": { "kind": "db", "password": "hunter2" },
+    }))
+}
+
+#[test]
+fn d11_a_path_is_redacted_where_its_condition_is_true_of_the_object() {
+    let rules = conditional(&[("data.password", "object.metadata.name.endsWith('-credentials') && cluster == 'prod'")]);
+    let redactor = Redactor::new(key(), &rules).unwrap();
+    assert!(redactor.apply(&config_map("settings"), unexpected).unwrap().is_none(), "it stays as it is");
+    let after = redactor.apply(&config_map("db-credentials"), unexpected).unwrap().unwrap().value().unwrap();
+    assert!(after["data"]["password"].as_str().unwrap().starts_with(MARK), "{after}");
+    assert_eq!(after["data"]["kind"], "db");
+}
+
+#[test]
+fn d11_conditions_are_judged_of_the_object_as_it_came() {
+    let rules = conditional(&[("data.kind", ""), ("data.password", "object.data.kind == 'db'")]);
+    let after = Redactor::new(key(), &rules).unwrap().apply(&config_map("a"), unexpected).unwrap().unwrap();
+    let after = after.value().unwrap();
+    for name in ["kind", "password"] {
+        assert!(after["data"][name].as_str().unwrap().starts_with(MARK), "{name}: {after}");
+    }
+}
+
+#[test]
+fn d11_a_condition_that_cannot_be_evaluated_redacts_and_is_told() {
+    let rules = conditional(&[("data.password", "object.spec.secret"), ("data.kind", "false")]);
+    let mut doubts = Vec::new();
+    let redactor = Redactor::new(key(), &rules).unwrap();
+    let after = redactor.apply(&config_map("a"), |rule| doubts.push(rule.path.to_string())).unwrap().unwrap();
+    let after = after.value().unwrap();
+    assert!(after["data"]["password"].as_str().unwrap().starts_with(MARK), "{after}");
+    assert_eq!(after["data"]["kind"], "db", "the others are what they are");
+    assert_eq!(doubts, ["data.password"]);
+}
+
+#[test]
+fn d11_of_what_was_redacted_before_no_condition_is_asked() {
+    let redactor = Redactor::new(key(), &conditional(&[("data.*", "object.data.kind == 'db'")])).unwrap();
+    let before = Redactor::new(key(), &conditional(&[("data.kind", "")])).unwrap();
+    let before = before.apply(&config_map("a"), unexpected).unwrap().unwrap();
+    assert!(redactor.apply(&before, unexpected).unwrap().is_none(), "the condition reads a digest");
+    let after = redactor.for_redacted().apply(&before, unexpected).unwrap().unwrap().value().unwrap();
+    assert!(after["data"]["password"].as_str().unwrap().starts_with(MARK), "{after}");
+}
+
+#[test]
+fn d11_another_condition_is_another_redaction_and_a_kept_one_without_is_read() {
+    let redaction = |expression: &str| Redaction::new(false, conditional(&[("data.*", expression)]), None);
+    assert_ne!(redaction("true"), redaction(""));
+    for expression in ["", "true"] {
+        let kept = serde_json::to_value(redaction(expression)).unwrap();
+        assert_eq!(kept["rules"][0].get("only").is_some(), !expression.is_empty(), "as earlier releases wrote it");
+        assert_eq!(serde_json::from_value::<Redaction>(kept).unwrap(), redaction(expression));
+    }
+    let error = Redactor::new(key(), &conditional(&[("data.*", "old.x")])).unwrap_err().to_string();
+    assert!(error.contains("unknown variable `old`"), "{error}");
+}

@@ -1,0 +1,158 @@
+//! `changed`: whether two states differ at some paths, seen without decoding them.
+
+use crate::object::{
+    FieldPath, Step,
+    scan::{Cursor, ScanError},
+};
+
+/// Paths of which one has to differ.
+#[derive(Debug)]
+pub(super) struct Changed {
+    paths: Vec<FieldPath>,
+}
+
+/// What is found on the way along a path.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    /// The path does not go on here.
+    Missing,
+    /// A member of an object all of whose members are looked at.
+    Member(std::borrow::Cow<'a, [u8]>),
+    /// The end of an array or object all of which is looked at.
+    End,
+    /// The text at the end of the path.
+    Value(&'a [u8]),
+}
+
+impl Changed {
+    pub(super) fn new(paths: Vec<FieldPath>) -> Self {
+        Self { paths }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    /// Returns whether the values at one of the paths differ. How they are written makes no difference; the order of what
+    /// `[*]` goes over does.
+    pub(super) fn differs(&self, old: &[u8], new: &[u8]) -> Result<bool, ScanError> {
+        for path in &self.paths {
+            let (mut before, mut after) = (Vec::new(), Vec::new());
+            follow(&mut Cursor::new(old), path.steps(), &mut before)?;
+            follow(&mut Cursor::new(new), path.steps(), &mut after)?;
+            let same = |(one, other): (&Piece<'_>, &Piece<'_>)| one == other || one.is_same_value(other);
+            if before.len() != after.len() || !before.iter().zip(&after).all(same) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Piece<'_> {
+    fn is_same_value(&self, other: &Self) -> bool {
+        let (Self::Value(one), Self::Value(other)) = (self, other) else { return false };
+        let parse = |json: &[u8]| serde_json::from_slice::<serde_json::Value>(json).ok();
+        parse(one).is_some_and(|one| Some(one) == parse(other))
+    }
+}
+
+/// Goes along a path from the value that comes next. Recurses as deep as the path is long.
+fn follow<'a>(cursor: &mut Cursor<'a>, steps: &[Step], found: &mut Vec<Piece<'a>>) -> Result<(), ScanError> {
+    let Some((step, rest)) = steps.split_first() else {
+        found.push(Piece::Value(cursor.skip_value()?));
+        return Ok(());
+    };
+    match (step, cursor.peek()?) {
+        (Step::Member(name), b'{') => {
+            cursor.enter(b'{', "an object")?;
+            let (mut first, mut at) = (true, None);
+            while let Some(member) = cursor.next_member(&mut first)? {
+                if *member.key.bytes()? == *name.as_bytes() {
+                    at = Some(cursor.clone()); // of several the last one counts
+                }
+                cursor.skip_value()?;
+            }
+            match at {
+                Some(mut at) => follow(&mut at, rest, found)?,
+                None => found.push(Piece::Missing),
+            }
+        }
+        (Step::Each, b'{') => {
+            cursor.enter(b'{', "an object")?;
+            let mut first = true;
+            while let Some(member) = cursor.next_member(&mut first)? {
+                found.push(Piece::Member(member.key.bytes()?));
+                follow(cursor, rest, found)?;
+            }
+            found.push(Piece::End);
+        }
+        (Step::Each, b'[') => {
+            cursor.enter(b'[', "an array")?;
+            let mut first = true;
+            while cursor.next_element(&mut first)?.is_some() {
+                follow(cursor, rest, found)?;
+            }
+            found.push(Piece::End);
+        }
+        _ => {
+            cursor.skip_value()?;
+            found.push(Piece::Missing);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &str, old: &str, new: &str, expected: bool) {
+        let changed = Changed::new(vec![FieldPath::parse(path).expect(path)]);
+        assert_eq!(changed.differs(old.as_bytes(), new.as_bytes()), Ok(expected), "{path}: {old} {new}");
+        assert_eq!(changed.differs(new.as_bytes(), old.as_bytes()), Ok(expected), "{path}: {new} {old}");
+    }
+
+    #[test]
+    fn a_path_differs_with_the_value_at_its_end() {
+        check("spec", r#"{"spec":{"a":1}}"#, r#"{"spec":{"a":2}}"#, true);
+        check("spec", r#"{"spec":{"a":1},"status":1}"#, r#"{"spec":{"a":1},"status":2}"#, false);
+        check("spec", r#"{"spec":{"a":1,"b":2}}"#, r#"{"spec":{ "b":2, "a":1 }}"#, false);
+        check("spec", r#"{"spec":null}"#, "{}", true);
+        check("spec.a", r#"{"spec":{"a":1}}"#, r#"{"spec":3}"#, true);
+        check("spec.a.b", r#"{"spec":{"a":1}}"#, r#"{"spec":3}"#, false);
+        check(
+            "labels['a/b']",
+            r#"{"metadata":{"labels":{"a\/b":"x"}}}"#,
+            r#"{"metadata":{"labels":{"a/b":"y"}}}"#,
+            true,
+        );
+        check("spec", r#"{"spec":1,"spec":2}"#, r#"{"spec":2}"#, false);
+    }
+
+    #[test]
+    fn every_element_of_an_array_and_member_of_an_object_counts() {
+        let images = |images: &[&str]| {
+            let containers: Vec<_> = images.iter().map(|image| format!(r#"{{"image":"{image}","x":[1]}}"#)).collect();
+            format!(r#"{{"spec":{{"containers":[{}]}}}}"#, containers.join(","))
+        };
+        let path = "spec.containers[*].image";
+        check(path, &images(&["a", "b"]), &images(&["a", "b"]), false);
+        check(path, &images(&["a", "b"]), &images(&["a", "c"]), true);
+        check(path, &images(&["a", "b"]), &images(&["b", "a"]), true);
+        check(path, &images(&["a"]), &images(&["a", "b"]), true);
+        check(path, &images(&[]), r#"{"spec":{}}"#, true);
+        let absent = [r#"{"spec":{"containers":[{"image":1},{}]}}"#, r#"{"spec":{"containers":[{},{"image":1}]}}"#];
+        check(path, absent[0], absent[1], true);
+        check("data.*", r#"{"data":{"a":1}}"#, r#"{"data":{"b":1}}"#, true);
+        check("data.*", r#"{"data":{"a":1}}"#, r#"{"data":{"a":1}}"#, false);
+        check("a[*][*]", r#"{"a":[[1],[2]]}"#, r#"{"a":[[1,2],[]]}"#, true);
+    }
+
+    #[test]
+    fn what_is_malformed_is_an_error() {
+        let changed = Changed::new(vec![FieldPath::parse("spec.a").expect("a path")]);
+        assert!(changed.differs(b"{\"spec\":{\"a\"", b"{}").is_err());
+    }
+}

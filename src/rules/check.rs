@@ -1,0 +1,332 @@
+//! What is wrong with an expression before it is ever evaluated: names, functions, and a result that is no truth value.
+
+use std::sync::Arc;
+
+use cel::{
+    Context, Env, ExecutionError, IdedExpr, Program, Value,
+    common::ast::{CallExpr, Expr, LiteralValue, operators},
+};
+
+use super::{
+    RuleError,
+    reads::{children, text},
+};
+
+/// What the rule of a handler may name.
+pub(super) const VARIABLES: [&str; 6] = ["object", "old", "type", "changes", "changed_by", "cluster"];
+/// What `type(x)` may be compared with.
+const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
+/// The function that is not the crate's own.
+pub(super) const MATCHES: &str = "matches";
+/// Names that a misspelt function may have meant.
+const FUNCTIONS: [&str; 25] = [
+    "startsWith",
+    "endsWith",
+    "contains",
+    MATCHES,
+    "size",
+    "has",
+    "exists",
+    "exists_one",
+    "all",
+    "filter",
+    "map",
+    "int",
+    "uint",
+    "double",
+    "string",
+    "bool",
+    "timestamp",
+    "duration",
+    "type",
+    "lowerAscii",
+    "upperAscii",
+    "split",
+    "indexOf",
+    "join",
+    "trim",
+];
+
+/// Functions of the crate that make a value of any size of a few letters.
+const UNBOUNDED: [&str; 2] = ["range", "replace"];
+/// Functions that make one value of all elements of a list: of one that a macro has made it has no bound.
+const JOINING: [&str; 3] = ["join", "format", "flatten"];
+/// What `map` may call for an element: nothing that makes a text, or a list would be made of as many as it has elements.
+const SMALL: [&str; 19] = [
+    MATCHES,
+    "startsWith",
+    "endsWith",
+    "contains",
+    "size",
+    "indexOf",
+    "lastIndexOf",
+    "int",
+    "uint",
+    "double",
+    "bool",
+    "timestamp",
+    "duration",
+    "type",
+    "getFullYear",
+    "getMonth",
+    "getDate",
+    "getHours",
+    "getMinutes",
+];
+/// Macros in one another: each goes over a list for every element of the one around it.
+const MACROS_DEEP: usize = 2;
+/// Macros one of which goes over what the other has made, or is in one another: each may name its element often.
+const MACROS_CHAINED: usize = 3;
+
+/// Words that are no functions, and how they are written.
+const MACROS: [&str; 6] = ["has", "exists", "exists_one", "all", "filter", "map"];
+const MACRO_USE: &str = "`has(object.spec.x)`, or `list.exists(x, x == 1)`, the same with all, exists_one, filter, map";
+
+/// Checks an expression as far as that is possible without evaluating it.
+/// `variables` are what it may name.
+pub(super) fn check(program: &Program, env: &Arc<Env>, variables: &[&str]) -> Result<(), RuleError> {
+    let mut check =
+        Check { program, env, variables, bound: Vec::new(), made: Vec::new(), depth: 0, chained: 0, collects: 0 };
+    check.visit(program.expression())?;
+    check.result(program.expression())
+}
+
+/// Returns whether a macro is part of an expression.
+fn has_macro(expression: &IdedExpr) -> bool {
+    matches!(expression.expr, Expr::Comprehension(_)) || children(expression).into_iter().any(has_macro)
+}
+
+struct Check<'a> {
+    program: &'a Program,
+    env: &'a Arc<Env>,
+    variables: &'a [&'a str],
+    /// Names that enclosing macros bind.
+    bound: Vec<&'a str>,
+    /// Names of what enclosing macros make.
+    made: Vec<&'a str>,
+    /// In how many macros it is.
+    depth: usize,
+    /// The same with those that go over it.
+    chained: usize,
+    /// In how many elements of lists that macros make it is.
+    collects: usize,
+}
+
+impl<'a> Check<'a> {
+    fn visit(&mut self, expression: &'a IdedExpr) -> Result<(), RuleError> {
+        match &expression.expr {
+            Expr::Ident(name) => self.name(expression, name),
+            Expr::Struct(made) => Err(self.error(expression, format!("unknown type `{}`", made.type_name))),
+            Expr::Comprehension(_) if self.depth == MACROS_DEEP => {
+                let problem = format!("macros are nested too deeply, expected {MACROS_DEEP} in one another at most");
+                Err(self.error(expression, problem))
+            }
+            Expr::Comprehension(_) if self.chained == MACROS_CHAINED => {
+                let problem = format!("too many macros go over what others make, expected {MACROS_CHAINED} at most");
+                Err(self.error(expression, problem))
+            }
+            Expr::Comprehension(all) => {
+                self.chained += 1;
+                self.visit(&all.iter_range)?;
+                self.visit(&all.accu_init)?;
+                let before = self.bound.len();
+                self.depth += 1;
+                self.made.push(&all.accu_var);
+                self.bound.extend([all.iter_var.as_str(), all.accu_var.as_str()]);
+                self.bound.extend(all.iter_var2.as_deref());
+                for inner in [&all.loop_cond, &all.loop_step, &all.result] {
+                    self.visit(inner)?;
+                }
+                self.bound.truncate(before);
+                self.made.pop();
+                self.depth -= 1;
+                self.chained -= 1;
+                Ok(())
+            }
+            Expr::Call(call) if call.func_name == operators::ADD && self.depth > 0 => {
+                // `map` and `filter` are made of it
+                let is_own = matches!(&call.args[..], [IdedExpr { expr: Expr::Ident(name), .. }, _]
+                    if self.made.contains(&name.as_str()));
+                if !is_own {
+                    return Err(self.error(
+                        expression,
+                        "`+` is not offered within a macro: what it makes has no bound".to_owned(),
+                    ));
+                }
+                self.collects += 1;
+                call.args.iter().try_for_each(|part| self.visit(part))?;
+                self.collects -= 1;
+                Ok(())
+            }
+            Expr::Call(call) => {
+                let is_qualified = self.call(expression, call)?;
+                let target = call.target.as_deref().filter(|_| !is_qualified);
+                target.into_iter().chain(&call.args).try_for_each(|part| self.visit(part))
+            }
+            _ => children(expression).into_iter().try_for_each(|part| self.visit(part)),
+        }
+    }
+
+    fn is_variable(&self, name: &str) -> bool {
+        self.bound.contains(&name) || self.variables.contains(&name)
+    }
+
+    fn name(&self, at: &IdedExpr, name: &str) -> Result<(), RuleError> {
+        if self.is_variable(name) || TYPES.contains(&name) {
+            return Ok(());
+        }
+        let meant = nearest(name, self.variables).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+        Err(self.error(at, format!("unknown variable `{name}`, expected one of {}{meant}", self.variables.join(", "))))
+    }
+
+    /// Checks that there is such a function; returns whether its target is a part of its name, as in `math.abs(x)`.
+    fn call(&self, at: &IdedExpr, call: &CallExpr) -> Result<bool, RuleError> {
+        let name = call.func_name.as_str();
+        let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
+        if is_operator {
+            return Ok(false);
+        }
+        let root = call.target.as_deref().and_then(root);
+        let is_qualified = root.is_some_and(|root| !self.is_variable(root));
+        if name == MATCHES && !is_qualified {
+            return self.pattern(at, call).map(|()| false);
+        }
+        if UNBOUNDED.contains(&name) {
+            return Err(self.error(at, format!("`{name}` is not offered: what it makes has no bound")));
+        }
+        let parts = || call.target.as_deref().into_iter().chain(&call.args);
+        if JOINING.contains(&name) && (self.depth > 0 || parts().any(has_macro)) {
+            let problem = format!("`{name}` is not offered within a macro or of what one makes: that has no bound");
+            return Err(self.error(at, problem));
+        }
+        if self.collects > 0 && !SMALL.contains(&name) {
+            let problem = format!("`{name}` is not offered within `map`, expected one of {}", SMALL.join(", "));
+            return Err(self.error(at, problem));
+        }
+        // asked without arguments, a function that exists complains of those
+        let target = match &call.target {
+            Some(_) if !is_qualified => Some(Expr::Literal(LiteralValue::Null)),
+            Some(target) => Some(target.expr.clone()),
+            None => None,
+        };
+        let target = target.map(|expr| Box::new(IdedExpr { id: 0, expr }));
+        let probe = Expr::Call(CallExpr { func_name: name.to_owned(), target, args: Vec::new() });
+        let context = Context::with_env(Arc::clone(self.env));
+        match Value::resolve(&IdedExpr { id: 0, expr: probe }, &context) {
+            Err(ExecutionError::UndeclaredReference(_)) => {
+                let target = root.filter(|_| is_qualified);
+                let name = target.map_or_else(|| name.to_owned(), |target| format!("{target}.{name}"));
+                if MACROS.contains(&name.as_str()) {
+                    let problem = format!("`{name}` is not written like this, expected {MACRO_USE}");
+                    return Err(self.error(at, problem));
+                }
+                let meant = nearest(&name, &FUNCTIONS).map(|meant| format!("; did you mean `{meant}`?"));
+                Err(self.error(at, format!("unknown function `{name}`{}", meant.unwrap_or_default())))
+            }
+            _ => Ok(is_qualified),
+        }
+    }
+
+    fn pattern(&self, at: &IdedExpr, call: &CallExpr) -> Result<(), RuleError> {
+        let expected = if call.target.is_some() { 1 } else { 2 };
+        match call.args.last().map(|last| &last.expr) {
+            Some(Expr::Literal(LiteralValue::String(pattern))) if call.args.len() == expected => {
+                let error = regex::Regex::new(pattern.inner()).err();
+                error.map_or(Ok(()), |error| Err(self.error(at, format!("`matches`: {error}"))))
+            }
+            _ if call.args.len() == expected => Ok(()),
+            _ => Err(self.error(at, "`matches` takes a text and a pattern".to_owned())),
+        }
+    }
+
+    /// Refuses what is seen to be something else than a truth value.
+    fn result(&self, expression: &IdedExpr) -> Result<(), RuleError> {
+        let is = match &expression.expr {
+            Expr::Literal(LiteralValue::Boolean(_)) => return Ok(()),
+            Expr::Literal(LiteralValue::String(_)) => "a string",
+            Expr::Literal(LiteralValue::Null) => "null",
+            Expr::Literal(LiteralValue::Bytes(_)) => "bytes",
+            Expr::Literal(_) => "a number",
+            Expr::List(_) => "a list",
+            Expr::Map(_) => "a map",
+            Expr::Select(_) if is_text(expression) => "a string",
+            Expr::Ident(name) if name == "object" || name == "old" => "an object",
+            Expr::Ident(name) if name == "changes" => "a list",
+            Expr::Ident(name) if name == "type" || name == "cluster" => "a string",
+            Expr::Call(call) => match (call.func_name.as_str(), call.args.as_slice()) {
+                (operators::CONDITIONAL, [_, one, other]) => {
+                    return self.result(one).and_then(|()| self.result(other));
+                }
+                (operators::ADD, _) => "a sum",
+                (
+                    operators::SUBSTRACT
+                    | operators::MULTIPLY
+                    | operators::DIVIDE
+                    | operators::MODULO
+                    | operators::NEGATE
+                    | "size"
+                    | "int"
+                    | "uint"
+                    | "double",
+                    _,
+                ) => "a number",
+                ("string", _) => "a string",
+                ("timestamp", _) => "a time",
+                ("duration", _) => "a duration",
+                _ => return Ok(()),
+            },
+            _ => return Ok(()),
+        };
+        Err(self.error(expression, format!("this is {is}, expected something that is true or false")))
+    }
+
+    fn error(&self, at: &IdedExpr, problem: String) -> RuleError {
+        let info = self.program.source_info();
+        let offset = info.offset_for(at.id).map_or(0, |(start, _)| start as usize);
+        let before: String = info.source.chars().take(offset).collect();
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        RuleError { line: before.matches('\n').count() + 1, column, problem }
+    }
+}
+
+/// Returns whether this is a member that is a string in every object.
+fn is_text(expression: &IdedExpr) -> bool {
+    matches!(
+        path(expression).as_deref(),
+        Some(
+            ["object" | "old", "kind" | "apiVersion"]
+                | [
+                    "object" | "old",
+                    "metadata",
+                    "name" | "namespace" | "uid" | "resourceVersion" | "creationTimestamp"
+                ]
+        )
+    )
+}
+
+/// Splits `root.a["b"]` into its names.
+fn path(expression: &IdedExpr) -> Option<Vec<&str>> {
+    let (operand, name) = match &expression.expr {
+        Expr::Ident(name) => return Some(vec![name]),
+        Expr::Select(select) if !select.test => (&*select.operand, select.field.as_str()),
+        Expr::Call(call) if call.func_name == operators::INDEX => (call.args.first()?, text(call.args.last()?)?),
+        _ => return None,
+    };
+    let mut path = path(operand)?;
+    path.push(name);
+    Some(path)
+}
+
+/// Returns the first name of `a.b.c`.
+fn root(expression: &IdedExpr) -> Option<&str> {
+    match &expression.expr {
+        Expr::Ident(name) => Some(name),
+        Expr::Select(select) if !select.test => root(&select.operand),
+        _ => None,
+    }
+}
+
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
+    known.iter().min_by_key(distance).filter(|other| distance(other) <= 2).copied()
+}

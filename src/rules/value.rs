@@ -1,0 +1,119 @@
+//! Parts of objects as values of CEL, which borrow the object's bytes.
+
+use std::{borrow::Cow, collections::HashMap, sync::OnceLock};
+
+use cel::common::{
+    types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt},
+    value::Val,
+};
+
+use super::{Before, reads::Part};
+use crate::object::{
+    Object,
+    scan::{Cursor, ScanError},
+};
+
+/// Any value.
+pub(super) type Any<'v> = Box<dyn Val + 'v>;
+
+/// One state of an object; its body is unpacked once, by the first who asks for it.
+#[derive(Debug)]
+pub(super) struct Subject<'a> {
+    object: &'a Object,
+    json: OnceLock<Cow<'a, [u8]>>,
+}
+
+impl<'a> Subject<'a> {
+    pub(super) fn new(object: &'a Object) -> Self {
+        Self { object, json: OnceLock::new() }
+    }
+
+    /// Returns the state before; of no use where there is none, or none that is known.
+    pub(super) fn before(before: Before<'a>, object: &'a Object) -> Self {
+        Self::new(if let Before::State(old) = before { old } else { object })
+    }
+
+    pub(super) fn object(&self) -> &'a Object {
+        self.object
+    }
+
+    pub(super) fn json(&self) -> &[u8] {
+        self.json.get_or_init(|| self.object.json())
+    }
+}
+
+/// Decodes a part of a document. What is not read is not there; of a member whose key alone is read the value is null.
+pub(super) fn decode<'v>(json: &'v [u8], part: &Part) -> Result<Any<'v>, ScanError> {
+    value(&mut Cursor::new(json), Some(part))
+}
+
+/// Decodes the value that comes next; `None` is all of it. The cursor bounds how deep it recurses.
+fn value<'v>(cursor: &mut Cursor<'v>, part: Option<&Part>) -> Result<Any<'v>, ScanError> {
+    let part = part.filter(|part| !part.is_whole());
+    Ok(match cursor.peek()? {
+        b'{' => Box::new(CelMap::from(members(cursor, part)?)),
+        b'[' => Box::new(CelList::from(elements(cursor, part)?)),
+        b'"' => Box::new(CelString::from(cursor.string("a string")?.decode()?)),
+        _ => scalar(cursor.scalar()?),
+    })
+}
+
+fn members<'v>(cursor: &mut Cursor<'v>, part: Option<&Part>) -> Result<HashMap<CelMapKey<'v>, Any<'v>>, ScanError> {
+    let mut members = HashMap::with_capacity(part.map_or(0, Part::members));
+    if part.is_some_and(|part| part.members() == 0 && !part.has_keys()) {
+        cursor.skip_value()?;
+        return Ok(members);
+    }
+    cursor.enter(b'{', "an object")?;
+    let mut first = true;
+    while let Some(member) = cursor.next_member(&mut first)? {
+        let below = match part {
+            None => None,
+            Some(part) => Some((part.member(&member.key.bytes()?), part.has_keys())),
+        };
+        let value: Any<'v> = match below {
+            None => value(cursor, None)?,
+            Some((Some(below), _)) => value(cursor, Some(below))?,
+            Some((None, has_keys)) => {
+                cursor.skip_value()?;
+                if !has_keys {
+                    continue;
+                }
+                Box::new(CelNull)
+            }
+        };
+        members.insert(CelMapKey::String(CelString::from(member.key.decode()?)), value); // of several the last one counts
+    }
+    Ok(members)
+}
+
+fn elements<'v>(cursor: &mut Cursor<'v>, part: Option<&Part>) -> Result<Vec<Any<'v>>, ScanError> {
+    let mut elements = Vec::new();
+    if part.is_some_and(|part| part.elements().is_none()) {
+        cursor.skip_value()?;
+        return Ok(elements);
+    }
+    cursor.enter(b'[', "an array")?;
+    let (below, mut first) = (part.and_then(Part::elements), true);
+    while cursor.next_element(&mut first)?.is_some() {
+        elements.push(value(cursor, below)?);
+    }
+    Ok(elements)
+}
+
+/// Decodes a number as Kubernetes does: an integer where it is one.
+fn scalar<'v>(text: &[u8]) -> Any<'v> {
+    let text = match text {
+        b"null" => return Box::new(CelNull),
+        b"true" => return Box::new(CelBool::from(true)),
+        b"false" => return Box::new(CelBool::from(false)),
+        number => std::str::from_utf8(number).unwrap_or_default(),
+    };
+    if let Ok(number) = text.parse::<i64>() {
+        Box::new(CelInt::from(number))
+    } else if let Ok(number) = text.parse::<u64>() {
+        Box::new(CelUInt::from(number))
+    } else {
+        Box::new(CelDouble::from(text.parse::<f64>().unwrap_or(f64::NAN)))
+    }
+}

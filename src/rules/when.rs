@@ -1,0 +1,310 @@
+//! `when`: a CEL expression over one change.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, LazyLock, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use cel::{
+    Context, Env, ExecutionError, IdedExpr, Program, Value,
+    common::{
+        ast::{Expr, LiteralValue},
+        types::{CelBool, CelList, CelMap, CelMapKey, CelNull, CelString},
+        value::CowVal,
+    },
+    context::VariableResolver,
+    extensions,
+    extractors::This,
+};
+use regex::Regex;
+
+use super::{
+    Before, RuleError, changes,
+    check::{MATCHES, check},
+    reads::{Part, Reads, children},
+    value::{Any, Subject, decode},
+};
+use crate::journal::ChangeKind;
+
+/// Letters of an error that are kept.
+const ERROR_MAX: usize = 300;
+
+/// Bytes of an expression, and signs in it that can each be a level of it: what reads it recurses, for some of its forms
+/// without a bound of its own.
+const TEXT_MAX: usize = 4 << 10;
+const SIGNS_MAX: usize = 400;
+const SIGNS: &[u8] = b"+-*/%.?([{!<>=";
+/// Levels of an expression: what works on it recurses too, on threads with an ordinary stack.
+const DEPTH_MAX: usize = 100;
+
+/// The functions and macros of CEL, with its usual extensions.
+static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
+    let mut env = Env::stdlib();
+    for extension in [extensions::strings, extensions::lists, extensions::math] {
+        env.add_extension(extension).expect("no two of them declare the same");
+    }
+    Arc::new(env)
+});
+
+/// An expression made ready.
+pub(super) struct When {
+    program: Program,
+    reads: Reads,
+    cluster: Box<str>,
+    /// The patterns that are written out, compiled; `None` where nothing is matched.
+    patterns: Option<Arc<HashMap<String, Regex>>>,
+}
+
+impl fmt::Debug for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("When").field(&self.program.source_info().source).finish()
+    }
+}
+
+impl When {
+    /// `variables` are what the expression may name.
+    pub(super) fn compile(text: &str, cluster: &str, variables: &[&str]) -> Result<Self, RuleError> {
+        let program = read(text)?;
+        check(&program, &ENV, variables)?;
+        let mut patterns = None;
+        collect_patterns(program.expression(), &mut patterns);
+        let (reads, cluster) = (Reads::of(program.expression()), cluster.into());
+        Ok(Self { program, reads, cluster, patterns: patterns.map(Arc::new) })
+    }
+
+    /// Evaluates the expression. What cannot be decided because the state before is not known is true.
+    pub(super) fn is_true<'d, 'o>(
+        &'d self,
+        kind: ChangeKind,
+        before: Before<'o>,
+        object: &'d Subject<'o>,
+        old: &'d Subject<'o>,
+    ) -> Result<bool, String> {
+        let scope = Scope::new(self, kind, before, object, old);
+        let evaluated = catch_unwind(AssertUnwindSafe(|| self.evaluate(&scope)));
+        if let Some(error) = scope.malformed.get() {
+            return Err(error.clone());
+        }
+        match evaluated {
+            Ok(Ok(is_true)) => Ok(is_true),
+            Ok(Err(_)) if scope.missed.load(Ordering::Relaxed) => Ok(true),
+            Ok(Err(error)) => Err(error.chars().take(ERROR_MAX).collect()),
+            Err(_) => Err("the evaluation has panicked".to_owned()),
+        }
+    }
+
+    fn evaluate(&self, scope: &Scope<'_, '_>) -> Result<bool, String> {
+        let context = self.context(scope)?;
+        let value = Value::resolve_val(self.program.expression(), &context).map_err(|error| error.to_string())?;
+        let is_true = value.downcast_ref::<CelBool>().map(|is_true| *is_true.inner());
+        is_true.ok_or_else(|| format!("it is a {}, expected a bool", value.get_type().name()))
+    }
+
+    fn context<'s>(&self, scope: &'s Scope<'_, '_>) -> Result<Context<'s, 's>, String> {
+        let mut context = Context::with_env(Arc::clone(&ENV));
+        context.set_variable_resolver(scope);
+        if let Some(patterns) = self.patterns.clone() {
+            let is_match =
+                move |This(text): This<Arc<String>>, pattern: Arc<String>| is_match(&patterns, &text, &pattern);
+            context.add_function(MATCHES, is_match).map_err(|error| error.to_string())?;
+        }
+        Ok(context)
+    }
+}
+
+/// Reads an expression, and refuses one that is too long or too deep.
+fn read(text: &str) -> Result<Program, RuleError> {
+    let refused = |problem: &str| RuleError { line: 1, column: 1, problem: problem.to_owned() };
+    if text.len() > TEXT_MAX {
+        return Err(refused(&format!("the expression has {} bytes, expected {TEXT_MAX} at most", text.len())));
+    }
+    let signs = text.bytes().filter(|byte| SIGNS.contains(byte)).count();
+    if signs > SIGNS_MAX {
+        return Err(refused(&format!(
+            "the expression has {signs} operators, dots and brackets, expected {SIGNS_MAX} at most"
+        )));
+    }
+    let read = catch_unwind(|| ENV.compile(text)).map_err(|_| refused("the expression cannot be read"))?;
+    let program = read.map_err(|errors| syntax_error(&errors))?;
+    if is_too_deep(program.expression()) {
+        return Err(refused(&format!("the expression is nested too deeply, expected {DEPTH_MAX} levels at most")));
+    }
+    Ok(program)
+}
+
+fn is_too_deep(expression: &IdedExpr) -> bool {
+    let mut open = vec![(expression, 1)];
+    while let Some((at, depth)) = open.pop() {
+        if depth > DEPTH_MAX {
+            return true;
+        }
+        open.extend(children(at).into_iter().map(|child| (child, depth + 1)));
+    }
+    false
+}
+
+fn is_match(patterns: &HashMap<String, Regex>, text: &str, pattern: &str) -> Result<bool, ExecutionError> {
+    if let Some(pattern) = patterns.get(pattern) {
+        return Ok(pattern.is_match(text));
+    }
+    let pattern = Regex::new(pattern).map_err(|error| ExecutionError::function_error(MATCHES, error))?;
+    Ok(pattern.is_match(text))
+}
+
+/// Compiles the patterns of all calls of `matches`; a call is enough for there to be some.
+fn collect_patterns(expression: &IdedExpr, patterns: &mut Option<HashMap<String, Regex>>) {
+    if let Expr::Call(call) = &expression.expr
+        && call.func_name == MATCHES
+    {
+        let patterns = patterns.get_or_insert_default();
+        if let Some(Expr::Literal(LiteralValue::String(pattern))) = call.args.last().map(|last| &last.expr)
+            && let Ok(compiled) = Regex::new(pattern.inner())
+        {
+            patterns.insert(pattern.inner().to_owned(), compiled);
+        }
+    }
+    for child in children(expression) {
+        collect_patterns(child, patterns);
+    }
+}
+
+fn syntax_error(errors: &cel::ParseErrors) -> RuleError {
+    let Some(first) = errors.errors.first() else {
+        return RuleError { line: 1, column: 1, problem: "expected an expression".to_owned() };
+    };
+    let at = |place: isize| usize::try_from(place).unwrap_or(1).max(1);
+    let said = first.msg.trim_start_matches("Syntax error: ");
+    let problem = match said.split_once(" expecting ").map_or(said, |(said, _)| said) {
+        early if early.ends_with("'<EOF>'") => "the expression ends too early".to_owned(),
+        assigned if assigned.starts_with("token recognition error at: '= ") => {
+            "unexpected `=`, expected `==` to compare".to_owned()
+        }
+        said => said.to_owned(),
+    };
+    RuleError { line: at(first.pos.0), column: at(first.pos.1), problem }
+}
+
+/// The variables of one evaluation, each made when it is asked for.
+struct Scope<'d, 'o> {
+    when: &'d When,
+    kind: ChangeKind,
+    before: Before<'o>,
+    object: &'d Subject<'o>,
+    old: &'d Subject<'o>,
+    object_value: OnceLock<Any<'d>>,
+    old_value: OnceLock<Any<'d>>,
+    changes: OnceLock<Any<'d>>,
+    /// An object that could not be decoded.
+    malformed: OnceLock<String>,
+    /// Something was asked for that is not known.
+    missed: AtomicBool,
+}
+
+impl<'d, 'o> Scope<'d, 'o> {
+    fn new(
+        when: &'d When,
+        kind: ChangeKind,
+        before: Before<'o>,
+        object: &'d Subject<'o>,
+        old: &'d Subject<'o>,
+    ) -> Self {
+        Self {
+            when,
+            kind,
+            before,
+            object,
+            old,
+            object_value: OnceLock::new(),
+            old_value: OnceLock::new(),
+            changes: OnceLock::new(),
+            malformed: OnceLock::new(),
+            missed: AtomicBool::new(false),
+        }
+    }
+
+    fn document<'b>(&'b self, slot: &'b OnceLock<Any<'d>>, subject: &'d Subject<'o>, part: &Part) -> CowVal<'b, 'b> {
+        let value = slot.get_or_init(|| {
+            decode(subject.json(), part).unwrap_or_else(|error| {
+                drop(self.malformed.set(error.to_string()));
+                Box::new(CelNull)
+            })
+        });
+        CowVal::Borrowed(&**value)
+    }
+
+    fn old(&self) -> Option<CowVal<'_, '_>> {
+        match self.before {
+            Before::Nothing => Some(CowVal::owned(CelNull)),
+            Before::Unknown => self.miss(),
+            Before::Same | Before::State(_) => Some(self.document(&self.old_value, self.old, &self.when.reads.old)),
+        }
+    }
+
+    fn changes(&self) -> Option<CowVal<'_, '_>> {
+        let changes = || match self.before {
+            Before::State(_) => changes::between(self.old.json(), self.object.json()),
+            _ => Vec::new(),
+        };
+        if matches!(self.before, Before::Unknown) {
+            return self.miss();
+        }
+        let list = self.changes.get_or_init(|| {
+            let paths = changes().into_iter().map(|path| Box::new(CelString::from(path)) as Any<'d>);
+            Box::new(CelList::from(paths.collect::<Vec<_>>()))
+        });
+        Some(CowVal::Borrowed(&**list))
+    }
+
+    /// Who changed the object; what is not said of it is an empty text.
+    fn changed_by(&self) -> CowVal<'_, '_> {
+        let Some(who) = self.object.object().changed_by() else { return CowVal::owned(CelNull) };
+        let text = |text: &str| CelString::from(text.to_owned());
+        let parts = who.parts().map(|(name, part)| (CelMapKey::String(text(name)), Box::new(text(part)) as Any<'_>));
+        CowVal::owned(CelMap::from(HashMap::from(parts)))
+    }
+
+    fn miss(&self) -> Option<CowVal<'_, '_>> {
+        self.missed.store(true, Ordering::Relaxed);
+        None
+    }
+
+    /// Returns a text that an object carries beside its body.
+    fn identity(&self, name: &str) -> Option<CowVal<'_, '_>> {
+        let (object, field) = match (name.strip_prefix("object.metadata."), self.before) {
+            (Some(field), _) => (self.object.object(), field),
+            (None, Before::Same | Before::State(_)) => (self.old.object(), name.strip_prefix("old.metadata.")?),
+            _ => return None,
+        };
+        let text = match field {
+            "name" => object.name(),
+            "namespace" => object.namespace(),
+            "uid" => object.uid(),
+            "resourceVersion" => object.resource_version(),
+            _ => return None,
+        };
+        // what is not there is looked for, and missed, where it would be
+        (!text.is_empty()).then(|| CowVal::owned(CelString::from(text)))
+    }
+}
+
+impl VariableResolver for Scope<'_, '_> {
+    fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
+        match variable {
+            "object" => Some(self.document(&self.object_value, self.object, &self.when.reads.object)),
+            "old" => self.old(),
+            "type" => Some(CowVal::owned(CelString::from(self.kind.as_str()))),
+            "changes" => self.changes(),
+            "changed_by" => Some(self.changed_by()),
+            "cluster" => Some(CowVal::owned(CelString::from(&*self.when.cluster))),
+            qualified => self.identity(qualified),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

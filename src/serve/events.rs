@@ -1,0 +1,91 @@
+//! `/v1/events`: what [`subscribe`](crate::subscribe) has for a subscriber, as the body of an answer.
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::{RawQuery, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Response, header},
+};
+use futures_util::stream::unfold;
+use jiff::Timestamp;
+
+use super::{ServeState, status_object::StatusObject};
+use crate::{
+    registry::Registry,
+    subscribe::{
+        filter::names,
+        frame::Format,
+        hub::{Hub, SubscribeError},
+        query::Query,
+        subscriber::Subscriber,
+    },
+};
+
+/// Proxies that gather an answer before they pass it on let this one through.
+const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Answers with a stream that ends with the engine, or with the connection.
+pub(super) async fn events(
+    State(state): State<ServeState>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response<Body> {
+    match subscribe(&state.hub, query.as_deref().unwrap_or_default(), &headers).await {
+        Ok((subscriber, format)) => respond(subscriber, format),
+        Err(refused) => refused.into_response(),
+    }
+}
+
+async fn subscribe(hub: &Arc<Hub>, query: &str, headers: &HeaderMap) -> Result<(Subscriber, Format), StatusObject> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let format = Format::accepted(text(header::ACCEPT)).ok_or_else(StatusObject::no_such_stream)?;
+    let query = Query::parse(query, text(HeaderName::from_static("last-event-id")), Timestamp::now(), hub.cluster())
+        .map_err(|error| StatusObject::bad_request(error.to_string()))?;
+    for name in &query.filter.resources {
+        check_resource(hub.registry(), name)?;
+    }
+    let entered = Subscriber::enter(hub, query, format).await;
+    let subscriber = entered.map_err(|error| match error {
+        SubscribeError::Full(_) => StatusObject::too_many_requests(&error.to_string()),
+        SubscribeError::Stopping => StatusObject::unavailable(&error.to_string()),
+        SubscribeError::Journal(_) => StatusObject::internal_error(&error.to_string()),
+    })?;
+    Ok((subscriber, format))
+}
+
+/// A name that means nothing would be a stream that says nothing. Before the server has told its types nobody can tell.
+fn check_resource(registry: &Registry, name: &str) -> Result<(), StatusObject> {
+    if !registry.is_discovered() {
+        return Ok(());
+    }
+    let units = registry.informers();
+    let waiting = registry.waiting();
+    let is_watched = units.iter().any(|unit| names(name, &unit.entry, &unit.resource));
+    if is_watched || waiting.iter().any(|waiting| name == waiting.entry || name == waiting.pattern) {
+        return Ok(());
+    }
+    let mut known: Vec<_> = units.iter().map(|unit| unit.resource.qualified_name()).collect();
+    known.extend(units.iter().map(|unit| unit.entry.clone()));
+    known.extend(waiting.into_iter().map(|waiting| waiting.entry));
+    known.sort_unstable();
+    known.dedup();
+    let known = if known.is_empty() { "nothing is watched".to_owned() } else { known.join(", ") };
+    let message = format!(
+        "resource: Invalid value: {name:?}: expected a type that is watched or the name of an entry of [resources]: {known}"
+    );
+    Err(StatusObject::bad_request(message))
+}
+
+fn respond(subscriber: Subscriber, format: Format) -> Response<Body> {
+    let pieces = unfold(subscriber, |mut subscriber| async {
+        let bytes = subscriber.next().await?;
+        Some((Ok::<_, Infallible>(bytes), subscriber))
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(UNBUFFERED, HeaderValue::from_static("no"));
+    response
+}

@@ -1,0 +1,253 @@
+//! What one subscriber is due next: a place in the stream, and what it does not have to be told.
+
+use std::{collections::HashMap, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::{
+    query::Since,
+    ring::{Entry, Ring},
+};
+use crate::journal::{Sequence, UnitId};
+
+/// Events that are looked at in one step.
+pub const STEP_EVENTS: usize = 32;
+
+/// Why something is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The place is one of another journal: the engine was started without the state of then.
+    Journal,
+    /// The journal has not come as far as the place: it is none of its own.
+    Unknown,
+    /// What was asked for is not kept any more.
+    Expired,
+    /// The subscriber was too slow for what is kept.
+    Behind,
+}
+
+impl Reason {
+    /// Returns its word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Journal => "journal",
+            Self::Unknown => "unknown",
+            Self::Expired => "expired",
+            Self::Behind => "behind",
+        }
+    }
+
+    fn message(self) -> &'static str {
+        match self {
+            Self::Journal => "the place is one of another journal: what happened since is not known here",
+            Self::Unknown => "the journal has not come as far as the place: it is none of its own",
+            Self::Expired => "some of what was asked for is not kept any more",
+            Self::Behind => "the subscriber was slower than the events, and some are not kept any more",
+        }
+    }
+}
+
+/// What a subscriber is not shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Why.
+    pub reason: Reason,
+    /// The place asked for, as it was written.
+    pub asked: Option<String>,
+    /// It is missing behind here; not known where the place is none of this journal.
+    pub from: Option<Sequence>,
+    /// Up to here: the stream goes on behind.
+    pub to: Sequence,
+    /// How many events, where that is known.
+    pub events: Option<u64>,
+}
+
+impl Gap {
+    /// Returns what is known of it: the `data` of its event.
+    pub fn data(&self) -> Value {
+        let mut data = json!({
+            "reason": self.reason.as_str(),
+            "message": self.reason.message(),
+            "to": format!("{:020}", self.to.0),
+        });
+        if let Some(asked) = &self.asked {
+            data["asked"] = asked.as_str().into();
+        }
+        if let Some(from) = self.from {
+            data["from"] = format!("{:020}", from.0).into();
+        }
+        if let Some(events) = self.events {
+            data["events"] = events.into();
+        }
+        data
+    }
+}
+
+/// What is to be done next for a subscriber.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Show these, as far as [`Cursor::is_due`] and the filter say so.
+    Events(Vec<Arc<Entry>>),
+    /// Tell that something is missing.
+    Gap(Gap),
+    /// Show what exists, then call [`Cursor::state_shown`].
+    State,
+    /// Read the store behind `after`, up to `until`, then call [`Cursor::read`].
+    Read {
+        /// Behind here.
+        after: Sequence,
+        /// Up to here.
+        until: Sequence,
+    },
+    /// There is nothing new.
+    Rest,
+}
+
+/// What a journal knows as a subscriber comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The journal's id.
+    pub journal: &'a str,
+    /// How far it has come.
+    pub released: Sequence,
+    /// The place behind which lies what happened at the time asked for or later, and whether something before it is
+    /// not kept that should be shown.
+    pub time: Option<(Sequence, bool)>,
+}
+
+/// The place of one subscriber.
+#[derive(Debug)]
+pub struct Cursor {
+    /// Everything up to here was shown, told missing, or not wanted.
+    place: Sequence,
+    /// It wants to see what exists, at its begin and whenever something is missing.
+    wants_state: bool,
+    state_due: bool,
+    gap: Option<Gap>,
+    /// The place asked for, as it was written, until something behind it is known.
+    asked: Option<String>,
+    /// What was seen in the cache of each unit: up to here its events are not news.
+    shown: HashMap<UnitId, Sequence>,
+}
+
+impl Cursor {
+    /// Makes the cursor of a subscriber that begins at `since`.
+    pub fn new(since: &Since, wants_state: bool, ring: &Ring, facts: &Facts<'_>) -> Self {
+        let (place, shown) = (ring.head(), HashMap::new());
+        let mut cursor = Self { place, wants_state, state_due: false, gap: None, asked: None, shown };
+        match since {
+            Since::Now => cursor.state_due = wants_state,
+            Since::Place { journal, sequence, text } => {
+                let is_foreign = journal.as_deref().is_some_and(|journal| journal != facts.journal);
+                if is_foreign {
+                    cursor.miss(Reason::Journal, None, ring.head());
+                } else if *sequence > facts.released {
+                    cursor.miss(Reason::Unknown, None, ring.head());
+                } else {
+                    (cursor.place, cursor.asked) = (*sequence, Some(text.clone()));
+                }
+                if let Some(gap) = &mut cursor.gap {
+                    gap.asked = Some(text.clone());
+                }
+            }
+            Since::Time { text, .. } => match facts.time {
+                Some((place, false)) => cursor.place = place,
+                Some((place, true)) => {
+                    cursor.miss(Reason::Expired, None, place);
+                    cursor.gap.iter_mut().for_each(|gap| gap.asked = Some(text.clone()));
+                }
+                None => cursor.state_due = wants_state,
+            },
+        }
+        cursor
+    }
+
+    /// Returns the place up to which it is done.
+    pub fn place(&self) -> Sequence {
+        self.place
+    }
+
+    /// Returns the place to resume at: none while something is still to be told that lies before it.
+    pub fn resumable(&self) -> Option<Sequence> {
+        (!self.state_due && self.gap.is_none() && self.shown.is_empty()).then_some(self.place)
+    }
+
+    fn miss(&mut self, reason: Reason, from: Option<Sequence>, to: Sequence) {
+        self.gap = Some(Gap { reason, asked: None, from, to, events: None });
+        self.place = to;
+        self.state_due = self.wants_state;
+    }
+
+    /// Decides what is next; `has_store` says that what the ring lacks may be in the store.
+    pub fn step(&mut self, ring: &Ring, has_store: bool) -> Step {
+        if let Some(gap) = self.gap.take() {
+            return Step::Gap(gap);
+        }
+        if self.state_due {
+            self.place = ring.head(); // what is published is at least as new as what is released (I3)
+            self.shown.clear();
+            return Step::State;
+        }
+        if self.place < ring.floor() {
+            if has_store {
+                return Step::Read { after: self.place, until: ring.floor() };
+            }
+            let asked = self.asked.take();
+            let reason = if asked.is_some() { Reason::Expired } else { Reason::Behind };
+            self.miss(reason, Some(self.place), ring.floor());
+            self.gap.iter_mut().for_each(|gap| gap.asked.clone_from(&asked));
+            return self.step(ring, has_store);
+        }
+        self.asked = None;
+        let entries = ring.after(self.place, STEP_EVENTS);
+        let Some(last) = entries.last() else {
+            self.place = self.place.max(ring.head());
+            self.shown.retain(|_, shown| *shown > self.place);
+            return Step::Rest;
+        };
+        self.place = last.place();
+        Step::Events(entries)
+    }
+
+    /// Takes notice of what was read of the store: everything up to `to` is here, but for `missing` events; or what is kept
+    /// begins behind `first` only. Returns what is to be told before the events that were read.
+    pub fn read(&mut self, to: Sequence, missing: u64, first: Option<Sequence>) -> Option<Gap> {
+        if let Some(first) = first.filter(|first| *first > self.place) {
+            let asked = self.asked.take();
+            self.miss(Reason::Expired, Some(self.place), first);
+            self.gap.iter_mut().for_each(|gap| gap.asked.clone_from(&asked));
+            return None;
+        }
+        self.asked = None;
+        let from = self.place;
+        self.place = to.max(from);
+        let gap = || Gap { reason: Reason::Expired, asked: None, from: Some(from), to, events: Some(missing) };
+        (missing > 0).then(gap)
+    }
+
+    /// Notes that the cache of a unit was seen with everything up to `place` in it.
+    pub fn saw(&mut self, unit: UnitId, place: Sequence) {
+        if place > self.place {
+            self.shown.insert(unit, place);
+        }
+    }
+
+    /// Notes that what exists was shown.
+    pub fn state_shown(&mut self) {
+        self.state_due = false;
+    }
+
+    /// Returns whether an event is news: what was seen in the cache is not.
+    pub fn is_due(&mut self, unit: UnitId, place: Sequence) -> bool {
+        if self.shown.is_empty() {
+            return true;
+        }
+        let is_due = self.shown.get(&unit).is_none_or(|shown| place > *shown);
+        self.shown.retain(|_, shown| *shown > place);
+        is_due
+    }
+}
+
+#[cfg(test)]
+#[path = "cursor/tests.rs"]
+mod tests;

@@ -1,0 +1,248 @@
+//! What a cursor promises, and a model of it: whatever comes, each subscriber sees the rest of the stream, or a gap.
+
+use proptest::prelude::*;
+
+use super::{
+    super::ring::{RingBounds, testing::entry},
+    *,
+};
+
+const JOURNAL: &str = "9f2c41d07b6e";
+
+fn ring(floor: u64, max_events: usize) -> Ring {
+    Ring::new(Sequence(floor), 0, RingBounds { max_events, max_bytes: usize::MAX })
+}
+
+fn place(journal: Option<&str>, sequence: u64) -> Since {
+    let text = sequence.to_string();
+    Since::Place { journal: journal.map(str::to_owned), sequence: Sequence(sequence), text }
+}
+
+fn cursor(since: &Since, wants_state: bool, ring: &Ring) -> Cursor {
+    let facts = Facts { journal: JOURNAL, released: ring.head(), time: None };
+    Cursor::new(since, wants_state, ring, &facts)
+}
+
+/// What it is told without a store, in short.
+fn told(cursor: &mut Cursor, ring: &Ring) -> Vec<String> {
+    let mut told = Vec::new();
+    loop {
+        match cursor.step(ring, false) {
+            Step::Events(entries) => told.extend(entries.iter().map(|entry| entry.place().0.to_string())),
+            Step::Gap(gap) => told.push(format!("{} to {}", gap.reason.as_str(), gap.to.0)),
+            Step::State => {
+                told.push("state".to_owned());
+                cursor.state_shown();
+            }
+            Step::Read { .. } => panic!("there is no store"),
+            Step::Rest => return told,
+        }
+    }
+}
+
+#[test]
+fn who_begins_now_sees_what_comes_next() {
+    let mut ring = ring(10, 9);
+    ring.push(entry(11));
+    let mut cursor = cursor(&Since::Now, false, &ring);
+    assert_eq!(told(&mut cursor, &ring), [""; 0]);
+    ring.push(entry(12));
+    assert_eq!(told(&mut cursor, &ring), ["12"]);
+}
+
+#[test]
+fn who_comes_again_sees_exactly_what_came_after() {
+    let mut ring = ring(10, 9);
+    for place in [11, 12, 15] {
+        ring.push(entry(place));
+    }
+    assert_eq!(told(&mut cursor(&place(Some(JOURNAL), 11), true, &ring), &ring), ["12", "15"]);
+    assert_eq!(told(&mut cursor(&place(None, 10), false, &ring), &ring), ["11", "12", "15"]);
+}
+
+#[test]
+fn another_journal_or_a_place_that_never_was_is_a_gap() {
+    let mut ring = ring(10, 9);
+    ring.push(entry(11));
+    assert_eq!(told(&mut cursor(&place(Some("another"), 11), false, &ring), &ring), ["journal to 11"]);
+    assert_eq!(told(&mut cursor(&place(Some("another"), 11), true, &ring), &ring), ["journal to 11", "state"]);
+    assert_eq!(told(&mut cursor(&place(Some(JOURNAL), 12), false, &ring), &ring), ["unknown to 11"]);
+}
+
+#[test]
+fn a_place_that_is_asked_for_and_not_kept_has_expired() {
+    let mut ring = ring(10, 2);
+    for place in 11..=14 {
+        ring.push(entry(place));
+    }
+    let mut cursor = cursor(&place(None, 11), false, &ring);
+    let Step::Gap(gap) = cursor.step(&ring, false) else { panic!("it is not kept") };
+    assert_eq!((gap.reason, gap.asked.as_deref()), (Reason::Expired, Some("11")));
+}
+
+#[test]
+fn i6_who_is_too_slow_is_told_and_begins_anew_where_state_is_wanted() {
+    let mut ring = ring(10, 2);
+    let (mut plain, mut with_state) = (cursor(&Since::Now, false, &ring), cursor(&Since::Now, true, &ring));
+    assert_eq!(told(&mut with_state, &ring), ["state"]);
+    for place in 11..=14 {
+        ring.push(entry(place));
+    }
+    assert_eq!(told(&mut plain, &ring), ["behind to 12", "13", "14"]);
+    assert_eq!(told(&mut with_state, &ring), ["behind to 12", "state"]);
+    ring.push(entry(15));
+    assert_eq!(told(&mut with_state, &ring), ["15"]);
+}
+
+#[test]
+fn what_the_cache_has_shown_is_not_shown_again() {
+    let mut ring = ring(10, 9);
+    let mut cursor = cursor(&Since::Now, true, &ring);
+    assert!(matches!(cursor.step(&ring, false), Step::State));
+    cursor.saw(UnitId(0), Sequence(12)); // published, and not yet read from the journal
+    cursor.state_shown();
+    assert_eq!(cursor.resumable(), None, "who resumed here would see what it has seen become older");
+    for place in 11..=13 {
+        ring.push(entry(place));
+    }
+    let Step::Events(entries) = cursor.step(&ring, false) else { panic!("there are some") };
+    let due: Vec<_> = entries.iter().map(|entry| cursor.is_due(UnitId(0), entry.place())).collect();
+    assert_eq!(due, [false, false, true]);
+    assert_eq!(cursor.resumable(), Some(Sequence(13)));
+    assert!(cursor.is_due(UnitId(1), Sequence(14)));
+}
+
+#[test]
+fn what_the_ring_lacks_is_read_from_the_store_up_to_where_the_ring_begins() {
+    let mut ring = ring(10, 9);
+    ring.push(entry(12));
+    let mut cursor = cursor(&place(Some(JOURNAL), 4), false, &ring);
+    let Step::Read { after, until } = cursor.step(&ring, true) else { panic!("it is older than the ring") };
+    assert_eq!((after, until), (Sequence(4), Sequence(10)));
+    cursor.read(Sequence(7), 0, None);
+    assert!(matches!(cursor.step(&ring, true), Step::Read { after: Sequence(7), .. }));
+    let gap = cursor.read(Sequence(10), 2, None).unwrap();
+    assert_eq!((gap.from, gap.to, gap.events), (Some(Sequence(7)), Sequence(10), Some(2)));
+    assert!(matches!(cursor.step(&ring, true), Step::Events(_)));
+}
+
+#[test]
+fn a_place_that_the_store_no_longer_keeps_is_a_gap_up_to_what_it_keeps() {
+    let ring = ring(10, 9);
+    let mut plain = cursor(&place(Some(JOURNAL), 2), false, &ring);
+    plain.read(Sequence(2), 0, Some(Sequence(6)));
+    let Step::Gap(gap) = plain.step(&ring, true) else { panic!("it is gone") };
+    assert_eq!((gap.reason, gap.from, gap.to), (Reason::Expired, Some(Sequence(2)), Sequence(6)));
+    assert!(matches!(plain.step(&ring, true), Step::Read { after: Sequence(6), .. }), "what is kept is shown");
+    let mut with_state = cursor(&place(Some(JOURNAL), 2), true, &ring);
+    with_state.read(Sequence(2), 0, Some(Sequence(6)));
+    assert!(matches!(with_state.step(&ring, true), Step::Gap(_)));
+    assert!(matches!(with_state.step(&ring, true), Step::State), "what exists is shown in its place");
+}
+
+#[test]
+fn a_time_begins_with_what_happened_then() {
+    let ring = ring(10, 9);
+    let since = Since::Time { micros: 5, text: "5m".into() };
+    let with = |time| Cursor::new(&since, false, &ring, &Facts { journal: JOURNAL, released: Sequence(10), time });
+    assert_eq!(with(Some((Sequence(7), false))).place(), Sequence(7));
+    let mut late = with(Some((Sequence(8), true)));
+    let Step::Gap(gap) = late.step(&ring, true) else { panic!("what was before is not kept") };
+    assert_eq!((gap.asked.as_deref(), gap.to), (Some("5m"), Sequence(8)));
+}
+
+/// What may happen, in any order.
+#[derive(Clone, Debug)]
+enum Operation {
+    /// An event is appended, some places further.
+    Append(u64),
+    /// The journal moves over what nobody wants.
+    Pass(u64),
+    /// The feed has lost something.
+    Lose(u64),
+    /// A subscriber takes a step.
+    Step(usize),
+    /// A subscriber connects again with the last place that it was shown, or was told to go on from.
+    Reconnect(usize),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        6 => (1..4_u64).prop_map(Operation::Append),
+        1 => (1..4_u64).prop_map(Operation::Pass),
+        1 => (1..4_u64).prop_map(Operation::Lose),
+        4 => (0..3_usize).prop_map(Operation::Step),
+        1 => (0..3_usize).prop_map(Operation::Reconnect),
+    ]
+}
+
+/// A subscriber, and what it may believe: it has everything up to `sure`.
+struct Witness {
+    cursor: Cursor,
+    seen: Vec<u64>,
+    /// From where to where it was told that it misses something.
+    gaps: Vec<(u64, u64)>,
+    last: u64,
+}
+
+impl Witness {
+    fn step(&mut self, ring: &Ring) -> bool {
+        match self.cursor.step(ring, false) {
+            Step::Events(entries) => {
+                self.seen.extend(entries.iter().map(|entry| entry.place().0));
+                self.last = *self.seen.last().unwrap();
+            }
+            Step::Gap(gap) => {
+                self.gaps.push((gap.from.map_or(self.last, |from| from.0), gap.to.0));
+                self.last = gap.to.0;
+            }
+            Step::Rest => return false,
+            Step::State | Step::Read { .. } => panic!("neither is asked for"),
+        }
+        true
+    }
+}
+
+proptest! {
+    #[test]
+    fn i6_each_subscriber_sees_the_rest_of_the_stream_or_a_gap(
+        operations in prop::collection::vec(operation(), 1..120),
+        max_events in 1..6_usize,
+    ) {
+        let mut ring = ring(0, max_events);
+        let mut all: Vec<u64> = Vec::new();
+        let begin = |ring: &Ring| cursor(&Since::Now, false, ring);
+        let mut witnesses: Vec<_> =
+            (0..3).map(|_| Witness { cursor: begin(&ring), seen: Vec::new(), gaps: Vec::new(), last: 0 }).collect();
+        for operation in operations {
+            match operation {
+                Operation::Append(by) => {
+                    let next = ring.head().0 + by;
+                    all.push(next);
+                    ring.push(entry(next));
+                }
+                Operation::Pass(by) => ring.reach(Sequence(ring.head().0 + by)),
+                Operation::Lose(by) => {
+                    let to = ring.head().0 + by;
+                    all.push(to); // it happened, and nobody here has it
+                    ring.cut(Sequence(to), 0);
+                }
+                Operation::Step(who) => drop(witnesses[who].step(&ring)),
+                Operation::Reconnect(who) => {
+                    let last = witnesses[who].last;
+                    witnesses[who].cursor = cursor(&place(Some(JOURNAL), last), false, &ring);
+                }
+            }
+        }
+        for witness in &mut witnesses {
+            while witness.step(&ring) {}
+            prop_assert!(witness.seen.is_sorted_by(|a, b| a < b), "in order, and once: {:?}", witness.seen);
+            let is_told = |place: &u64| witness.gaps.iter().any(|(from, to)| from < place && place <= to);
+            for place in &all {
+                let seen = witness.seen.contains(place);
+                prop_assert!(seen || is_told(place), "{place} was neither shown nor told: {:?}", witness.gaps);
+            }
+            prop_assert!(witness.seen.iter().all(|place| all.contains(place)));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Who reads the journal for all subscribers, and fills the ring.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+
+use super::{
+    hub::{Hub, LOOK, is_initial, now_micros},
+    ring::Entry,
+};
+use crate::{
+    dispatcher::Event,
+    journal::{ReaderId, Record},
+};
+
+/// How long the ring is fed after the last subscriber has gone: one that comes back finds its place.
+const LINGER: Duration = Duration::from_mins(5);
+/// What is read of the journal at a time.
+const READ_EVENTS: usize = 512;
+const READ_BYTES: usize = 4 << 20;
+/// While there are many subscribers they are woken less often, and get more at a time: so much for each, at most that.
+const PAUSE_EACH: Duration = Duration::from_micros(10);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// Who reads the journal for all subscribers.
+pub(super) struct Feed {
+    pub(super) hub: Arc<Hub>,
+    pub(super) reader: ReaderId,
+}
+
+impl Drop for Feed {
+    /// Whatever the reason of its end: who still listens finds no ring, and its stream ends.
+    fn drop(&mut self) {
+        self.hub.lanes.close_feed(self.reader);
+        self.hub.ring().take_if(|(reader, _)| *reader == self.reader);
+        self.hub.news.send_modify(|news| news.count += 1);
+    }
+}
+
+impl Feed {
+    /// Reads until nobody listens any more, or the engine has ended.
+    pub(super) async fn run(self) {
+        let mut phase = self.hub.phase.subscribe();
+        let mut idle_since = Instant::now();
+        loop {
+            let is_ending = self.hub.is_ending();
+            let records = self.hub.journal.fetch(self.reader, READ_EVENTS, READ_BYTES).await;
+            if self.hub.subscribers.load(Relaxed) > 0 {
+                idle_since = Instant::now();
+            }
+            let is_empty = records.is_empty();
+            self.take(records);
+            if !is_empty {
+                sleep(pause(self.hub.subscribers.load(Relaxed))).await;
+            } else if is_ending {
+                self.hub.news.send_modify(|news| news.is_over = true);
+                return self.rest().await;
+            } else if idle_since.elapsed() >= LINGER && self.is_left() {
+                return;
+            } else {
+                tokio::select! {
+                    () = self.hub.journal.readable(self.reader) => {}
+                    _ = phase.changed() => {}
+                    () = sleep(LINGER) => {}
+                }
+            }
+        }
+    }
+
+    /// Takes the ring away, unless somebody came meanwhile.
+    fn is_left(&self) -> bool {
+        let mut ring = self.hub.ring();
+        let is_left = self.hub.subscribers.load(Relaxed) == 0;
+        ring.take_if(|_| is_left);
+        is_left
+    }
+
+    /// Keeps the ring until those who read it are done.
+    async fn rest(&self) {
+        while self.hub.subscribers.load(Relaxed) > 0 {
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Puts records in the ring, and wakes who listens.
+    fn take(&self, records: Vec<Record>) {
+        let Self { hub, reader } = self;
+        let read = records.last().map(|record| record.sequence);
+        let entries: Vec<_> = hub.lanes.events(records).into_iter().map(|event| self.entry(event)).collect();
+        if let Some(read) = read {
+            hub.journal.ack(*reader, read);
+        }
+        let losses = hub.journal.take_losses(*reader);
+        let lost = losses.named.len() as u64 + losses.unnamed;
+        let position = hub.journal.stats(*reader).position;
+        let mut ring = hub.ring();
+        let Some((_, ring)) = ring.as_mut() else { return };
+        if lost > 0 {
+            warn!(events = lost, "streams have a gap: the journal was faster than it was read for them");
+            ring.cut(position, now_micros());
+        } else {
+            for entry in entries {
+                ring.push(entry);
+            }
+            ring.reach(position);
+        }
+        if read.is_some() || lost > 0 {
+            hub.news.send_modify(|news| news.count += 1);
+        }
+    }
+
+    fn entry(&self, event: Event) -> Arc<Entry> {
+        let is_initial = is_initial(&self.hub.journal, &event);
+        Arc::new(Entry::new(event, is_initial))
+    }
+}
+
+/// Returns how long subscribers get nothing after they were woken.
+fn pause(subscribers: usize) -> Duration {
+    PAUSE_EACH.saturating_mul(u32::try_from(subscribers).unwrap_or(u32::MAX)).min(PAUSE_MAX)
+}

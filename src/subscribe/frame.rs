@@ -1,0 +1,190 @@
+//! How a stream looks: server-sent events, or JSON lines.
+//!
+//! | | SSE | NDJSON |
+//! |---|---|---|
+//! | an event | `id:` place, `event:` the last word of its type, `data:` the `CloudEvent` | the `CloudEvent`, a line |
+//! | a gap | `event: gap`, `data:` an event of type `dev.deltabus.stream.gap` | that event, a line |
+//! | at rest | a comment, and the place reached as `id:` | an empty line |
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::cursor::Gap;
+use crate::{
+    cloud_event::Encoder,
+    dispatcher::Event,
+    journal::{ChangeKind, Sequence},
+};
+
+/// The media type of each format.
+const SSE: &str = "text/event-stream";
+const NDJSON: &str = "application/x-ndjson";
+
+/// How a stream is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Server-sent events.
+    #[default]
+    Sse,
+    /// A JSON object a line.
+    Ndjson,
+}
+
+impl Format {
+    /// Returns the format that `Accept` asks for, the first of those it names; `None` where it names none.
+    pub fn accepted(accept: Option<&str>) -> Option<Self> {
+        let Some(accept) = accept.filter(|accept| !accept.trim().is_empty()) else { return Some(Self::Sse) };
+        accept.split(',').find_map(|range| match range.split(';').next().unwrap_or_default().trim() {
+            SSE | "text/*" | "*/*" => Some(Self::Sse),
+            NDJSON => Some(Self::Ndjson),
+            _ => None,
+        })
+    }
+
+    /// Returns the media type.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Self::Sse => SSE,
+            Self::Ndjson => NDJSON,
+        }
+    }
+
+    /// Returns what is sent at rest. A place is one to resume at: a client that filters much, and hears little, asks for
+    /// what is new and not for all that it did not want.
+    pub fn heartbeat(self, journal: &str, place: Option<Sequence>) -> Bytes {
+        match (self, place) {
+            (Self::Ndjson, _) => Bytes::from_static(b"\n"),
+            (Self::Sse, None) => Bytes::from_static(b":\n\n"),
+            (Self::Sse, Some(place)) => format!(":\nid: {}\n\n", position(journal, place)).into(),
+        }
+    }
+}
+
+/// Names a place of a journal, as `id:` has it: `<journal>.<sequence>`.
+pub fn position(journal: &str, place: Sequence) -> String {
+    format!("{journal}.{:020}", place.0)
+}
+
+/// The bytes of one event, in which those of each format lie.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// `id: …\nevent: …\ndata: {…}\n\n`
+    sse: Bytes,
+    /// Where the object begins.
+    json: usize,
+    /// Where what is shown without a place begins.
+    unplaced: usize,
+}
+
+impl Frame {
+    /// Encodes an event.
+    pub fn of_event(encoder: &Encoder, journal: &str, event: &Event) -> Self {
+        let word = ChangeKind::of(&event.record.change).as_str();
+        Self::write(&position(journal, event.record.sequence), word, |out| encoder.encode(out, event))
+    }
+
+    /// Encodes a gap, from which the stream goes on at a place.
+    pub fn of_gap(gap: &Gap, cluster: &str, journal: &str, now: Timestamp) -> Self {
+        let place = format!("{:020}", gap.to.0);
+        let event = json!({
+            "specversion": "1.0",
+            "id": format!("{journal}.{place}.gap"),
+            "source": format!("/clusters/{cluster}"),
+            "type": "dev.deltabus.stream.gap",
+            "time": now.to_string(),
+            "datacontenttype": "application/json",
+            "journal": journal,
+            "sequence": place,
+            "data": gap.data(),
+        });
+        Self::write(&position(journal, gap.to), "gap", |out| out.extend_from_slice(event.to_string().as_bytes()))
+    }
+
+    fn write(id: &str, word: &str, write: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let mut out = format!("id: {id}\n").into_bytes();
+        let unplaced = out.len();
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(word.as_bytes());
+        out.extend_from_slice(b"\ndata: ");
+        let json = out.len();
+        write(&mut out);
+        out.extend_from_slice(b"\n\n");
+        Self { sse: out.into(), json, unplaced }
+    }
+
+    /// Returns the bytes of a format; no copy of them.
+    pub fn bytes(&self, format: Format) -> Bytes {
+        match format {
+            Format::Sse => self.sse.clone(),
+            Format::Ndjson => self.sse.slice(self.json..self.sse.len() - 1),
+        }
+    }
+
+    /// As [`Frame::bytes`], without a place to resume at: what comes before it is not complete.
+    pub fn unplaced_bytes(&self, format: Format) -> Bytes {
+        match format {
+            Format::Sse => self.sse.slice(self.unplaced..),
+            Format::Ndjson => self.bytes(format),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{cursor::Reason, ring::testing::event},
+        *,
+    };
+    use crate::journal::testing::updated;
+
+    #[test]
+    fn an_event_has_its_place_its_word_and_its_cloud_event() {
+        let encoder = Encoder::new("prod", "9f2c41d07b6e");
+        let event = event(48, updated("web", "u", 1, 2));
+        let frame = Frame::of_event(&encoder, "9f2c41d07b6e", &event);
+        let mut json = Vec::new();
+        encoder.encode(&mut json, &event);
+        let json = String::from_utf8(json).unwrap();
+        let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+        let unplaced = format!("event: updated\ndata: {json}\n\n");
+        assert_eq!(text(frame.bytes(Format::Sse)), format!("id: 9f2c41d07b6e.00000000000000000048\n{unplaced}"));
+        assert_eq!(text(frame.unplaced_bytes(Format::Sse)), unplaced);
+        assert_eq!(text(frame.bytes(Format::Ndjson)), format!("{json}\n"));
+        assert_eq!(text(frame.unplaced_bytes(Format::Ndjson)), format!("{json}\n"));
+    }
+
+    #[test]
+    fn a_gap_is_an_event_of_the_stream() {
+        let gap = Gap { reason: Reason::Behind, asked: None, from: Some(Sequence(7)), to: Sequence(12), events: None };
+        let frame = Frame::of_gap(&gap, "prod", "9f2c", Timestamp::UNIX_EPOCH);
+        let sse = frame.bytes(Format::Sse);
+        assert!(sse.starts_with(b"id: 9f2c.00000000000000000012\nevent: gap\ndata: {"));
+        let line: serde_json::Value = serde_json::from_slice(&frame.bytes(Format::Ndjson)).unwrap();
+        assert_eq!(line["type"], "dev.deltabus.stream.gap");
+        assert_eq!(line["data"]["reason"], "behind");
+        assert_eq!([&line["data"]["from"], &line["data"]["to"]], ["00000000000000000007", "00000000000000000012"]);
+    }
+
+    #[test]
+    fn accept_chooses_the_first_format_it_names() {
+        for (accept, expected) in [
+            (None, Some(Format::Sse)),
+            (Some(""), Some(Format::Sse)),
+            (Some("*/*"), Some(Format::Sse)),
+            (Some("text/event-stream"), Some(Format::Sse)),
+            (Some("application/x-ndjson"), Some(Format::Ndjson)),
+            (Some("text/html, application/x-ndjson;q=0.9, */*"), Some(Format::Ndjson)),
+            (Some("application/json"), None),
+        ] {
+            assert_eq!(Format::accepted(accept), expected, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_says_how_far_the_stream_is() {
+        assert_eq!(Format::Sse.heartbeat("j", Some(Sequence(3))), ":\nid: j.00000000000000000003\n\n");
+        assert_eq!(Format::Sse.heartbeat("j", None), ":\n\n");
+        assert_eq!(Format::Ndjson.heartbeat("j", Some(Sequence(3))), "\n");
+    }
+}

@@ -1,0 +1,253 @@
+//! What a subscriber asks for, in words: the query of `/v1/events`.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::filter::Filter;
+use crate::{
+    journal::ChangeKind,
+    lister::LabelSelector,
+    rules::{Rules, RulesOptions},
+};
+
+/// The parameters there are.
+const PARAMETERS: &str = "resource, namespace, labelSelector, type, when, since, initial";
+
+/// Characters of a wrong value that are shown.
+const FOUND_MAX: usize = 200;
+
+/// The kinds of events, by the last word of their type.
+const KINDS: [ChangeKind; 5] =
+    [ChangeKind::Added, ChangeKind::Updated, ChangeKind::Deleted, ChangeKind::Removed, ChangeKind::Synced];
+
+/// Where a subscriber begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Since {
+    /// With what comes next.
+    #[default]
+    Now,
+    /// Behind a place.
+    Place {
+        /// Of this journal; of the engine's own where none is named.
+        journal: Option<String>,
+        /// The place.
+        sequence: crate::journal::Sequence,
+        /// As it was written.
+        text: String,
+    },
+    /// With what happened at a time or later.
+    Time {
+        /// In microseconds since the Unix epoch.
+        micros: i64,
+        /// As it was written.
+        text: String,
+    },
+}
+
+/// What one subscriber asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// Which events.
+    pub filter: Filter,
+    /// From where on.
+    pub since: Since,
+}
+
+/// A parameter that is not understood: what was found, and what was expected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// There is no such parameter.
+    #[error("unknown parameter {0:?}: expected one of {PARAMETERS}")]
+    Unknown(String),
+    /// It says nothing that it can say.
+    #[error("{parameter}: Invalid value: {found:?}: {expected}")]
+    Invalid {
+        /// The parameter, or the header.
+        parameter: &'static str,
+        /// Its value.
+        found: String,
+        /// What it can be.
+        expected: String,
+    },
+}
+
+impl Query {
+    /// Reads a query. A `Last-Event-ID` counts more than `since`: who connects again asks with the address that it had.
+    ///
+    /// `cluster` is what an expression in `when` calls so.
+    pub fn parse(query: &str, last_event_id: Option<&str>, now: Timestamp, cluster: &str) -> Result<Self, QueryError> {
+        let mut parsed = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            let filter = &mut parsed.filter;
+            match &*name {
+                "resource" => filter.resources.extend(listed(&value)),
+                "namespace" => filter.namespaces.extend(listed(&value)),
+                "labelSelector" => filter.labels = labels(&value)?,
+                "type" => filter.kinds.extend(listed(&value).map(|word| kind(&word)).collect::<Result<Vec<_>, _>>()?),
+                "when" => filter.when = when(&value, cluster)?,
+                "since" => parsed.since = since("since", &value, now)?,
+                "initial" => filter.initial = truth(&value)?,
+                _ => return Err(QueryError::Unknown(name.into_owned())),
+            }
+        }
+        if let Some(id) = last_event_id.map(str::trim).filter(|id| !id.is_empty()) {
+            parsed.since = since("Last-Event-ID", id, now)?;
+        }
+        Ok(parsed)
+    }
+}
+
+fn listed(value: &str) -> impl Iterator<Item = String> + use<> {
+    let words: Vec<_> = value.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    words.into_iter()
+}
+
+fn invalid(parameter: &'static str, found: &str, expected: impl Into<String>) -> QueryError {
+    let mut shown: String = found.chars().take(FOUND_MAX).collect();
+    if shown.len() < found.len() {
+        shown.push('…');
+    }
+    QueryError::Invalid { parameter, found: shown, expected: expected.into() }
+}
+
+fn labels(value: &str) -> Result<Option<LabelSelector>, QueryError> {
+    if value.trim().is_empty() {
+        return Ok(None);
+    }
+    LabelSelector::parse(value).map(Some).map_err(|error| invalid("labelSelector", value, error.to_string()))
+}
+
+fn when(value: &str, cluster: &str) -> Result<Option<Arc<Rules>>, QueryError> {
+    if value.trim().is_empty() {
+        return Ok(None);
+    }
+    let options = RulesOptions { when: Some(value.to_owned()), cluster: cluster.to_owned(), ..RulesOptions::default() };
+    let compiled = Rules::compile(options).map_err(|error| invalid("when", value, error.to_string()))?;
+    Ok(Some(Arc::new(compiled)))
+}
+
+fn kind(word: &str) -> Result<ChangeKind, QueryError> {
+    KINDS.into_iter().find(|kind| kind.as_str() == word).ok_or_else(|| {
+        let known: Vec<_> = KINDS.iter().map(|kind| kind.as_str()).collect();
+        invalid("type", word, format!("expected one of {}", known.join(", ")))
+    })
+}
+
+fn truth(value: &str) -> Result<bool, QueryError> {
+    match value {
+        "true" | "1" | "" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(invalid("initial", value, "expected true or false")),
+    }
+}
+
+/// Reads `<journal>.<sequence>`, a sequence, a duration back from now, or a time.
+fn since(parameter: &'static str, value: &str, now: Timestamp) -> Result<Since, QueryError> {
+    let value = value.trim();
+    let text = value.to_owned();
+    let place = |journal: Option<&str>, sequence: &str| {
+        let is_number = !sequence.is_empty() && sequence.bytes().all(|byte| byte.is_ascii_digit());
+        let sequence = sequence.parse().ok().filter(|_| is_number).map(crate::journal::Sequence)?;
+        Some(Since::Place { journal: journal.map(str::to_owned), sequence, text: text.clone() })
+    };
+    let of_journal = || {
+        let (journal, sequence) = value.split_once('.')?;
+        let is_id = !journal.is_empty() && journal.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        is_id.then(|| place(Some(journal), sequence))?
+    };
+    let ago = || {
+        let duration: SignedDuration =
+            value.parse().ok().filter(|duration: &SignedDuration| !duration.is_negative())?;
+        now.checked_sub(duration).ok()
+    };
+    let at = || value.parse::<Timestamp>().ok().or_else(ago).map(Timestamp::as_microsecond);
+    let time = || at().map(|micros| Since::Time { micros, text: text.clone() });
+    place(None, value).or_else(of_journal).or_else(time).ok_or_else(|| {
+        let expected = "expected JOURNAL.SEQUENCE as `id:` has it, a sequence, a duration such as 5m, or a time such as \
+                        2026-11-21T06:40:03Z";
+        invalid(parameter, value, expected)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Sequence;
+
+    fn now() -> Timestamp {
+        "2026-11-21T06:40:00Z".parse().unwrap()
+    }
+
+    fn parse(query: &str) -> Result<Query, String> {
+        Query::parse(query, None, now(), "prod").map_err(|error| error.to_string())
+    }
+
+    fn since_of(value: &str) -> Result<Since, String> {
+        parse(&format!("since={value}")).map(|query| query.since)
+    }
+
+    #[test]
+    fn lists_are_repeated_or_have_commas() {
+        let query =
+            parse("resource=pods,deployments.apps&resource=nodes&namespace=a&namespace=b&type=added,deleted").unwrap();
+        assert_eq!(query.filter.resources, ["pods", "deployments.apps", "nodes"]);
+        assert_eq!(query.filter.namespaces, ["a", "b"]);
+        assert_eq!(query.filter.kinds, [ChangeKind::Added, ChangeKind::Deleted]);
+        assert!(!query.filter.initial && query.since == Since::Now);
+        assert!(parse("initial=true").unwrap().filter.initial);
+        assert!(parse("labelSelector=app%3Dweb").unwrap().filter.labels.is_some());
+        assert!(
+            parse("when=type%20%3D%3D%20'added'%20%26%26%20cluster%20%3D%3D%20'prod'").unwrap().filter.when.is_some()
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_told_with_what_was_expected() {
+        for (query, expected) in [
+            ("resources=pods", "unknown parameter \"resources\": expected one of resource, namespace"),
+            (
+                "type=modified",
+                "type: Invalid value: \"modified\": expected one of added, updated, deleted, removed, synced",
+            ),
+            ("initial=yes", "initial: Invalid value: \"yes\": expected true or false"),
+            ("since=yesterday", "since: Invalid value: \"yesterday\": expected JOURNAL.SEQUENCE"),
+            ("since=-5m", "since: Invalid value: \"-5m\""),
+            ("since=a.b", "since: Invalid value: \"a.b\""),
+            ("since=99999999999999999999999", "since: Invalid value"),
+            ("labelSelector=a%20in", "labelSelector: Invalid value: \"a in\""),
+            ("when=objct.kind", "when: Invalid value: \"objct.kind\": line 1, column 1: "),
+        ] {
+            let error = parse(query).unwrap_err();
+            assert!(error.starts_with(expected), "{query}: {error}");
+        }
+        let long = parse(&format!("type={}", "x".repeat(60_000))).unwrap_err();
+        assert!(long.len() < 400 && long.contains("x…\": expected one of added"), "{long}");
+    }
+
+    #[test]
+    fn since_is_a_place_a_duration_or_a_time() {
+        let place = |journal: Option<&str>, sequence, text: &str| {
+            let journal = journal.map(str::to_owned);
+            Ok(Since::Place { journal, sequence: Sequence(sequence), text: text.to_owned() })
+        };
+        assert_eq!(since_of("00000000000000000042"), place(None, 42, "00000000000000000042"));
+        assert_eq!(since_of("9f2c41d07b6e.00042"), place(Some("9f2c41d07b6e"), 42, "9f2c41d07b6e.00042"));
+        let time = |text: &str, at: &str| {
+            let micros = at.parse::<Timestamp>().unwrap().as_microsecond();
+            Ok(Since::Time { micros, text: text.to_owned() })
+        };
+        assert_eq!(since_of("5m"), time("5m", "2026-11-21T06:35:00Z"));
+        assert_eq!(since_of("1.5h"), time("1.5h", "2026-11-21T05:10:00Z"));
+        assert_eq!(since_of("2026-11-21T06:00:00Z"), time("2026-11-21T06:00:00Z", "2026-11-21T06:00:00Z"));
+    }
+
+    #[test]
+    fn who_connects_again_goes_on_where_it_was() {
+        let query = Query::parse("since=5m", Some("ab12.7"), now(), "prod").unwrap();
+        let Since::Place { sequence, .. } = query.since else { panic!("{query:?}") };
+        assert_eq!(sequence, Sequence(7));
+        let error = Query::parse("", Some("nonsense"), now(), "prod").unwrap_err().to_string();
+        assert!(error.starts_with("Last-Event-ID: Invalid value"), "{error}");
+    }
+}
