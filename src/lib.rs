@@ -5,7 +5,7 @@
 //! readers consume at their own pace.
 //!
 //! ```text
-//! API server ─list/watch─▶ Reflector ─▶ DeltaFifo ─▶ Indexer ─▶ (evmap: lock-free reads) ─▶ serve, Lister
+//! API server ─list/watch─▶ Reflector ─▶ DeltaFifo ─▶ Indexer ─▶ (left-right: lock-free reads) ─▶ serve, Lister
 //!                          per resource type, one supervised unit   │
 //!                                                                   ▼
 //!                                                    Journal (sequence, release mark, positions)

@@ -324,12 +324,7 @@ impl Object {
 
     /// Returns whether both are one: not only equal, but the same bytes in memory.
     pub fn ptr_eq(&self, other: &Self) -> bool {
-        self.address() == other.address()
-    }
-
-    /// Returns where it lies: of no use but to tell objects apart that live.
-    pub(crate) fn address(&self) -> usize {
-        self.0.address()
+        self.0.ptr_eq(&other.0)
     }
 
     /// Returns how many handles there are.

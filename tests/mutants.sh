@@ -29,7 +29,7 @@ command -v cargo-mutants >/dev/null || { echo "cargo-mutants is missing: cargo i
 
 # Actors, and what only they use.
 shells="actor log lanes keeper child kube scoped codec"
-crates="arc-swap|bytes|evmap|foldhash|futures-util|globset|hashbrown|jiff|memchr|proptest|rand|serde|serde_json|thiserror|tokio"
+crates="arc-swap|bytes|foldhash|futures-util|globset|hashbrown|jiff|left-right|memchr|proptest|rand|serde|serde_json|thiserror|tokio"
 
 tree=$PWD
 slim=${MUTANTS_DIR:-${TMPDIR:-/tmp}/deltabus-mutants}/$core
@@ -76,7 +76,7 @@ done
 
 # The first case that fails catches a mutant: shrinking it is waste.
 export PROPTEST_MAX_SHRINK_ITERS=0 PROPTEST_CASES=${PROPTEST_CASES:-32}
-# What is skipped takes five seconds of threads for evmap's order of calls, which no mutant of the logic is about.
+# What is skipped takes five seconds of threads for the order of calls, which no mutant of the logic is about.
 exec cargo mutants --in-place --minimum-test-timeout "${MUTANTS_TIMEOUT:-20}" \
   -f "src/$core.rs" -f "src/$core/*.rs" -e '**/*test*.rs' -e '**/handle.rs' "$@" \
   -- --lib "$core::" -- --skip i9_concurrent_readers_never_see

@@ -29,6 +29,10 @@ impl Posting {
         Self { index, value: value.into(), hashes: Hashes::Flat(Vec::new()) }
     }
 
+    pub(super) fn is_of(&self, index: u32, value: &str) -> bool {
+        self.index == index && *self.value == *value
+    }
+
     pub(super) fn len(&self) -> usize {
         match &self.hashes {
             Hashes::Flat(hashes) => hashes.len(),

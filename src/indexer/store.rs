@@ -1,8 +1,12 @@
-//! Where the cache lives: one map for objects and all indexes, published as a whole (D5, I-9, D-12).
+//! Where the cache lives: objects and all indexes in one structure, published as a whole (D5, I-9, D-12).
 //!
-//! [`EvmapStore`] is the write half and the only place that names evmap; [`StoreReader`] reads the version published
-//! last, without a lock. An object is found by the 64-bit hash of its key, a posting by that of its index and value;
-//! what shares a hash lies in one slot and is told apart on reading.
+//! [`LeftRightStore`] is the write half; [`StoreReader`] reads the version published last, without a lock. There are two
+//! copies of the tables, which share what they hold: readers are in one, the writer brings the other up to date, and a
+//! publish swaps them. This is what evmap is made of; evmap's map of bags takes 57 bytes an entry in each copy, where
+//! these tables take 17.
+//!
+//! An object is found by the 64-bit hash of its key, a posting by that of its index and value; those that share one are
+//! told apart on reading.
 //!
 //! What this costs, and what it asks of its users:
 //! - A reader inside [`ReadStore::read`] holds up the second next publish. Queries copy pointers out and return; what
@@ -15,21 +19,23 @@
 
 use std::{
     cell::OnceCell,
-    collections::HashMap,
-    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
-    sync::{Arc, Mutex, OnceLock},
+    hash::BuildHasher,
+    sync::{Arc, OnceLock},
 };
 
 use foldhash::quality::FixedState;
 
+use self::table::{Batch, Change, Hashed, Table};
 use super::{
     index_func::{IndexFunc, IndexSet},
     posting::Posting,
 };
-use crate::{
-    mutex::lock,
-    object::{KeyRef, Object, ResourceVersion},
-};
+use crate::object::{KeyRef, Object, ResourceVersion};
+
+mod table;
+
+/// For how many keys a large batch leaves room in the store.
+const KEPT_ROOM: usize = 1 << 12;
 
 /// What belongs to one published version beside objects and postings.
 #[derive(Clone, Debug, Default)]
@@ -141,111 +147,16 @@ pub trait Snapshot {
     fn for_each(&self, visit: &mut dyn FnMut(&Object));
     /// Visits every object that has `value` in the index, once, in no order.
     fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object));
-    /// Visits every value with an object in the index, in no order. Looks at the whole map.
+    /// Visits every value with an object in the index, in no order. Looks at the values of all indexes.
     fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str));
 }
 
-/// Passes a hash on that was made before.
-#[derive(Clone, Copy, Debug, Default)]
-struct HashOfHash(u64);
-
-impl Hasher for HashOfHash {
-    /// Not called: what is hashed are hashes, and addresses.
-    fn write(&mut self, _: &[u8]) {}
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// Zero bytes, unlike the usual one: evmap keeps it in every value.
-type NoHash = BuildHasherDefault<HashOfHash>;
-type WriteHandle = evmap::handles::WriteHandle<u64, Slot, Arc<Meta>, NoHash>;
-type ReadHandle = evmap::handles::ReadHandle<u64, Slot, Arc<Meta>, NoHash>;
-type MapRef<'a> = evmap::refs::MapReadRef<'a, u64, Slot, Arc<Meta>, NoHash>;
-
-/// What one hash leads to.
-#[derive(Clone)]
-enum Slot {
-    Object(Object),
-    Posting(Arc<Posting>),
-    /// At least two objects or postings whose hashes are equal. One pointer wide, as the others: there are two slots an
-    /// object.
-    Collision(Arc<Vec<Slot>>),
-}
-
-impl Slot {
-    fn members(&self) -> &[Slot] {
-        match self {
-            Self::Collision(members) => members,
-            single => std::slice::from_ref(single),
-        }
-    }
-
-    fn objects(&self) -> impl Iterator<Item = &Object> {
-        self.members().iter().filter_map(|member| match member {
-            Self::Object(object) => Some(object),
-            _ => None,
-        })
-    }
-
-    fn postings(&self) -> impl Iterator<Item = &Arc<Posting>> {
-        self.members().iter().filter_map(|member| match member {
-            Self::Posting(posting) => Some(posting),
-            _ => None,
-        })
-    }
-
-    fn object(&self, key: KeyRef<'_>) -> Option<&Object> {
-        self.objects().find(|object| object.key() == key)
-    }
-
-    fn posting(&self, index: u32, value: &str) -> Option<&Arc<Posting>> {
-        self.postings().find(|posting| posting.index == index && *posting.value == *value)
-    }
-
-    fn address(&self) -> usize {
-        match self {
-            Self::Object(object) => object.address(),
-            Self::Posting(posting) => Arc::as_ptr(posting).addr(),
-            Self::Collision(members) => Arc::as_ptr(members).addr(),
-        }
-    }
-
-    /// Joins what shares a hash.
-    fn join(mut members: Vec<Slot>) -> Option<Slot> {
-        match members.len() {
-            0 | 1 => members.pop(),
-            _ => Some(Self::Collision(Arc::new(members))),
-        }
-    }
-}
-
-// evmap asks for these to find a value in a bag; a bag never holds more than one here
-impl PartialEq for Slot {
-    fn eq(&self, other: &Self) -> bool {
-        self.address() == other.address()
-    }
-}
-
-impl Eq for Slot {}
-
-impl Hash for Slot {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.address() as u64);
-    }
-}
-
 fn hash_of_key(hasher: &impl BuildHasher, key: KeyRef<'_>) -> u64 {
-    hasher.hash_one((0_u8, key.namespace, key.name))
+    hasher.hash_one((key.namespace, key.name))
 }
 
 fn hash_of_value(hasher: &impl BuildHasher, index: u32, value: &str) -> u64 {
-    hasher.hash_one((1_u8, index, value))
+    hasher.hash_one((index, value))
 }
 
 /// Returns whether `object` has `value` in `index`.
@@ -253,13 +164,14 @@ fn has_value(index: &IndexFunc, object: &Object, value: &str) -> bool {
     index.values(object).is_some_and(|values| values.iter().any(|found| *found == *value))
 }
 
-/// The write half over evmap: see the module.
+/// The write half over [`left_right`]: see the module.
 ///
-/// Staged changes lie beside the map until they are published, each key and each posting once however often a batch
+/// Staged changes lie beside the tables until they are published, each key and each posting once however often a batch
 /// touched it.
-pub struct EvmapStore<H = FixedState> {
-    writer: WriteHandle,
-    staged: HashMap<u64, Option<Slot>, NoHash>,
+pub struct LeftRightStore<H = FixedState> {
+    writer: left_right::WriteHandle<Table, Batch>,
+    objects: Hashed<Change>,
+    postings: Hashed<Arc<Posting>>,
     meta: Meta,
     published: Arc<Meta>,
     successor: Successor<H>,
@@ -270,11 +182,11 @@ pub struct EvmapStore<H = FixedState> {
 type Successor<H> = Arc<OnceLock<ReaderFactory<H>>>;
 
 /// A hasher of keys; its seed keeps names chosen by others from colliding.
-pub trait KeyHasher: BuildHasher + Clone + Send + 'static {}
+pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}
 
-impl<H: BuildHasher + Clone + Send + 'static> KeyHasher for H {}
+impl<H: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for H {}
 
-impl EvmapStore {
+impl LeftRightStore {
     /// Makes an empty store with `indexes` and, before them, the index of namespaces; `seed` shall be random for each
     /// process. Of indexes of one name the first stays.
     pub fn new(seed: u64, indexes: impl IntoIterator<Item = IndexFunc>) -> Self {
@@ -282,7 +194,7 @@ impl EvmapStore {
     }
 }
 
-impl<H: KeyHasher> EvmapStore<H> {
+impl<H: KeyHasher> LeftRightStore<H> {
     /// Makes an empty store that finds keys by `hasher`.
     pub(crate) fn with_hasher(hasher: H, indexes: impl IntoIterator<Item = IndexFunc>) -> Self {
         let mut distinct = vec![IndexFunc::namespace()];
@@ -293,47 +205,40 @@ impl<H: KeyHasher> EvmapStore<H> {
         }
         let meta = Meta { indexes: IndexSet::new(distinct), ..Meta::default() };
         let published = Arc::new(meta.clone());
-        let mut writer = make_map(published.clone());
+        let (mut writer, _) = left_right::new_from_empty(Table::new(Arc::clone(&published)));
         writer.publish();
-        Self { writer, staged: HashMap::default(), meta, published, successor: Arc::default(), hasher }
+        let (objects, postings) = Default::default();
+        Self { writer, objects, postings, meta, published, successor: Arc::default(), hasher }
     }
 
     /// Returns something that makes readers on any thread.
     pub fn reader_factory(&self) -> ReaderFactory<H> {
-        ReaderFactory { reader: Arc::new(Mutex::new(self.reader())) }
-    }
-
-    fn slot(&self, hash: u64) -> Option<Slot> {
-        match self.staged.get(&hash) {
-            Some(staged) => staged.clone(),
-            None => self.writer.get_one(&hash).map(|slot| slot.clone()),
+        ReaderFactory {
+            handles: self.writer.factory(),
+            hasher: self.hasher.clone(),
+            successor: Arc::clone(&self.successor),
         }
     }
 
     /// Stages a change of one posting; an empty one goes (I-3).
     fn stage_posting(&mut self, index: u32, value: &str, change: impl FnOnce(&mut Posting)) {
         let hash = hash_of_value(&self.hasher, index, value);
-        let writer = &self.writer;
-        let slot = self.staged.entry(hash).or_insert_with(|| writer.get_one(&hash).map(|slot| slot.clone()));
-        if let Some(Slot::Posting(posting)) = slot
-            && posting.index == index
-            && *posting.value == *value
-        {
-            let posting = Arc::make_mut(posting);
-            change(posting);
-            if posting.len() == 0 {
-                *slot = None;
-            }
-            return;
-        }
-        let members = slot.as_ref().map_or(&[][..], Slot::members);
-        let found = slot.as_ref().and_then(|slot| slot.posting(index, value));
-        let mut posting = found.map_or_else(|| Posting::new(index, value), |posting| Posting::clone(posting));
-        change(&mut posting);
-        let is_it = |member: &&Slot| member.posting(index, value).is_some();
-        let others = members.iter().filter(|member| !is_it(member)).cloned();
-        let changed = (posting.len() > 0).then(|| Slot::Posting(Arc::new(posting)));
-        *slot = Slot::join(others.chain(changed).collect());
+        let published = || self.writer.enter().and_then(|table| table.posting(hash, index, value).cloned());
+        let make = || published().unwrap_or_else(|| Arc::new(Posting::new(index, value)));
+        let posting = self.postings.find_or_insert(hash, |posting| posting.is_of(index, value), make);
+        change(Arc::make_mut(posting));
+    }
+
+    /// Returns whether another object whose key has the hash of `key` has `value` in `index`.
+    fn is_shared(&self, hash: u64, key: KeyRef<'_>, index: &IndexFunc, value: &str) -> bool {
+        let has = |object: &Object| object.key() != key && has_value(index, object, value);
+        let is_current = |object: &&Object| self.staged(hash, object.key()).is_none();
+        self.objects.sharing(hash).filter_map(Change::state).any(has)
+            || self.writer.enter().is_some_and(|table| table.objects.sharing(hash).filter(is_current).any(has))
+    }
+
+    fn staged(&self, hash: u64, key: KeyRef<'_>) -> Option<&Change> {
+        self.objects.find(hash, |change| change.key() == key)
     }
 
     /// Brings the postings from the values of `old` to those of `new`, for the indexes from the id `first` on (I-2).
@@ -352,9 +257,7 @@ impl<H: KeyHasher> EvmapStore<H> {
             };
             let (before, after) = (take(&mut old_values), take(&mut new_values));
             for value in before.iter().filter(|value| !after.contains(value)) {
-                let slot = self.slot(hash);
-                let mut sharing = slot.iter().flat_map(Slot::objects).filter(|o| Some(o.key()) != old.map(Object::key));
-                if !sharing.any(|other| has_value(index, other, value)) {
+                if !old.is_some_and(|old| self.is_shared(hash, old.key(), index, value)) {
                     self.stage_posting(id, value, |posting| posting.remove(hash));
                 }
             }
@@ -366,91 +269,67 @@ impl<H: KeyHasher> EvmapStore<H> {
 
     /// Replaces the staged state of one key, which is handed over with what its indexes are read of, and keeps the account.
     fn stage(&mut self, key: KeyRef<'_>, state: Option<(&Object, &Object)>) {
-        if let Some((hash, slot)) = self.stage_object(key, state.map(|(object, _)| object)) {
-            let old = slot.as_ref().and_then(|slot| slot.object(key));
-            self.reindex(hash, old, state.map(|(_, read)| read), 0);
+        if let Some((hash, old)) = self.stage_object(key, state.map(|(object, _)| object)) {
+            self.reindex(hash, old.as_ref(), state.map(|(_, read)| read), 0);
         }
     }
 
-    /// Replaces the staged object of one key, its indexes left as they are, and keeps the account. Returns where it is
-    /// and what was there; none where it was there before.
-    fn stage_object(&mut self, key: KeyRef<'_>, new: Option<&Object>) -> Option<(u64, Option<Slot>)> {
+    /// Replaces the staged object of one key, its indexes left as they are, and keeps the account. Returns its hash and
+    /// what was there; none where it was there before.
+    fn stage_object(&mut self, key: KeyRef<'_>, new: Option<&Object>) -> Option<(u64, Option<Object>)> {
         let hash = hash_of_key(&self.hasher, key);
-        let slot = self.slot(hash);
-        let old = slot.as_ref().and_then(|slot| slot.object(key));
-        let is_committed = match (old, new) {
-            (Some(old), Some(new)) => old.ptr_eq(new),
-            (old, new) => old.is_none() && new.is_none(),
+        let old = match self.staged(hash, key) {
+            Some(change) => change.state().cloned(),
+            None => self.writer.enter().and_then(|table| table.object(hash, key).cloned()),
         };
-        if is_committed {
-            return None;
-        }
-        let staged = match &slot {
-            Some(slot) if slot.members().len() > 1 || old.is_none() => {
-                let is_it = |member: &Slot| member.object(key).is_some();
-                let others = slot.members().iter().filter(|member| !is_it(member)).cloned();
-                Slot::join(others.chain(new.cloned().map(Slot::Object)).collect())
-            }
-            _ => new.cloned().map(Slot::Object),
+        let change = match (&old, new) {
+            (None, None) => return None,
+            (Some(old), Some(new)) if old.ptr_eq(new) => return None,
+            (_, Some(new)) => Change::Put(new.clone()),
+            (Some(old), None) => Change::Remove(old.clone()),
         };
-        self.staged.insert(hash, staged);
+        self.objects.put(hash, change, |new, change| change.key() == new.key());
         self.meta.objects = self.meta.objects + u64::from(new.is_some()) - u64::from(old.is_some());
         let size = |object: Option<&Object>| object.map_or(0, |object| object.size_bytes() as u64);
-        self.meta.bytes = self.meta.bytes + size(new) - size(old);
-        Some((hash, slot))
+        self.meta.bytes = self.meta.bytes + size(new) - size(old.as_ref());
+        Some((hash, old))
     }
 
-    /// Counts the published slots.
+    /// Counts published objects and postings.
     #[cfg(test)]
-    pub(super) fn slots(&self) -> usize {
-        self.writer.enter().map_or(0, |map| map.len())
+    pub(super) fn entries(&self) -> usize {
+        self.writer.enter().map_or(0, |table| table.objects.len() + table.postings.len())
     }
 
-    /// Counts the published slots that hold more than one object or posting.
+    /// Counts hashes that several published objects or several postings share.
     #[cfg(test)]
     pub(super) fn collisions(&self) -> usize {
-        let is_shared = |slot: &Slot| slot.members().len() > 1;
-        self.writer.enter().map_or(0, |map| map.iter().filter(|(_, slots)| slots.iter().any(is_shared)).count())
+        self.writer.enter().map_or(0, |table| table.objects.collisions() + table.postings.collisions())
     }
 
     /// Returns every staged object with the hash of its key.
     fn all(&self) -> Vec<(u64, Object)> {
-        let mut all = Vec::new();
-        let mut add = |hash: u64, slot: &Slot| all.extend(slot.objects().map(|object| (hash, object.clone())));
-        if let Some(map) = self.writer.enter() {
-            for (&hash, values) in map.iter().filter(|(hash, _)| !self.staged.contains_key(*hash)) {
-                values.iter().for_each(|slot| add(hash, slot));
-            }
-        }
-        for (&hash, slot) in &self.staged {
-            if let Some(slot) = slot {
-                add(hash, slot);
-            }
+        let staged = self.objects.iter().filter_map(|(hash, change)| Some((hash, change.state()?.clone())));
+        let mut all: Vec<_> = staged.collect();
+        if let Some(table) = self.writer.enter() {
+            let current = table.objects.iter().filter(|(hash, object)| self.staged(*hash, object.key()).is_none());
+            all.extend(current.map(|(hash, object)| (hash, object.clone())));
         }
         all
     }
 }
 
-/// Makes evmap's two halves.
-#[expect(unsafe_code, reason = "evmap asks for a promise that hashing is deterministic")]
-fn make_map(meta: Arc<Meta>) -> WriteHandle {
-    // safety: `NoHash` has no state, so the same key always has the same hash. `u64` and its clones hash and compare by
-    // value, `Slot` by the address of an allocation that a clone shares.
-    unsafe { evmap::Options::default().with_meta(meta).with_hasher(NoHash::default()).assert_stable() }.0
-}
-
-impl<H: KeyHasher> IndexStore for EvmapStore<H> {
+impl<H: KeyHasher> IndexStore for LeftRightStore<H> {
     type Reader = StoreReader<H>;
 
     fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<Object>> {
-        let map = self.writer.enter();
+        let table = self.writer.enter();
         let find = |key: KeyRef<'_>| -> Option<&Object> {
             let hash = hash_of_key(&self.hasher, key);
-            let slot = match self.staged.get(&hash) {
-                Some(staged) => staged.as_ref()?,
-                None => map.as_ref()?.get_one(&hash)?,
-            };
-            slot.object(key)
+            match self.staged(hash, key) {
+                Some(change) => change.state(),
+                None => table.as_ref()?.object(hash, key),
+            }
         };
         // all are found before the first is cloned: reading alone, the processor waits for many of them at once
         let found: Vec<_> = keys.map(find).collect();
@@ -500,17 +379,10 @@ impl<H: KeyHasher> IndexStore for EvmapStore<H> {
     }
 
     fn publish(&mut self, at_micros: i64) {
-        for (hash, slot) in self.staged.drain() {
-            match slot {
-                Some(slot) => self.writer.update(hash, slot),
-                None => self.writer.remove_entry(hash),
-            };
-        }
-        self.staged.shrink_to(1 << 12);
         self.meta.published_micros = at_micros;
         self.published = Arc::new(self.meta.clone());
-        self.writer.set_meta(self.published.clone());
-        self.writer.publish();
+        let (objects, postings) = (self.objects.take(KEPT_ROOM), self.postings.take(KEPT_ROOM));
+        self.writer.append(Batch { objects, postings, meta: Arc::clone(&self.published) }).publish();
     }
 
     fn publish_idle(&mut self) {
@@ -518,24 +390,20 @@ impl<H: KeyHasher> IndexStore for EvmapStore<H> {
     }
 
     fn discard(&mut self) {
-        self.staged.clear();
+        self.objects.clear();
+        self.postings.clear();
         self.meta = Meta::clone(&self.published);
     }
 
     fn reader(&self) -> StoreReader<H> {
-        StoreReader {
-            handle: ReadHandle::clone(&self.writer),
-            hasher: self.hasher.clone(),
-            successor: Arc::clone(&self.successor),
-            moved: OnceCell::new(),
-        }
+        self.reader_factory().reader()
     }
 }
 
-/// Reads what an [`EvmapStore`] publishes: `Clone` and `Send`, not `Sync`. Cloning takes a lock for a moment.
+/// Reads what a [`LeftRightStore`] publishes: `Clone` and `Send`, not `Sync`. Cloning takes a lock for a moment.
 #[derive(Clone)]
 pub struct StoreReader<H = FixedState> {
-    handle: ReadHandle,
+    handle: left_right::ReadHandle<Table>,
     hasher: H,
     successor: Successor<H>,
     /// The reader of the successor, made when it is first needed.
@@ -545,19 +413,25 @@ pub struct StoreReader<H = FixedState> {
 /// Makes readers on any thread; `Clone`, `Send` and `Sync`. It takes a lock: ask once a thread, not once a read.
 #[derive(Clone)]
 pub struct ReaderFactory<H = FixedState> {
-    reader: Arc<Mutex<StoreReader<H>>>,
+    handles: left_right::ReadHandleFactory<Table>,
+    hasher: H,
+    successor: Successor<H>,
 }
 
 impl<H: KeyHasher> ReaderFactory<H> {
     /// Makes a reader.
     pub fn reader(&self) -> StoreReader<H> {
-        lock(&self.reader).clone()
+        StoreReader {
+            handle: self.handles.handle(),
+            hasher: self.hasher.clone(),
+            successor: Arc::clone(&self.successor),
+            moved: OnceCell::new(),
+        }
     }
 
     /// Sends every reader of this store, also those made long ago, on to another one, for good.
     pub fn lead_to(&self, successor: Self) {
-        let reader = lock(&self.reader);
-        let _led_on_before = reader.successor.set(successor);
+        let _led_on_before = self.successor.set(successor);
     }
 }
 
@@ -567,7 +441,7 @@ impl<H: KeyHasher> StoreReader<H> {
         match self.moved() {
             Some(moved) => moved.enter(),
             None => match self.handle.enter() {
-                Some(map) => Some(Published { map, hasher: &self.hasher }),
+                Some(table) => Some(Published { table, hasher: &self.hasher }),
                 // replaced and dropped since the look above
                 None => self.moved()?.enter(),
             },
@@ -589,45 +463,44 @@ impl<H: KeyHasher> ReadStore for StoreReader<H> {
     }
 }
 
-/// The map, held open.
+/// A version, held open.
 pub(super) struct Published<'a, H = FixedState> {
-    map: MapRef<'a>,
+    table: left_right::ReadGuard<'a, Table>,
     hasher: &'a H,
 }
 
 impl<H: KeyHasher> Snapshot for Published<'_, H> {
     fn meta(&self) -> &Meta {
-        self.map.meta()
+        &self.table.meta
     }
 
     fn get(&self, key: KeyRef<'_>) -> Option<&Object> {
-        self.map.get_one(&hash_of_key(self.hasher, key))?.object(key)
+        self.table.object(hash_of_key(self.hasher, key), key)
     }
 
     fn for_each(&self, visit: &mut dyn FnMut(&Object)) {
-        for (_, values) in &self.map {
-            values.iter().flat_map(Slot::objects).for_each(&mut *visit);
-        }
+        self.table.objects.iter().for_each(|(_, object)| visit(object));
     }
 
     fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object)) {
-        let slot = self.map.get_one(&hash_of_value(self.hasher, index, value));
-        let Some(posting) = slot.and_then(|slot| slot.posting(index, value)) else { return };
+        let Some(posting) = self.table.posting(hash_of_value(self.hasher, index, value), index, value) else { return };
         let Some(func) = self.meta().indexes.as_slice().get(index as usize) else { return };
-        for slot in posting.iter().filter_map(|hash| self.map.get_one(&hash)) {
-            match slot {
-                Slot::Object(object) => visit(object),
+        for hash in posting.iter() {
+            let mut sharing = self.table.objects.sharing(hash);
+            match (sharing.next(), sharing.next()) {
+                (Some(object), None) => visit(object),
                 // one of those that share the hash has the value: which?
-                shared => shared.objects().filter(|object| has_value(func, object, value)).for_each(&mut *visit),
+                (first, second) => {
+                    let all = first.into_iter().chain(second).chain(sharing);
+                    all.filter(|object| has_value(func, object, value)).for_each(&mut *visit);
+                }
             }
         }
     }
 
     fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str)) {
-        for (_, values) in &self.map {
-            let postings = values.iter().flat_map(Slot::postings);
-            postings.filter(|posting| posting.index == index).for_each(|posting| visit(&posting.value));
-        }
+        let postings = self.table.postings.iter().filter(|(_, posting)| posting.index == index);
+        postings.for_each(|(_, posting)| visit(&posting.value));
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     Absence, Cause, Change, FirstList, Indexer, IndexerOptions, Recreated, Retirement, Transaction,
     index_func::IndexFunc,
     retirement,
-    store::{EvmapStore, IndexExists, IndexStore, KeyHasher, Meta, ReadStore, Snapshot},
+    store::{IndexExists, IndexStore, KeyHasher, LeftRightStore, Meta, ReadStore, Snapshot},
 };
 use crate::{
     delta_fifo::{
@@ -61,7 +61,7 @@ fn apply<S: IndexStore>(indexer: &mut Indexer<S>, deltas: Deltas) -> Transaction
 }
 
 fn indexer(options: IndexerOptions, objects: &[Object]) -> Indexer {
-    let mut indexer = Indexer::new(EvmapStore::new(1, []), options);
+    let mut indexer = Indexer::new(LeftRightStore::new(1, []), options);
     apply(&mut indexer, batch(objects.iter().map(|object| (DeltaKind::Replaced, object.clone())).collect()));
     indexer
 }
@@ -179,7 +179,7 @@ fn s4_an_equal_version_is_unchanged_and_keeps_the_cached_body() {
 
 /// A cache that holds `n/a` and `n/b` of another unit, before its first list.
 fn seeded(options: IndexerOptions, first_list: FirstList) -> Indexer {
-    let mut store = EvmapStore::new(1, []);
+    let mut store = LeftRightStore::new(1, []);
     for object in [a("1"), b("1")] {
         store.put(options.keep.of(&object));
     }
@@ -301,7 +301,7 @@ fn c6_one_batch_may_touch_a_key_several_times() {
 
 #[test]
 fn f53_the_first_list_is_initial_and_ends_with_synced_once() {
-    let mut indexer = Indexer::new(EvmapStore::new(1, []), <_>::default());
+    let mut indexer = Indexer::new(LeftRightStore::new(1, []), <_>::default());
     let first = |version: &str| Deltas {
         store_version: Some("5".into()),
         resume_version: Some("5".into()),
@@ -379,7 +379,7 @@ fn i2_indexes_with_equal_values_and_hashes_are_told_apart_and_leave_nothing() {
     let by_name = |object: &crate::object::Object| vec![object.name().to_owned()];
     for n in 0..64 {
         let funcs = ["one", "two"].map(|name| IndexFunc::custom(name, by_name));
-        let mut indexer = Indexer::new(EvmapStore::with_hasher(BadHasher::default(), funcs), <_>::default());
+        let mut indexer = Indexer::new(LeftRightStore::with_hasher(BadHasher::default(), funcs), <_>::default());
         let reader = indexer.store().reader();
         let (name, key) = (n.to_string(), format!("n/{n}"));
         apply(&mut indexer, batch(vec![(Added, object(&key, "u", "1"))]));
@@ -387,7 +387,7 @@ fn i2_indexes_with_equal_values_and_hashes_are_told_apart_and_leave_nothing() {
             assert_eq!((keys(&reader, index, &name), values(&reader, index)), (vec![key.clone()], vec![name.clone()]));
         }
         apply(&mut indexer, batch(vec![(Deleted, object(&key, "u", "2"))]));
-        assert_eq!(indexer.store().slots(), 0, "{key}");
+        assert_eq!(indexer.store().entries(), 0, "{key}");
     }
 }
 
@@ -395,7 +395,7 @@ fn i2_indexes_with_equal_values_and_hashes_are_told_apart_and_leave_nothing() {
 fn keys_and_values_have_hashes_of_their_own() {
     let objects: Vec<_> = (0..500).map(|n| object(&format!("n{}/{n}", n % 50), "u", "1")).collect();
     let indexer = indexer(<_>::default(), &objects);
-    assert_eq!((indexer.store().slots(), indexer.store().collisions()), (500 + 50, 0));
+    assert_eq!((indexer.store().entries(), indexer.store().collisions()), (500 + 50, 0));
 }
 
 #[test]
@@ -416,6 +416,8 @@ fn what_is_discarded_is_as_if_it_had_never_been_committed() {
     assert!(indexer.store().get(b("3").key()).is_none());
     let after = indexer.store().meta();
     assert_eq!((after.generation, after.objects, after.bytes), (before.generation, 1, before.bytes));
+    indexer.publish(9);
+    assert_eq!(keys(&indexer.store().reader(), "namespace", "n"), ["n/a"], "nor do its indexes know of it");
 }
 
 #[test]
@@ -446,12 +448,25 @@ fn i7_an_index_added_late_has_every_object_and_a_known_name_adds_nothing() {
 }
 
 #[test]
+fn i7_a_late_index_is_of_what_is_staged() {
+    let mut store = LeftRightStore::new(1, []);
+    store.put(object("n/a", "x", "1"));
+    store.put(object("n/b", "y", "1"));
+    store.publish(1);
+    store.put(object("n/a", "z", "2"));
+    store.remove(ObjectKey::new("n", "b").as_ref());
+    store.add_indexes(vec![IndexFunc::parse("metadata.uid").unwrap()]).unwrap();
+    store.publish(2);
+    assert_eq!(values(&store.reader(), "metadata.uid"), ["z"]);
+}
+
+#[test]
 fn i8_an_index_function_that_panics_gives_no_values_and_is_counted() {
     let func = |object: &crate::object::Object| {
         assert!(object.name() != "a", "on purpose");
         vec!["all".to_owned()]
     };
-    let store = EvmapStore::new(1, [IndexFunc::custom("fragile", func)]);
+    let store = LeftRightStore::new(1, [IndexFunc::custom("fragile", func)]);
     let mut indexer = Indexer::new(store, <_>::default());
     apply(&mut indexer, batch(vec![(Added, a("1")), (Added, b("1"))]));
     assert_eq!(keys(&indexer.store().reader(), "fragile", "all"), ["n/b"]);
@@ -493,11 +508,12 @@ fn d5_an_idle_publish_lets_replaced_objects_go() {
 }
 
 /// Readers on other threads while every object moves between index values: what an index says is true of the object.
-fn torn_pairs(hasher: impl KeyHasher + std::marker::Sync) -> (u64, u64) {
+fn torn_pairs(hasher: impl KeyHasher) -> (u64, u64) {
     let node = |object: &crate::object::Object| {
         vec![format!("node-{}", object.resource_version().parse::<u64>().unwrap() % 5)]
     };
-    let mut indexer = Indexer::new(EvmapStore::with_hasher(hasher, [IndexFunc::custom("node", node)]), <_>::default());
+    let mut indexer =
+        Indexer::new(LeftRightStore::with_hasher(hasher, [IndexFunc::custom("node", node)]), <_>::default());
     let factory = indexer.store().reader_factory();
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut version = 0_u64;
@@ -555,7 +571,7 @@ fn d7_what_a_dictionary_on_its_way_out_has_packed_is_packed_anew_step_by_step_an
         vec!["x".to_owned()]
     });
     let keep = Keep::Packed(Arc::clone(&packer));
-    let mut indexer = Indexer::new(EvmapStore::new(1, [index]), IndexerOptions { keep, ..<_>::default() });
+    let mut indexer = Indexer::new(LeftRightStore::new(1, [index]), IndexerOptions { keep, ..<_>::default() });
     packer.learn(100);
     let added = (0..600).map(|number| (Added, packing::object(100, number))).collect();
     apply(&mut indexer, batch(added));

@@ -52,9 +52,8 @@ impl<H> Shared<H> {
         size_of::<usize>() + size_of::<HeaderWithLength<H>>() + self.bytes().len()
     }
 
-    /// Returns where it lies.
-    pub(super) fn address(&self) -> usize {
-        self.0.heap_ptr().addr()
+    pub(super) fn ptr_eq(&self, other: &Self) -> bool {
+        self.0.heap_ptr() == other.0.heap_ptr()
     }
 
     /// Returns how many handles there are.
@@ -82,7 +81,8 @@ mod tests {
             room.put(b"cde");
         });
         let other = shared.clone();
-        assert_eq!((*other.head(), other.bytes(), other.address()), ("head", &b"abcde"[..], shared.address()));
+        assert_eq!((*other.head(), other.bytes(), other.ptr_eq(&shared)), ("head", &b"abcde"[..], true));
+        assert!(!other.ptr_eq(&Shared::new("head", 5, |room| room.put(b"abcde"))));
         assert_eq!(size_of_val(&shared), size_of::<usize>());
         assert!(Shared::new((), 0, |_| {}).bytes().is_empty());
     }
