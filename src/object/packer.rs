@@ -43,8 +43,11 @@ impl Compression {
 /// Dictionaries of one unit that may be in use at a time, beside one on its way out.
 const DICTIONARIES: usize = 4;
 
-/// A new dictionary takes the place of another one if bodies are smaller by a tenth with it.
+/// A new dictionary takes the place of another one if bodies are smaller by a tenth with it,
 const BETTER: (usize, usize) = (9, 10);
+
+/// or by a quarter where the oldest has to go for it: its objects are unpacked and packed anew then, 7 µs each.
+const WORTH_REPACKING: (usize, usize) = (3, 4);
 
 /// Packs the objects of one unit. Objects share what they are packed with, so that dictionaries go with the last of them,
 /// but for those that a store refers to by number.
@@ -281,7 +284,8 @@ impl State {
         let size = |dictionary: Option<&Dictionary>| -> usize {
             on.iter().map(|(_, json)| codec::with_packed(json, codec, dictionary, <[u8]>::len)).sum()
         };
-        if size(Some(&dictionary)) * BETTER.1 < size(self.current.as_deref()) * BETTER.0 {
+        let (new, old) = if self.is_full() { WORTH_REPACKING } else { BETTER };
+        if size(Some(&dictionary)) * old < size(self.current.as_deref()) * new {
             self.adopt(Arc::new(dictionary));
             if let Some(unwritten) = &mut self.unwritten {
                 unwritten.push((number, bytes));

@@ -18,10 +18,15 @@ pub(crate) fn object(family: usize, number: usize) -> Object {
 impl Packer {
     /// Lets it see some objects of a family, and look for a better dictionary at once.
     pub(crate) fn learn(&self, family: usize) {
+        self.learn_of(|number| object(family, number));
+    }
+
+    /// Lets it see some objects, and look for a better dictionary at once.
+    pub(crate) fn learn_of(&self, make: impl Fn(usize) -> Object) {
         let mut state = lock(&self.state);
         state.sampler.window = 0..u64::MAX;
         for number in 0..30 {
-            state.sampler.offer(&object(family, number));
+            state.sampler.offer(&make(number));
         }
         state.renew();
     }

@@ -143,6 +143,32 @@ fn d7_a_fifth_dictionary_sends_the_oldest_on_its_way_out_and_waits_for_the_one_b
 }
 
 #[test]
+fn d7_for_less_than_a_quarter_nothing_is_packed_anew() {
+    /// An object of a family with digits of its own, which no dictionary makes smaller.
+    fn noisy(family: usize, number: usize) -> Object {
+        let mut noise = (family * 1000 + number) as u64;
+        let words = std::iter::repeat_with(|| {
+            noise = noise.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ 0x2545_F491;
+            format!("{noise:016x}")
+        });
+        let json = String::from_utf8(object(family, number).json().into_owned()).expect("JSON");
+        let (start, noise) = (&json[..json.len() - 1], words.take(300).collect::<String>());
+        Object::from_json(format!(r#"{start},"noise":"{noise}"}}"#).as_bytes()).expect("an object")
+    }
+    let packer = Packer::new(Compression::Zstd);
+    let mut kept = Vec::new();
+    for family in 1..=4 {
+        packer.learn_of(|number| noisy(family * 100, number));
+        kept.push(packer.pack(&noisy(family * 100, 7)));
+        assert_eq!(current(&packer).map(usize::from), Some(family), "a tenth is enough while there is room");
+    }
+    packer.learn_of(|number| noisy(500, number));
+    assert_eq!((current(&packer), packer.retirements()), (Some(4), 0));
+    packer.learn(600);
+    assert_eq!((current(&packer), packer.retirements()), (Some(5), 1));
+}
+
+#[test]
 fn d7_what_is_repacked_when_nothing_is_packed_any_more_is_plain() {
     let packer = Packer::new(Compression::Zstd);
     let kept = packer.pack(&object(1, 1));
