@@ -522,6 +522,7 @@ impl Run {
             return;
         }
         let before = reader.compacted.clone();
+        self.sync(); // nothing of it is read before it is durable
         self.journal.compacted(id, &step.superseded, &state);
         let reader = &mut self.readers[number];
         reader.compacted = state.compacted.iter().collect();
@@ -771,12 +772,7 @@ impl Run {
             Op::Write { unit, refused } => self.write(*unit, *refused),
             Op::Release { unit } => self.release(*unit),
             Op::BeginSync => self.syncing = Some((self.disk.log.len(), self.journal.to_sync())),
-            Op::EndSync => {
-                if let Some((writes, to)) = self.syncing.take() {
-                    self.disk.sync(writes);
-                    to.map(|to| self.journal.synced(to));
-                }
-            }
+            Op::EndSync => self.end_sync(),
             Op::Save { fails } => self.save(*fails),
             Op::Read { reader, events, bytes } => self.read(*reader, *events, *bytes),
             Op::Ack { reader, dice, cumulative } => self.ack(*reader, *dice, *cumulative),
@@ -831,9 +827,16 @@ impl Run {
     }
 
     fn sync(&mut self) {
-        let to = self.journal.to_sync();
-        self.disk.sync(self.disk.log.len());
-        to.map(|to| self.journal.synced(to));
+        self.end_sync();
+        self.syncing = Some((self.disk.log.len(), self.journal.to_sync()));
+        self.end_sync();
+    }
+
+    fn end_sync(&mut self) {
+        if let Some((writes, to)) = self.syncing.take() {
+            self.disk.sync(writes);
+            to.map(|to| self.journal.synced(to));
+        }
     }
 
     /// Releases, syncs and reads everything.
