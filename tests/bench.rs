@@ -274,8 +274,7 @@ fn what_cannot_be_measured_is_said_and_is_exit_code_1_and_bad_usage_is_2() {
     };
     let server = ReplayServer::start(Generator::new(Shape::Pods, 3, 3)).unwrap();
     let url = &*server.url();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    assert_eq!(failed(&["--server", &format!("http://{free}")], "failed to reach http://"), 1);
+    assert_eq!(failed(&["--server", "http://127.0.0.1:1"], "failed to reach http://"), 1);
     assert_eq!(failed(&["--server", "nowhere"], "expected a URL such as"), 2);
     assert_eq!(failed(&["--server", url, "--resource", "services", "--for", "1s"], "there is no object"), 1);
     assert_eq!(failed(&["--server", url, "--resource", "podz", "--for", "1s"], "did you mean pods?"), 1);

@@ -32,8 +32,10 @@ fn file(dir: &Path, name: &str, options: &str) -> String {
     format!("[handlers.{name}]\ntype = \"file\"\npath = {:?}\n{options}\n", text(dir, name))
 }
 
+/// Returns the lines of a file that are whole.
 fn lines(dir: &Path, name: &str) -> Vec<String> {
-    fs::read_to_string(dir.join(name)).unwrap_or_default().lines().map(str::to_owned).collect()
+    let text = fs::read_to_string(dir.join(name)).unwrap_or_default();
+    text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned).collect()
 }
 
 /// Returns `data` of the events in a file.

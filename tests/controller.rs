@@ -96,7 +96,7 @@ impl Drop for Controller {
 /// Waits until there is an answer.
 #[track_caller]
 fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_mins(1);
+    let deadline = Instant::now() + Duration::from_mins(3);
     loop {
         if let Some(answer) = ask() {
             return answer;
@@ -146,7 +146,7 @@ fn until_counts_are(cluster: &Cluster, expected: &[(&str, &str)]) {
     let expected: BTreeMap<_, _> =
         expected.iter().map(|(name, count)| (String::from(*name), String::from(*count))).collect();
     let mut found = BTreeMap::new();
-    let deadline = Instant::now() + Duration::from_mins(1);
+    let deadline = Instant::now() + Duration::from_mins(3);
     while found != expected {
         assert!(Instant::now() < deadline, "{found:?} is not {expected:?}");
         thread::sleep(Duration::from_millis(20));

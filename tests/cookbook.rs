@@ -51,6 +51,14 @@ fn settled(engine: &Engine, path: &str, object: &Value) {
             code == 200 && serde_json::from_str::<Value>(&body).unwrap()["metadata"]["resourceVersion"] == *version
         })
     });
+    // it is read before handlers are told
+    let (_, plural) = path.rsplit_once('/').and_then(|(types, _)| types.rsplit_once('/')).unwrap();
+    let number = |version: &Value| version.as_str().and_then(|text| text.parse::<u64>().ok());
+    engine.wait_for("all of it read", PATIENCE, || {
+        let resources = engine.json("/v1/resources");
+        let mut rows = resources["resources"].as_array().unwrap().iter();
+        rows.any(|row| row["plural"] == plural && number(&row["resourceVersion"]) >= number(version))
+    });
     let is_idle = || {
         let handlers = engine.json("/v1/handlers");
         handlers["handlers"].as_array().unwrap().iter().all(|row| row["queued"] == 0)
@@ -166,6 +174,8 @@ async fn row_1_everything_is_in_the_stream_once_whoever_was_down() {
     kitchen.delete("configmaps", "default", "settings");
     server.start_again().unwrap();
     let engine = kitchen.run();
+    let settings = "/api/v1/namespaces/default/configmaps/settings";
+    engine.wait_for("without it", PATIENCE, || matches!(engine.get(settings), Ok((404, _))));
     settled(&engine, "/apis/apps/v1/namespaces/default/deployments/late", &web);
     let client = server.client().await;
     let stored = nats::stored(&client, "K8S").await;

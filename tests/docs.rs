@@ -123,7 +123,7 @@ fn every_field_of_the_state_is_documented_and_every_documented_one_is_there() {
         "[kube]\nkubeconfig = {kubeconfig:?}\n[resources.pods]\nmatch = [\"pods\"]\n[handlers.null]\ntype = \"blackhole\""
     );
     let engine = Engine::run(dir.path(), &config);
-    engine.wait_ready(Duration::from_secs(20));
+    engine.wait_ready(Duration::from_mins(1));
     let document = fs::read_to_string("docs/http.md").unwrap();
     for (list, promised) in [
         (

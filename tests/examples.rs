@@ -82,9 +82,9 @@ fn over(simulator: &Simulator) -> EngineBuilder {
     Engine::builder().cluster(ClusterAccess::without_credentials(&simulator.url(), "test").unwrap())
 }
 
-/// Waits until it holds, for some seconds.
+/// Waits until it holds, for a minute.
 async fn until(holds: impl Fn() -> bool) {
-    for _ in 0..500 {
+    for _ in 0..3_000 {
         if holds() {
             return;
         }
@@ -122,7 +122,7 @@ fn own_handler_counts_restarts() {
     System::new()
         .block_on(own_handler::count_restarts(config, tell, async {
             // The first state is not sent; a change after it is.
-            for restarts in 1..=250 {
+            for restarts in 1..=3_000 {
                 if seen.get() >= 2 {
                     break;
                 }

@@ -58,7 +58,7 @@ fn what_a_program_says_is_in_the_log_and_a_poison_event_goes_alone() {
     wait_all(&engine, 3);
     assert_eq!(row(&engine)["dropped"], 1, "{}", row(&engine));
     assert!(row(&engine)["lastError"].to_string().contains("cannot read it"), "{}", row(&engine));
-    assert!(engine.log().contains("took 1"), "{}", engine.log());
+    engine.wait_for_log("took 1");
     let text = fs::read_to_string(taken).unwrap();
     let name = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["name"].clone();
     assert_eq!(text.lines().map(name).collect::<Vec<_>>(), ["a", "b"]);

@@ -10,6 +10,7 @@ use deltabus::{
     simulator::{Fault, RawObject, SeenRequest, SimulatorOptions, StreamFault, Times, Verb},
 };
 use support::scripted::{FAST, PATIENCE, Scene};
+use tokio::time::Instant;
 
 /// Runs a scene whose first watch has shown an event: its end is then answered with a watch, not with a list.
 fn watching() -> Scene {
@@ -151,11 +152,14 @@ fn d1_r44_a_server_that_closes_at_once_is_not_stormed() {
     scene.fault(Verb::Watch, Times::Always, Fault::At { events: 0, what: StreamFault::End });
     scene.run("streaming_lists = \"never\"\nbackoff = { initial = \"200ms\", max = \"400ms\" }", "");
     scene.ready();
+    let began = Instant::now();
     scene.simulator.clear_requests();
     std::thread::sleep(Duration::from_secs(3));
-    let asked = scene.asked().len();
-    assert!((2..=2 * 3000 / 200).contains(&asked), "{asked} lists and watches within 3 s, {:?}", scene.asked());
-    assert!(scene.count("list") > 0, "very short watches are answered with lists");
+    scene.wait_asked("", 2);
+    scene.wait_asked("list", 1); // very short watches are answered with lists
+    let asked = scene.asked();
+    let most = 2 * began.elapsed().as_millis() / 200;
+    assert!(asked.len() as u128 <= most, "{} lists and watches, not {most}: {asked:?}", asked.len());
     scene.simulator.faults().clear();
     scene.finish();
 }
@@ -167,10 +171,13 @@ fn d1_r43_a_server_that_sends_a_bookmark_and_closes_is_not_stormed_either() {
     scene.fault(Verb::Watch, Times::Always, Fault::At { events: 0, what: StreamFault::End });
     scene.run("streaming_lists = \"never\"\nbackoff = { initial = \"200ms\", max = \"400ms\" }", "");
     scene.ready();
+    let began = Instant::now();
     scene.simulator.clear_requests();
     std::thread::sleep(Duration::from_secs(3));
+    scene.wait_asked("watch", 2);
     let asked = scene.asked().len();
-    assert!((2..=3000 / 200).contains(&asked), "{asked} watches within 3 s, the reference sends 7,000 a second");
+    let most = began.elapsed().as_millis() / 200;
+    assert!(asked as u128 <= most, "{asked} watches, not {most}: the reference sends 7,000 a second");
     assert_eq!(scene.count("list"), 0, "one event makes it a normal end");
     scene.simulator.faults().clear();
     scene.finish();
@@ -181,16 +188,17 @@ fn d1_r43_a_server_that_sends_a_bookmark_and_closes_is_not_stormed_either() {
 fn d6_a_stream_without_the_bookmarks_it_used_to_send_is_stalled_and_opened_again() {
     let mut scene =
         Scene::new(SimulatorOptions { bookmark_interval: Duration::from_millis(200), ..SimulatorOptions::default() });
-    scene.run(&format!("streaming_lists = \"never\"\nstall_after = \"1s\"\n{FAST}"), "");
+    scene.run(&format!("streaming_lists = \"never\"\nstall_after = \"3s\"\n{FAST}"), "");
     scene.ready();
     scene.put("a", "1");
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(1_500));
     scene.next_watch(1, StreamFault::Stall);
     scene.simulator.close_connections();
     scene.wait_asked("watch", 2);
     scene.put("a", "2");
     scene.put("a", "3");
-    scene.engine().wait_for("seen as stalled", PATIENCE, || scene.view()["stalls"] == 1);
+    let stalls = || scene.view()["stalls"].as_u64().is_some_and(|stalls| stalls > 0);
+    scene.engine().wait_for("seen as stalled", PATIENCE, stalls);
     let (_, metrics) = scene.engine().get("/metrics").expect("it answers");
     assert!(metrics.contains("deltabus_watch_last_activity_age_seconds{"), "{metrics}");
     let ending = scene.finish();
@@ -202,11 +210,11 @@ fn d6_a_stream_without_the_bookmarks_it_used_to_send_is_stalled_and_opened_again
 fn d6_a_stream_that_outlives_its_timeout_in_silence_is_given_up() {
     let mut scene = Scene::lists();
     scene.fault(Verb::Watch, Times::Next(1), Fault::At { events: 1, what: StreamFault::Stall });
-    scene.run(&format!("streaming_lists = \"never\"\nwatch_timeout = \"1s\"\n{FAST}"), "");
+    scene.run(&format!("streaming_lists = \"never\"\nwatch_timeout = \"2s\"\n{FAST}"), "");
     scene.ready();
     scene.put("a", "1");
     scene.put("a", "2");
-    scene.engine().wait_for("seen as stalled", PATIENCE, || scene.view()["stalls"] == 1); // 1 … 2 s and 15 s of grace
+    scene.engine().wait_for("seen as stalled", PATIENCE, || scene.view()["stalls"] == 1); // 2 … 4 s and 15 s of grace
     let ending = scene.finish();
     assert_eq!(scene.count("list"), 1, "{:?}", scene.asked());
     assert_eq!(ending.story("a").len(), 3);

@@ -462,7 +462,7 @@ fn d7_an_empty_answer_deletes_nothing_and_its_confirmation_is_seen() {
     let mut scene = Scene::lists();
     lose_history(&mut scene, |scene| {
         scene.fault(Verb::List, Times::Next(1), Fault::EmptyList);
-        scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::Delay(Duration::from_secs(2)));
+        scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::Delay(Duration::from_secs(8)));
     });
     scene.engine().wait_for("confirming", PATIENCE, || {
         scene.view()["message"] == "confirming a list that lacks 153 of 153 objects"

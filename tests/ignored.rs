@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use support::{
     engine::{Engine, text},
     scripted::PATIENCE,
-    stream::read_events,
+    told::events,
     verify::verify,
 };
 use tempfile::TempDir;
@@ -60,11 +60,7 @@ impl World {
     }
 
     fn events(&self) -> Vec<Value> {
-        let path = self.dir().join("out.jsonl");
-        if !path.exists() {
-            return Vec::new();
-        }
-        read_events(&path).into_iter().filter(|event| event["name"] != "kube-root-ca.crt").collect()
+        events(&self.dir().join("out.jsonl")).into_iter().filter(|event| event["name"] != "kube-root-ca.crt").collect()
     }
 
     /// Says what was told: `added a watch`.
@@ -109,8 +105,10 @@ fn row_16_an_update_of_what_is_ignored_is_read_and_no_event_over_restarts_too() 
     world.wait_told(&engine, &told);
     let update = world.events().pop().expect("it was told");
     assert_eq!(update["data"]["old"]["data"], json!({"x": "1", "seen": "2"}), "D8: what was cached before");
-    let counts = engine.json("/v1/resources")["resources"][0]["events"].clone();
-    assert_eq!((&counts["updated"], &counts["ignored"]), (&json!(1), &json!(1)), "{counts}");
+    engine.wait_for("counted", PATIENCE, || {
+        let counts = engine.json("/v1/resources")["resources"][0]["events"].clone();
+        (&counts["updated"], &counts["ignored"]) == (&json!(1), &json!(1))
+    });
     let (_, metrics) = engine.get("/metrics").expect("it answers");
     assert!(metrics.lines().any(|line| line.contains("type=\"ignored\"") && line.ends_with(" 1")), "{metrics}");
     world.put("a", None, &json!({"x": "2", "seen": "4"}));

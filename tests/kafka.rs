@@ -40,7 +40,7 @@ fn options(address: String) -> KafkaOptions {
         idempotent: true,
         sasl: None,
         tls: None,
-        timeout: Duration::from_secs(10),
+        timeout: Duration::from_secs(30),
         total_order: false,
     }
 }

@@ -220,9 +220,9 @@ fn tables(fixture: &Fixture, path: &str) -> (Value, Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let clients = [&engine, &server].map(|access| RawClient::new(access).expect("a client"));
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_mins(1);
         loop {
-            let [ours, theirs] = [0, 1].map(|i| clients[i].get(path, TABLE, Duration::from_secs(10)));
+            let [ours, theirs] = [0, 1].map(|i| clients[i].get(path, TABLE, Duration::from_mins(1)));
             let (ours, theirs) = tokio::join!(ours, theirs);
             let [ours, theirs] = [ours, theirs].map(|answer| {
                 let mut table: Value = serde_json::from_slice(&answer.expect("an answer").body).expect("a table");
@@ -280,9 +280,14 @@ fn kubectl_prints_of_the_cache_what_it_prints_of_the_server() {
         &["get", "pods", "-n", "shown", "-o", "jsonpath={.items[*].metadata.uid}"],
         &["get", "pods", "-n", "shown", "-l", "none=such"],
     ] {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_mins(1);
         loop {
-            let (ours, theirs) = (fixture.of_the_cache(&kubectl, args), fixture.of_the_server(&kubectl, args));
+            // at once: ages are in seconds
+            let (ours, theirs) = thread::scope(|scope| {
+                let ours = scope.spawn(|| fixture.of_the_cache(&kubectl, args));
+                let theirs = fixture.of_the_server(&kubectl, args);
+                (ours.join().expect("kubectl runs"), theirs)
+            });
             assert!(theirs.status.success(), "{args:?}: {}", String::from_utf8_lossy(&theirs.stderr));
             if ours.stdout == theirs.stdout {
                 break;

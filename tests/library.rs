@@ -116,11 +116,14 @@ fn s5_a_late_handler_misses_nothing_while_everything_changes() {
             let lines = if round % 2 == 0 { "order = \"per-key\"" } else { "drop = []" };
             live.apply(&format!("{MAPS}{lines}"));
         }
+        live.wait_for("all cached", |live| live.cached("configmaps").len() == 8).await;
+        let added = |said: &Said| sorted(said).into_iter().filter(|said| said.starts_with("added")).collect::<Vec<_>>();
+        live.wait_for("all told", |_| late.iter().all(|said| added(said).len() >= 8)).await;
         live.settled().await;
         let cached = live.cached("configmaps");
         assert_eq!(cached.len(), 8);
         for said in late {
-            let added: Vec<_> = sorted(&said).into_iter().filter(|said| said.starts_with("added")).collect();
+            let added = added(&said);
             let mut keys: Vec<_> =
                 added.iter().map(|said| said.rsplit("configmaps/").next().unwrap().to_owned()).collect();
             keys.sort();
@@ -144,8 +147,8 @@ fn d8_a_handler_of_the_library_has_rules_and_one_that_cannot_be_used_is_an_error
         live.wait_for("ruled synced", |live| live.engine.handler_synced("ruled").unwrap()).await;
         put(&live.simulator, "configmaps", "a", "two", json!({}));
         put(&live.simulator, "configmaps", "b", "two", json!({}));
-        live.settled().await;
         live.wait_for("told", |_| sorted(&said).len() == 2).await;
+        live.settled().await;
         assert_eq!(sorted(&said), ["added replay configmaps/b/one", "added watch configmaps/b/two"]);
         let error = add("wrong", "ns == 'b'").unwrap_err();
         assert!(error.to_string().contains("`when`: line 1, column 1: unknown variable `ns`"), "{error}");
@@ -158,15 +161,17 @@ fn s7_a_handler_that_is_removed_hears_nothing_more_and_others_all() {
     run(async {
         let live = Live::start(MAPS).await;
         let gone = listen(&live, "gone", false);
+        live.wait_for("gone synced", |live| live.engine.handler_synced("gone").unwrap()).await;
         live.settled().await;
         live.engine.remove_handler("gone").unwrap();
         live.engine.remove_handler("gone").unwrap();
         live.engine.remove_handler("never").unwrap();
         let before = gone.lock().unwrap().len();
         put(&live.simulator, "configmaps", "b", "two", json!({}));
-        assert_eq!(live.settled().await, ["added watch configmaps/b/two"]);
+        assert_eq!(live.settled_with(1).await, ["added watch configmaps/b/two"]);
         assert_eq!(gone.lock().unwrap().len(), before);
         let again = listen(&live, "gone", false);
+        live.wait_for("gone synced again", |live| live.engine.handler_synced("gone").unwrap()).await;
         live.settled().await;
         assert_eq!(again.lock().unwrap().len(), 4, "its name is free");
         live.stop().await;
@@ -205,18 +210,18 @@ fn x2_d9_single_types_start_and_stop_while_others_go_on() {
         live.settled().await;
         let entry = live.engine.watch::<ServiceAccount>().unwrap();
         assert_eq!(live.engine.watch_type("serviceaccounts", |_| {}).unwrap(), entry);
-        let said = live.settled().await;
+        let said = live.settled_with(3).await;
         assert_eq!(said[0], "added reload serviceaccounts/a/bot", "{said:?}");
         assert_eq!(live.engine.lister_of::<ServiceAccount>().unwrap().list(&Selector::all()).unwrap().len(), 3);
 
         live.apply(&format!("{MAPS}labels = \"app=a\""));
-        assert_eq!(live.settled().await, ["removed reload configmaps/b/one", "removed reload configmaps/c/one"]);
+        assert_eq!(live.settled_with(2).await, ["removed reload configmaps/b/one", "removed reload configmaps/c/one"]);
         assert_eq!(live.watched("serviceaccounts"), ["*"], "what the program added stays");
 
         assert!(live.engine.unwatch(&entry).unwrap());
         assert!(!live.engine.unwatch(&entry).unwrap());
         assert!(!live.engine.unwatch("maps").unwrap(), "that is the configuration's");
-        let said = live.settled().await;
+        let said = live.settled_with(3).await;
         assert_eq!(
             said.iter().filter(|said| said.starts_with("removed reload serviceaccounts")).count(),
             3,

@@ -151,7 +151,10 @@ impl Scene {
         let mut scene = Self::start(name, plan)?;
         for round in 0.. {
             let restarted = scene.server_restarts == scene.plan.server_restarts;
-            if round >= scene.plan.rounds && scene.started.elapsed() >= scene.plan.at_least && restarted {
+            let reloaded = scene.plan.reload_every.is_none() || scene.reloads > 1;
+            let harmed = scene.proxy.as_ref().is_none_or(|proxy| proxy.injected() > 20);
+            let lived = round >= scene.plan.rounds && scene.started.elapsed() >= scene.plan.at_least;
+            if lived && restarted && reloaded && harmed {
                 break;
             }
             scene.restart_deployments(round);
@@ -164,13 +167,16 @@ impl Scene {
         for deployment in DEPLOYMENTS {
             cluster.deployment(deployment, NAMESPACE, REPLICAS);
         }
+        for deployment in DEPLOYMENTS {
+            cluster.wait_rollout(deployment, NAMESPACE); // what is restarted is all its pods
+        }
         let dir = tempfile::tempdir().expect("a temporary directory");
         let kubeconfig = dir.path().join("kubeconfig");
         let forger = cluster.forger();
         let proxy = plan.faults.then(|| Proxy::start(forger.address, 7));
         cluster.write_kubeconfig(proxy.as_ref().map_or(forger.address, |proxy| proxy.address), &kubeconfig);
         let engine = Engine::run(dir.path(), &config(dir.path(), &(plan.resources)(0)));
-        engine.wait_ready(Duration::from_mins(1));
+        engine.wait_ready(Duration::from_mins(3));
         if let Some(proxy) = &proxy {
             proxy.set(Faults { cut_one_in: 150, reset_one_in: 200, delay_one_in: 60, refuse_one_in: 12 });
         }
@@ -277,7 +283,7 @@ impl Scene {
     }
 
     fn verify_equal(&self) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_mins(2);
         let mut outcome = self.verify();
         // a unit that the last reload replaces is not compared: the command says so, and asks to be called again
         while outcome.json()["verdict"] == "unproven" && Instant::now() < deadline {
@@ -298,7 +304,7 @@ impl Scene {
         self.cluster.server.apply(&planted);
         let key = format!("configmaps/default/{lie}");
         let cached = || self.engine.cached().ok()?.remove_entry(&key);
-        self.engine.wait_for("cached", Duration::from_secs(30), || cached().is_some());
+        self.engine.wait_for("cached", Duration::from_mins(1), || cached().is_some());
         let outcome = self.verify();
         assert_eq!(outcome.code, 1, "{}{}", outcome.stdout, outcome.stderr);
         let units = outcome.json()["units"].as_array().expect("units").clone();
@@ -311,7 +317,7 @@ impl Scene {
 
     /// Waits until no pod is on its way out: a rollout is complete before its last pods are gone.
     fn wait_for_the_end_of_pods(&self) {
-        let deadline = Instant::now() + Duration::from_mins(1);
+        let deadline = Instant::now() + Duration::from_mins(5);
         let leaving = "jsonpath={.items[*].metadata.deletionTimestamp}";
         while !self.cluster.kubectl(&["get", "pods", "-A", "-o", leaving]).trim().is_empty() {
             assert!(Instant::now() < deadline, "pods that were deleted do not go");
@@ -321,7 +327,7 @@ impl Scene {
 
     /// Waits until all that shall be watched is, and the cache is what the server lists; returns that.
     fn settle(&self) -> State {
-        let deadline = Instant::now() + Duration::from_mins(1);
+        let deadline = Instant::now() + Duration::from_mins(3);
         loop {
             let (types, server) = self.on_the_server();
             let watched: BTreeSet<String> = self.engine.watched().into_keys().collect();
@@ -351,7 +357,7 @@ impl Scene {
 fn config(dir: &Path, resources: &str) -> String {
     format!(
         r#"
-        shutdown_timeout = "20s"
+        shutdown_timeout = "60s"
         [cluster]
         name = "living"
         [kube]

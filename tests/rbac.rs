@@ -112,23 +112,28 @@ impl User {
     }
 
     /// Replaces the rules of a role, and waits until the server goes by them: until it refuses this verb.
-    fn replace_rules(&self, path: &str, rules: &Value, namespace: &str, (group, plural): (&str, &str), verb: &str) {
+    fn replace_rules(&self, path: &str, rules: &Value, namespace: &str, resource: (&str, &str), verb: &str) {
         let (code, answer) = self.cluster.request("PATCH", path, Some(&json!({ "rules": rules })));
         assert_eq!(code, 200, "{answer}");
+        self.wait_allowed(false, namespace, resource, verb);
+    }
+
+    /// Waits until the server goes by the rules that it was given last: until it allows a verb, or refuses it.
+    fn wait_allowed(&self, allowed: bool, namespace: &str, (group, plural): (&str, &str), verb: &str) {
         let attributes = json!({ "namespace": namespace, "group": group, "resource": plural, "verb": verb });
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
             "spec": { "resourceAttributes": attributes },
         });
         let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-        for _ in 0..100 {
+        for _ in 0..400 {
             let (_, answer) = self.cluster.request_as(&self.kubeconfig, "POST", path, Some(&review));
-            if answer["status"]["allowed"] == false {
+            if answer["status"]["allowed"] == allowed {
                 return;
             }
             thread::sleep(Duration::from_millis(50));
         }
-        panic!("{verb} {plural} is still allowed in {namespace:?}");
+        panic!("{verb} {plural} in {namespace:?}: it was never so that allowed = {allowed}");
     }
 }
 
@@ -157,10 +162,11 @@ fn what_is_printed_is_enough_and_every_verb_of_it_is_needed() {
     let Some(user) = User::start("what_is_printed_is_enough_and_every_verb_of_it_is_needed") else { return };
     let config = format!("[resources.work]\nmatch = [\"pods\", \"deployments.apps\", \"nodes\"]\n{OUT}");
     user.grant(&config);
+    user.wait_allowed(true, "", ("", "nodes"), "watch");
     let types = [("", "pods"), ("apps", "deployments"), ("", "nodes")];
     let plurals = types.map(|(_, plural)| plural);
     let engine = user.run(&config);
-    engine.wait_for("synced", Duration::from_secs(20), || all_synced(&engine, &plurals));
+    engine.wait_for("synced", Duration::from_mins(1), || all_synced(&engine, &plurals));
     assert!(engine.terminate().success());
 
     for missing in types {
@@ -175,14 +181,14 @@ fn what_is_printed_is_enough_and_every_verb_of_it_is_needed() {
             let (group, plural) = missing;
             let engine = user.run(&config);
             let others: Vec<_> = plurals.into_iter().filter(|other| *other != plural).collect();
-            engine.wait_for("forbidden", Duration::from_secs(20), || {
+            engine.wait_for("forbidden", Duration::from_mins(1), || {
                 rows(&engine, plural).iter().any(|row| row["state"] == "forbidden") && all_synced(&engine, &others)
             });
             let row = rows(&engine, plural).remove(0);
             let named = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
             let said = told(&row);
             assert!(said.starts_with(&format!("not allowed to {verb} {named}")), "without {verb} of {plural}: {said}");
-            engine.wait_ready(Duration::from_secs(5));
+            engine.wait_ready(Duration::from_mins(1));
             assert!(engine.terminate().success());
         }
     }
@@ -195,6 +201,9 @@ fn roles_in_the_named_namespaces_are_enough_for_what_is_shown_there() {
         format!("[resources.mine]\nmatch = [\"configmaps\", \"*.apps\"]\nnamespaces = [\"team-a\", \"team-b\"]\n{OUT}");
     let yaml = user.grant(&config);
     assert!(yaml.contains("kind: Role\n") && !yaml.contains("kind: ClusterRole\n"), "{yaml}");
+    for namespace in ["team-a", "team-b"] {
+        user.wait_allowed(true, namespace, ("", "configmaps"), "watch");
+    }
     // by the server's own word
     let asked = ["resources", "-c", "rbac.toml", "-o", "json"];
     let (_, stdout, stderr) = deltabus(user.dir.path(), &user.kubeconfig, &asked);
@@ -206,7 +215,7 @@ fn roles_in_the_named_namespaces_are_enough_for_what_is_shown_there() {
     assert!(code == 0 && !stderr.contains("may not"), "{stderr}");
     let engine = user.run(&config);
     let types = ["configmaps", "deployments", "daemonsets", "controllerrevisions"];
-    engine.wait_for("synced", Duration::from_secs(20), || all_synced(&engine, &types));
+    engine.wait_for("synced", Duration::from_mins(1), || all_synced(&engine, &types));
     let namespaces: Vec<_> = rows(&engine, "configmaps").iter().map(|row| row["namespace"].clone()).collect();
     assert_eq!(namespaces, ["team-a", "team-b"]);
     assert!(engine.terminate().success());
@@ -222,14 +231,14 @@ fn roles_in_the_named_namespaces_are_enough_for_what_is_shown_there() {
     assert!(stderr.contains("this user may not watch configmaps in team-b"), "{code} {stdout}{stderr}");
     let engine = user.run(&config);
     let of = |namespace: &str| rows(&engine, "configmaps").into_iter().find(|row| row["namespace"] == namespace);
-    engine.wait_for("forbidden in team-b alone", Duration::from_secs(20), || {
+    engine.wait_for("forbidden in team-b alone", Duration::from_mins(1), || {
         of("team-b").is_some_and(|row| row["state"] == "forbidden")
             && of("team-a").is_some_and(|row| row["synced"] == true && row["state"] == "watching")
             && all_synced(&engine, &["deployments", "daemonsets"])
     });
     let row = of("team-b").unwrap();
     assert!(told(&row).starts_with("not allowed to watch configmaps in namespace team-b"), "{row}");
-    engine.wait_ready(Duration::from_secs(5));
+    engine.wait_ready(Duration::from_mins(1));
     assert!(engine.terminate().success());
 }
 
@@ -245,13 +254,18 @@ fn roles_in_single_namespaces_are_enough_for_an_entry_that_names_none() {
     let yaml = roles(user.dir.path(), &user.kubeconfig, &config, &args);
     assert!(yaml.contains("resources: [\"namespaces\", \"nodes\"]"), "{yaml}");
     user.cluster.apply_yaml(&yaml);
+    for (namespace, plural) in
+        [("", "nodes"), ("team-a", "configmaps"), ("team-b", "configmaps"), ("team-a", "services"), ("other", "pods")]
+    {
+        user.wait_allowed(true, namespace, ("", plural), "watch");
+    }
     let engine = user.run(&config);
     let watched = |plural: &str| {
         let rows = rows(&engine, plural);
         let synced = rows.iter().filter(|row| row["synced"] == true && row["state"] == "watching");
         synced.map(|row| row["namespace"].as_str().unwrap_or("*").to_owned()).collect::<Vec<_>>()
     };
-    engine.wait_for("where it is allowed", Duration::from_secs(20), || {
+    engine.wait_for("where it is allowed", Duration::from_mins(1), || {
         watched("configmaps") == ["team-a", "team-b"]
             && watched("services") == ["team-a"]
             && watched("pods") == ["other"]
@@ -276,8 +290,9 @@ fn what_the_engine_watches_for_itself_is_granted_and_needed() {
     let metadata = json!({ "name": "team-a", "labels": { "team": "a" } });
     user.cluster.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata }));
     let yaml = user.grant(&config);
+    user.wait_allowed(true, "", ("", "namespaces"), "list");
     let engine = user.run(&config);
-    engine.wait_for("synced", Duration::from_secs(20), || all_synced(&engine, &["configmaps", "services"]));
+    engine.wait_for("synced", Duration::from_mins(1), || all_synced(&engine, &["configmaps", "services"]));
     assert_eq!(rows(&engine, "configmaps")[0]["namespace"], "team-a");
     assert!(!engine.log().contains("forbidden"), "{}", engine.log());
     assert!(engine.terminate().success());
@@ -288,11 +303,11 @@ fn what_the_engine_watches_for_itself_is_granted_and_needed() {
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/deltabus";
     user.replace_rules(path, &rules, "", ("", "namespaces"), "list");
     let engine = user.run(&config);
-    engine.wait_for("forbidden", Duration::from_secs(20), || {
+    engine.wait_for("forbidden", Duration::from_mins(1), || {
         rows(&engine, "configmaps").iter().any(|row| row["state"] == "forbidden") && all_synced(&engine, &["services"])
     });
     let row = rows(&engine, "configmaps").remove(0);
     assert!(told(&row).contains("list and watch namespaces"), "{row}");
-    engine.wait_ready(Duration::from_secs(5));
+    engine.wait_ready(Duration::from_mins(1));
     assert!(engine.terminate().success());
 }

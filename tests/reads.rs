@@ -395,6 +395,16 @@ fn health_is_worded_as_kubernetes_words_it() {
 #[test]
 fn state_has_the_fields_that_scripts_rely_on() {
     let fixture = start();
+    let is_settled = |row: &Value| {
+        let is_quiet = row["queueLength"] == 0 && row["events"]["added"] == row["objects"];
+        row["state"] == "waiting" || (row["state"] == "watching" && is_quiet)
+    };
+    fixture.engine.wait_for("settled", PATIENCE, || {
+        let resources = fixture.ask("/v1/resources").json();
+        let handlers = fixture.ask("/v1/handlers").json();
+        let is_running = handlers["handlers"][0]["state"] == "running";
+        is_running && resources["resources"].as_array().expect("a list of rows").iter().all(is_settled)
+    });
     let resources = fixture.ask("/v1/resources").json();
     let rows = resources["resources"].as_array().expect("a list of rows");
     assert_eq!(rows.len(), 6);
@@ -597,6 +607,20 @@ fn i7_a_large_list_does_not_hold_up_health() {
             .any(|row| row["plural"] == "configmaps" && row["objects"] == expected)
     };
     fixture.engine.wait_for("cached", PATIENCE, cached);
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let (slowest, lasted) = livez_beside_lists(&fixture, expected);
+        // on a busy machine everything takes long, but not each time
+        if slowest < Duration::from_secs(1) || slowest * 5 < lasted {
+            return;
+        }
+        took.push((slowest, lasted));
+    }
+    panic!("/livez, and three lists of 20,000 objects at the same time, took {took:?}: it waits for one");
+}
+
+/// Asks for three large lists, and for health meanwhile; returns how long the slowest answer took, and the lists.
+fn livez_beside_lists(fixture: &Fixture, expected: usize) -> (Duration, Duration) {
     let address = fixture.engine.http.clone();
     let lists = thread::spawn(move || {
         let mut lasted = Duration::ZERO;
@@ -615,11 +639,7 @@ fn i7_a_large_list_does_not_hold_up_health() {
         slowest = slowest.max(asked.elapsed());
         thread::sleep(Duration::from_millis(5));
     }
-    let lasted = lists.join().expect("the lists were right");
-    assert!(
-        slowest < Duration::from_secs(1) || slowest * 5 < lasted, // on a busy machine everything takes long
-        "{slowest:?} for /livez while three lists of 20,000 objects took {lasted:?}: it waits for one"
-    );
+    (slowest, lists.join().expect("the lists were right"))
 }
 
 #[test]

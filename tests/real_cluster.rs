@@ -19,7 +19,7 @@ const RESOURCES: [&str; 4] = ["pods", "deployments.apps", "configmaps", "widgets
 fn config(kubeconfig: &Path, dir: &Path) -> String {
     format!(
         r#"
-        shutdown_timeout = "20s"
+        shutdown_timeout = "60s"
         [cluster]
         name = "test"
         [kube]
@@ -55,7 +55,7 @@ fn server_state(cluster: &Cluster) -> State {
 /// Waits until the cache holds what the server lists, then stops the engine.
 fn settle_and_stop(engine: Engine, cluster: &Cluster) -> State {
     let server = server_state(cluster);
-    engine.wait_for("equal to the server", Duration::from_mins(1), || cached_state(&engine) == server);
+    engine.wait_for("equal to the server", Duration::from_mins(3), || cached_state(&engine) == server);
     let status = engine.terminate();
     assert_eq!(status.code(), Some(0), "a stop that was asked for is success");
     server
@@ -95,7 +95,7 @@ fn i1_ten_thousand_random_writes_end_in_the_state_the_server_lists() {
     cluster.churn(&["--setup", "--ops", "500", "--seed", "1"]);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let engine = Engine::run(dir.path(), &config(cluster.kubeconfig(), dir.path()));
-    engine.wait_ready(Duration::from_secs(30));
+    engine.wait_ready(Duration::from_mins(2));
     let churned = cluster.churn(&["--ops", "10000", "--clients", "6", "--seed", "2"]);
     assert!(churned.status.success(), "churn: {}", String::from_utf8_lossy(&churned.stderr));
 
@@ -113,9 +113,13 @@ fn i4_sigterm_in_mid_stream_leaves_no_accepted_event_undelivered() {
     for round in 0..3 {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let engine = Engine::run(dir.path(), &config(cluster.kubeconfig(), dir.path()));
-        engine.wait_ready(Duration::from_secs(30));
+        engine.wait_ready(Duration::from_mins(2));
         let churn = cluster.start_churn(&["--duration", "4s", "--clients", "4", "--seed", &format!("{}", 10 + round)]);
         std::thread::sleep(Duration::from_millis(1500 + 400 * round));
+        let out = dir.path().join("out.jsonl");
+        engine.wait_for("writing", Duration::from_mins(1), || {
+            std::fs::read_to_string(&out).is_ok_and(|text| text.lines().count() > 110)
+        });
         // What readers have seen was accepted: it must be in the file after the stop.
         let seen = cached_state(&engine);
         let status = engine.terminate();
@@ -146,7 +150,7 @@ fn i1_through_a_proxy_that_cuts_delays_and_resets_and_over_restarts_with_compact
         .expect("written");
 
     let engine = Engine::run(dir.path(), &config(Path::new(&through), dir.path()));
-    engine.wait_ready(Duration::from_secs(30));
+    engine.wait_ready(Duration::from_mins(2));
     proxy.set(Faults { cut_one_in: 150, reset_one_in: 200, delay_one_in: 60, refuse_one_in: 12 });
     for round in 0..2 {
         let churn = cluster.start_churn(&["--ops", "5000", "--clients", "6", "--seed", &format!("{}", 20 + round)]);

@@ -176,6 +176,7 @@ fn d11_a_value_is_in_no_event_no_answer_no_log_and_no_file_and_its_change_is_see
     fs::remove_file(&audit).unwrap();
     let engine = run("");
     engine.wait_for("told", PATIENCE, || !self::events(&audit).is_empty());
+    engine.wait_for_log("a key made for this run");
     assert_eq!(engine.log().matches("a key made for this run").count(), 1, "{}", engine.log());
     assert_ne!(digest(&self::events(&audit)[0]["data"]["object"]), digest(&second.1["object"]));
     assert!(engine.terminate().success());
@@ -225,6 +226,7 @@ fn d11_where_a_condition_holds_or_cannot_be_evaluated_values_go_and_where_it_is_
     let unit = || engine.json("/v1/resources")["resources"][0].clone();
     engine.wait_for("counted", PATIENCE, || unit()["redactErrors"] == 2);
     let said = "the condition of a redacted path cannot be evaluated";
+    engine.wait_for_log(said);
     assert_eq!(engine.log().matches(said).count(), 1, "said once: {}", engine.log());
     let log = engine.log();
     let line = log.lines().find(|line| line.contains(said)).unwrap();

@@ -174,6 +174,7 @@ fn r22_d4_d5_too_large_a_version_is_asked_once_and_a_restored_etcd_is_followed_b
 
     let port = scene.simulator.address().port();
     scene.simulator.go_down();
+    scene.engine().signal("-STOP"); // it is to find the other server as a whole
     let other = Simulator::start(options(0)).expect("a loopback port is free");
     std::mem::replace(&mut scene.simulator, other).stop();
     scene.simulator = Simulator::start(options(port)).expect("the port is free again");
@@ -182,6 +183,7 @@ fn r22_d4_d5_too_large_a_version_is_asked_once_and_a_restored_etcd_is_followed_b
     }
     assert_eq!(scene.server(), backup, "the same seed makes the same objects");
     scene.next_watch(0, StreamFault::Error(410));
+    scene.engine().signal("-CONT");
     let ending = scene.finish();
     let lists: Vec<_> = scene.asked().into_iter().filter(|asked| asked.starts_with("list")).collect();
     assert_eq!(lists, [format!("list resourceVersion={last}"), "list ".to_owned()]);
@@ -303,7 +305,7 @@ fn d2_streams_without_a_marker_are_given_up_for_paged_lists() {
         if silent {
             scene.fault(Verb::Watch, Times::Next(3), Fault::NoMarker);
         }
-        scene.run(&format!("watch_timeout = \"1s\"\n{FAST}"), "");
+        scene.run(&format!("watch_timeout = \"2s\"\n{FAST}"), "");
         scene.ready();
         scene.put("a", "1");
         let ending = scene.finish();

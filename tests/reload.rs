@@ -29,15 +29,16 @@ fn untouched(live: &Live) -> (Vec<u32>, usize, Vec<u64>) {
     (units.map(|unit| unit.id.0).collect(), live.lists("/api/v1/serviceaccounts"), restarts)
 }
 
-/// Starts with `before`, applies `after`, and returns what was said of it; the other entry is not touched.
-async fn change(before: &str, after: &str) -> (Live, Vec<String>) {
+/// Starts with `before`, applies `after`, and returns what was said of it, `count` events at least; the other entry is
+/// not touched.
+async fn change(before: &str, after: &str, count: usize) -> (Live, Vec<String>) {
     let live = Live::start(&with(before)).await;
     live.settled().await;
     let before = untouched(&live);
     live.apply(&with(after));
     let ready = || live.engine.registry().views().iter().filter(|view| view.name == "bots").all(|view| view.synced);
     assert!(ready(), "the other type stays ready");
-    let said = live.settled().await;
+    let said = live.settled_with(count).await;
     assert_eq!(untouched(&live), before, "units, lists and restarts of the other entry");
     (live, said)
 }
@@ -45,17 +46,17 @@ async fn change(before: &str, after: &str) -> (Live, Vec<String>) {
 #[test]
 fn a_narrower_selection_removes_and_a_wider_one_adds() {
     run(async {
-        let (live, said) = change("", "namespaces = [\"a\"]").await;
+        let (live, said) = change("", "namespaces = [\"a\"]", 2).await;
         assert_eq!(said, ["removed reload configmaps/b/one", "removed reload configmaps/c/one"]);
         assert_eq!((live.watched("configmaps"), live.cached("configmaps")), (vec!["a".into()], vec!["a/one".into()]));
         live.apply(&with("namespaces = [\"a\", \"b\"]"));
-        assert_eq!(live.settled().await, ["added reload configmaps/b/one"]);
+        assert_eq!(live.settled_with(1).await, ["added reload configmaps/b/one"]);
         live.apply(&with("namespaces = [\"*\", \"!b\"]"));
-        assert_eq!(live.settled().await, ["added reload configmaps/c/one", "removed reload configmaps/b/one"]);
+        assert_eq!(live.settled_with(2).await, ["added reload configmaps/c/one", "removed reload configmaps/b/one"]);
         live.apply(&with("labels = \"app=a\""));
-        assert_eq!(live.settled().await, ["removed reload configmaps/c/one"]);
+        assert_eq!(live.settled_with(1).await, ["removed reload configmaps/c/one"]);
         live.apply(&with(""));
-        assert_eq!(live.settled().await, ["added reload configmaps/b/one", "added reload configmaps/c/one"]);
+        assert_eq!(live.settled_with(2).await, ["added reload configmaps/b/one", "added reload configmaps/c/one"]);
         live.stop().await;
     });
 }
@@ -64,7 +65,7 @@ fn a_narrower_selection_removes_and_a_wider_one_adds() {
 fn objects_are_listed_again_where_a_handler_comes_that_asks_who_changed_them_and_where_it_goes() {
     run(async {
         let asks = "[handlers.asks]\ntype = \"blackhole\"\nresources = [\"maps\"]\nwhen = 'changed_by != null'";
-        let (live, said) = change("", asks).await;
+        let (live, said) = change("", asks, 0).await;
         assert!(said.is_empty(), "{said:?}");
         let manager = |live: &Live, plural: &str, namespace: &str, name: &str| {
             let key = deltabus::object::KeyRef { namespace, name };
@@ -82,7 +83,7 @@ fn objects_are_listed_again_where_a_handler_comes_that_asks_who_changed_them_and
 #[test]
 fn what_is_cut_or_fetched_otherwise_is_listed_again_and_is_no_event() {
     run(async {
-        let (live, said) = change("", "drop = [\"data\"]").await;
+        let (live, said) = change("", "drop = [\"data\"]", 0).await;
         assert!(said.is_empty(), "{said:?}");
         let data = |live: &Live| {
             let object =
@@ -103,7 +104,7 @@ fn what_is_cut_or_fetched_otherwise_is_listed_again_and_is_no_event() {
 #[test]
 fn an_index_more_needs_no_list_and_is_there_at_once() {
     run(async {
-        let (live, said) = change("", "index = [\"labels['app']\"]").await;
+        let (live, said) = change("", "index = [\"labels['app']\"]", 0).await;
         assert!(said.is_empty(), "{said:?}");
         let lister = live.engine.lister("configmaps").unwrap();
         assert_eq!(lister.by_index("labels['app']", "b").unwrap().len(), 1);
@@ -126,14 +127,14 @@ fn entries_come_and_go_and_a_type_moves_between_them() {
         live.settled().await;
         live.apply(&with(""));
         let added = ["a", "b", "c"].map(|namespace| format!("added reload serviceaccounts/{namespace}/bot"));
-        let said = live.settled().await;
+        let said = live.settled_with(3).await;
         assert_eq!(said[..3], added, "{said:?}");
         live.apply(MAPS);
         let removed = ["a", "b", "c"].map(|namespace| format!("removed reload serviceaccounts/{namespace}/bot"));
-        assert_eq!(live.settled().await, removed);
-        assert!(live.rows("serviceaccounts").is_empty());
+        assert_eq!(live.settled_with(3).await, removed);
+        live.wait_for("gone", |live| live.rows("serviceaccounts").is_empty()).await;
         live.apply("[resources.other]\nmatch = [\"configmaps\"]\nnamespaces = [\"a\"]");
-        let said = live.settled().await;
+        let said = live.settled_with(2).await;
         assert_eq!(said, ["removed reload configmaps/b/one", "removed reload configmaps/c/one"]);
         assert_eq!(live.cached("configmaps"), ["a/one"]);
         live.stop().await;
@@ -159,13 +160,18 @@ fn a_type_that_moves_to_another_entry_leaves_and_joins_handlers_by_what_they_tak
                 )
             })
             .concat();
-        // What each handler wrote of the type since the last time, once nothing is written any more.
+        // What each handler wrote of the type since the last time, so much at least, once nothing is written any more.
         let seen = std::cell::RefCell::new(BTreeMap::<&str, usize>::new());
-        let heard = async || {
+        let names = ["of_both", "of_old", "of_new"];
+        let of_maps = |name: &str| -> Vec<String> {
+            in_order(&live, name).into_iter().filter(|said| said.contains("configmaps")).collect()
+        };
+        let heard = async |count: usize| {
+            let least = count + seen.borrow().values().sum::<usize>();
+            live.wait_for("written", |_| names.map(|name| of_maps(name).len()).iter().sum::<usize>() >= least).await;
             live.settled().await;
-            ["of_both", "of_old", "of_new"].map(|name| {
-                let all: Vec<String> =
-                    in_order(&live, name).into_iter().filter(|said| said.contains("configmaps")).collect();
+            names.map(|name| {
+                let all = of_maps(name);
                 let from = seen.borrow_mut().insert(name, all.len()).unwrap_or_default();
                 let mut new = all[from..].to_vec();
                 new.sort();
@@ -175,7 +181,7 @@ fn a_type_that_moves_to_another_entry_leaves_and_joins_handlers_by_what_they_tak
         let each = |kind: &str| ["a", "b", "c"].map(|namespace| format!("{kind} configmaps/{namespace}/one")).to_vec();
 
         live.apply(&format!("{unmoved}{handlers}"));
-        assert_eq!(heard().await, [each("added replay"), each("added replay"), vec![]]);
+        assert_eq!(heard(6).await, [each("added replay"), each("added replay"), vec![]]);
         let shows_data = |name: &str| {
             let lines = fs::read_to_string(live.dir.path().join(name)).unwrap();
             lines.lines().rfind(|line| line.contains("configmaps")).unwrap().contains("\"data\":{\"version\"")
@@ -183,15 +189,15 @@ fn a_type_that_moves_to_another_entry_leaves_and_joins_handlers_by_what_they_tak
         assert!(shows_data("of_both"));
         // Bodies are kept otherwise in the new entry: who comes is shown those.
         live.apply(&format!("{moved}{handlers}"));
-        assert_eq!(heard().await, [vec![], each("removed reload"), each("added reload")]);
+        assert_eq!(heard(6).await, [vec![], each("removed reload"), each("added reload")]);
         assert!(!shows_data("of_new"));
         live.simulator.store().delete("configmaps", "b", "one").unwrap();
         let deleted = vec!["deleted watch configmaps/b/one".to_owned()];
-        assert_eq!(heard().await, [deleted.clone(), vec![], deleted]);
+        assert_eq!(heard(2).await, [deleted.clone(), vec![], deleted]);
         // And back, while the entry that it leaves is gone.
         live.apply(&format!("{unmoved}{handlers}"));
         let left = |kind: &str| ["a", "c"].map(|namespace| format!("{kind} configmaps/{namespace}/one")).to_vec();
-        assert_eq!(heard().await, [vec![], left("added reload"), left("removed reload")]);
+        assert_eq!(heard(4).await, [vec![], left("added reload"), left("removed reload")]);
         live.stop().await;
     });
 }
@@ -199,12 +205,12 @@ fn a_type_that_moves_to_another_entry_leaves_and_joins_handlers_by_what_they_tak
 #[test]
 fn cache_none_keeps_no_bodies_and_goes_back() {
     run(async {
-        let (live, said) = change("", "cache = \"none\"").await;
+        let (live, said) = change("", "cache = \"none\"", 0).await;
         assert!(said.is_empty(), "{said:?}");
         assert!(live.rows("configmaps")[0].bytes < 1_000);
         live.simulator.store().delete("configmaps", "b", "one").unwrap();
         support::live::put(&live.simulator, "configmaps", "a", "one", serde_json::json!({}));
-        assert_eq!(live.settled().await, ["deleted watch configmaps/b/one", "updated watch configmaps/a/one"]);
+        assert_eq!(live.settled_with(2).await, ["deleted watch configmaps/b/one", "updated watch configmaps/a/one"]);
         live.apply(&with(""));
         assert!(live.settled().await.is_empty());
         let object = live.engine.lister("configmaps").unwrap();
@@ -223,6 +229,7 @@ fn a_change_during_a_change_is_not_lost() {
             live.apply(&with(lines));
             tokio::task::yield_now().await;
         }
+        live.wait_for("the last one", |live| live.cached("configmaps") == ["c/one"]).await;
         let said = live.settled().await;
         let mut shown: BTreeMap<String, i32> = ["a", "b", "c"].map(|name| (format!("configmaps/{name}/one"), 1)).into();
         for event in &said {
@@ -258,7 +265,7 @@ fn a_panic_of_the_conductor_costs_nothing_and_is_survived() {
         live.engine.sabotage_conductor();
         live.apply(&with("namespaces = [\"a\"]"));
         assert_eq!(
-            live.settled_after_panic().await,
+            live.settled_after_panic(2).await,
             ["removed reload configmaps/b/one", "removed reload configmaps/c/one"]
         );
         assert_eq!(untouched(&live), before);
@@ -289,7 +296,8 @@ fn a_configuration_that_cannot_be_used_is_refused_and_what_runs_goes_on() {
 /// What a file handler wrote: `added replay configmaps/a/one`.
 fn in_order(live: &Live, name: &str) -> Vec<String> {
     let lines = fs::read_to_string(live.dir.path().join(name)).unwrap_or_default();
-    let said = lines.lines().map(|line| {
+    let lines = lines.split_inclusive('\n').filter(|line| line.ends_with('\n')); // the last one may be half written
+    let said = lines.map(|line| {
         let event: serde_json::Value = serde_json::from_str(line).unwrap();
         let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
         let kind = text("type").rsplit('.').next().unwrap_or_default().to_owned();
@@ -334,7 +342,7 @@ fn s5_s7_handlers_come_widen_narrow_and_go_with_the_configuration() {
         live.settled().await; // it is drained
         support::live::put(&live.simulator, "serviceaccounts", "b", "late", serde_json::json!({}));
         assert_eq!(
-            live.settled().await,
+            live.settled_with(1).await,
             ["added watch serviceaccounts/b/late"],
             "others hear what changes, and no more"
         );

@@ -142,6 +142,17 @@ fn what_rbac_refuses_stands_in_its_line() {
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "nodes" },
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "limited" }],
     }));
+    let review = serde_json::json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": { "resource": "nodes", "verb": "list" } },
+    });
+    let goes_by_it = (0..400).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let (_, answer) = cluster.request_as(cluster.limited_kubeconfig(), "POST", path, Some(&review));
+        answer["status"]["allowed"] == true
+    });
+    assert!(goes_by_it, "the server never goes by the new role");
     let dir = tempfile::tempdir().unwrap();
     let config = "[resources.all]\nmatch = [\"*\"]\nexclude = [\"secrets\"]\n[resources.mine]\nmatch = [\"pods\"]\n\
                   namespaces = [\"team-a\", \"team-b\"]\n[handlers.out]\ntype = \"stdout\"\n";

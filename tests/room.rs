@@ -80,7 +80,7 @@ fn d7_a_webhook_that_is_down_costs_what_its_objects_cost_and_gets_every_last_sta
     world.wait_delivered(&engine);
     world.sink.be(Manner::Gone);
     let mut largest = churn(&mut world, &engine, 2..200, &filling);
-    assert!(engine.log().contains("merging what waits for slow handlers"), "{}", engine.log());
+    engine.wait_for_log("merging what waits for slow handlers");
     drop(engine); // SIGKILL
 
     let engine = world.run(&[]);

@@ -52,10 +52,10 @@ fn a_namespace_selector_follows_the_labels_of_namespaces() {
         assert_eq!(live.watched("configmaps"), ["a", "c"]);
 
         label(&live.simulator, "b", "x");
-        assert_eq!(live.settled().await, ["added relist configmaps/b/one"]);
+        assert_eq!(live.settled_with(1).await, ["added relist configmaps/b/one"]);
         label(&live.simulator, "c", "y");
-        assert_eq!(live.settled().await, ["removed watch configmaps/c/one"]);
-        assert_eq!(live.watched("configmaps"), ["a", "b"]);
+        assert_eq!(live.settled_with(1).await, ["removed watch configmaps/c/one"]);
+        live.wait_for("out of c", |live| live.watched("configmaps") == ["a", "b"]).await;
         assert_eq!(live.cached("configmaps"), ["a/one", "b/one"]);
 
         put(&live.simulator, "namespaces", "", "d", json!({"labels": {"team": "x"}}));
@@ -63,8 +63,8 @@ fn a_namespace_selector_follows_the_labels_of_namespaces() {
         live.wait_for("in d", |live| live.cached("configmaps").contains(&"d/two".to_owned())).await;
         live.settled().await;
         live.simulator.store().delete("configmaps", "d", "two").unwrap();
-        live.simulator.store().delete("namespaces", "", "d").unwrap();
         live.hears("deleted watch configmaps/d/two").await;
+        live.simulator.store().delete("namespaces", "", "d").unwrap();
         live.wait_for("out of d", |live| live.watched("configmaps") == ["a", "b"]).await;
         assert_eq!(live.settled().await, ["deleted watch configmaps/d/two"]);
         assert_eq!(live.lists("/api/v1/namespaces/a/configmaps"), 1, "nothing touched the others");
@@ -111,8 +111,8 @@ fn a_selector_without_the_right_to_list_namespaces_is_forbidden_and_heals() {
         simulator.faults().forbid("*", "namespaces", Area::Everywhere);
         let config = format!("{MAPS}namespace_selector = \"team=x\"");
         let live = Live::start_over(simulator, |builder| builder.config(parse(&config))).await;
+        live.wait_for("refused", |live| live.rows("configmaps")[0].state == UnitState::Forbidden).await;
         let row = &live.rows("configmaps")[0];
-        assert_eq!(row.state, UnitState::Forbidden);
         assert!(row.message.as_ref().unwrap().contains("namespaces"), "{row:?}");
         live.simulator.faults().clear();
         live.wait_for("in both", |live| live.cached("configmaps").len() == 2).await;
@@ -141,7 +141,7 @@ fn globs_are_filtered_here_and_names_need_no_right_beyond_theirs() {
         );
         put(&live.simulator, "configmaps", "a", "other", json!({}));
         put(&live.simulator, "configmaps", "team-a", "three", json!({}));
-        assert_eq!(live.settled().await, ["added watch configmaps/team-a/three"]);
+        assert_eq!(live.settled_with(1).await, ["added watch configmaps/team-a/three"]);
         assert_eq!(live.lists("/api/v1/serviceaccounts"), 0);
         live.stop().await;
     });
@@ -164,6 +164,7 @@ fn a_type_that_is_refused_in_the_cluster_is_watched_where_it_is_allowed_until_it
         live.simulator.faults().clear();
         live.wait_for("healed", |live| live.watched("configmaps") == ["*"]).await;
         live.wait_for("whole", |live| live.cached("configmaps").len() == 4).await;
+        live.hears("added relist configmaps/b/one").await;
         let said = live.settled().await;
         assert!(said.contains(&"added relist configmaps/b/one".to_owned()), "{said:?}");
         assert!(!said.iter().any(|said| said.starts_with("removed")), "{said:?}");
@@ -193,23 +194,26 @@ fn a_crd_that_appears_is_watched_at_once_and_drained_when_it_goes() {
         let live = Live::start("[resources.fruit]\nmatch = [\"apples.acme.io\"]").await;
         let late = Said::default();
         live.engine.add_handler("late", skipping(), Notes(Arc::clone(&late)).start().recipient()).unwrap();
+        live.wait_for("late synced", |live| live.engine.handler_synced("late").unwrap()).await;
         assert_eq!(live.rows("apples.acme.io")[0].state, UnitState::Waiting);
         live.simulator.store().create(DEFINITIONS, apples()).unwrap();
         put(&live.simulator, "apples.acme.io", "a", "red", json!({}));
         let created = Instant::now();
         live.wait_for("watched", |live| live.cached("apples.acme.io") == ["a/red"]).await;
-        assert!(created.elapsed() < Duration::from_secs(6), "{:?}", created.elapsed());
-        let said = live.settled().await;
+        assert!(created.elapsed() < Duration::from_secs(30), "{:?}", created.elapsed());
+        let said = live.settled_with(2).await;
         assert_eq!(said, ["added initial apples/a/red", "synced apples 1"]);
         assert!(late.lock().unwrap().contains(&said[0]), "nothing of it was there at the very first start");
-        assert!(live.rows("apples.acme.io").is_empty(), "it waits no more");
+        live.wait_for("waiting no more", |live| live.rows("apples.acme.io").is_empty()).await;
 
         live.simulator.store().delete(DEFINITIONS, "", "apples.acme.io").unwrap();
         live.wait_for("drained", |live| live.watched("apples").is_empty()).await;
-        let said = live.settled().await;
+        let said = live.settled_with(1).await;
         let deleted = ["deleted watch apples/a/red", "tombstone relist apples/a/red"];
         assert!(said.len() == 1 && deleted.contains(&said[0].as_str()), "{said:?}");
-        assert_eq!(live.rows("apples.acme.io")[0].state, UnitState::Waiting);
+        let waits =
+            |live: &Live| live.rows("apples.acme.io").first().is_some_and(|row| row.state == UnitState::Waiting);
+        live.wait_for("waiting again", waits).await;
 
         live.simulator.store().create(DEFINITIONS, apples()).unwrap();
         put(&live.simulator, "apples.acme.io", "b", "green", json!({}));
@@ -282,6 +286,6 @@ fn x4_an_engine_stops_while_much_changes() {
         }
         let started = Instant::now();
         live.stop().await;
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_mins(1), "{:?}", started.elapsed());
     });
 }

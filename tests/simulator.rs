@@ -67,7 +67,7 @@ impl Both {
     /// The changes of a collection since the versions, as `part` sees them.
     fn compare_history(&self, path: &str, since: &[u64; 2], part: impl Fn(&Value) -> Value) {
         let watch = |who: &Path, version: u64| {
-            let path = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=1");
+            let path = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=3");
             let (_, events) = self.cluster.request_as(who, "GET", &path, None);
             let lines = events.as_str().unwrap_or_default().lines().map(str::to_owned).collect::<Vec<_>>();
             let events = lines.iter().map(|line| serde_json::from_str::<Value>(line).expect("an event"));
@@ -116,7 +116,11 @@ fn definitions_come_and_go_as_on_a_real_server() {
     both.compare("GET", "/apis/x.dev/v1/foos", None, whole);
     let before = both.versions(DEFINITIONS);
     both.compare("POST", DEFINITIONS, Some(&definition()), life);
-    both.wait_for("/apis/x.dev/v1/foos", 200);
+    // discovery follows by itself
+    let served = ["/apis/x.dev/v1/foos", "/apis/x.dev", "/apis/x.dev/v1"];
+    for path in served {
+        both.wait_for(path, 200);
+    }
     both.compare("GET", &format!("{DEFINITIONS}/foos.x.dev"), None, life);
     both.compare("GET", "/apis/x.dev", None, whole);
     let discovered = |answer: &Value| {
@@ -135,7 +139,9 @@ fn definitions_come_and_go_as_on_a_real_server() {
     }
     both.compare_history("/apis/x.dev/v1/foos", &objects, |foo| foo["metadata"]["name"].clone());
     both.compare("DELETE", &format!("{DEFINITIONS}/foos.x.dev"), None, |answer| answer["kind"].clone());
-    both.wait_for("/apis/x.dev/v1/foos", 404);
+    for path in served {
+        both.wait_for(path, 404);
+    }
     for path in ["/apis/x.dev/v1/foos", "/apis/x.dev/v1", "/apis/x.dev", "/nothing", "/apis/apps/v9/things"] {
         both.compare("GET", path, None, whole);
     }

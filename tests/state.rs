@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use support::{
     engine::{Engine, text},
     scripted::PATIENCE,
-    stream::read_events,
+    told::events,
 };
 use tempfile::TempDir;
 
@@ -83,15 +83,12 @@ impl World {
     /// Says what a handler wrote of the objects that this test makes: `added a watch`.
     fn told(&self, handler: &str) -> Vec<String> {
         let path = self.dir().join(format!("{handler}.jsonl"));
-        if !path.exists() {
-            return Vec::new();
-        }
         let say = |event: &Value| {
             let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
             let kind = text("type").replace("dev.deltabus.resource.", "");
             format!("{kind} {} {}", text("name"), text("cause"))
         };
-        read_events(&path).iter().filter(|event| event["name"] != "kube-root-ca.crt").map(say).collect()
+        events(&path).iter().filter(|event| event["name"] != "kube-root-ca.crt").map(say).collect()
     }
 
     /// Waits until a handler was told so much, and no more of it is on its way.
@@ -129,7 +126,7 @@ fn row_1_a_handler_that_does_not_catch_up_hears_of_what_happens_from_now_on() {
     let expected =
         ["updated a downtime", "deleted b downtime", "added c downtime", "updated c watch", "updated a watch"];
     assert_eq!(world.told("out")[1..], expected, "a handler beside it is told all of it, in order");
-    let old = read_events(&world.dir().join("live.jsonl")).pop().expect("it was told")["data"]["old"]["data"].clone();
+    let old = events(&world.dir().join("live.jsonl")).pop().expect("it was told")["data"]["old"]["data"].clone();
     assert_eq!(old["x"], "3", "it is told what changed now, and not against what it heard last");
     assert_eq!(engine.terminate().code(), Some(0));
 }
@@ -164,7 +161,7 @@ fn d7_after_a_clean_stop_nothing_comes_twice_and_what_happened_meanwhile_does() 
     let mut found = world.told("out").split_off(5);
     found.sort();
     assert_eq!(found, ["added d downtime", "deleted c downtime", "updated a downtime"]);
-    let events = read_events(&world.dir().join("out.jsonl"));
+    let events = events(&world.dir().join("out.jsonl"));
     let journals: std::collections::BTreeSet<_> = events.iter().map(|event| event["journal"].to_string()).collect();
     assert_eq!(journals.len(), 1, "the journal is one over all runs");
     let update = events.iter().find(|event| event["name"] == "a" && event["cause"] == "downtime").expect("it is there");

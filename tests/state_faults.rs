@@ -17,7 +17,7 @@ mod clock;
 #[path = "state_faults/world.rs"]
 mod world;
 
-use std::{fmt::Write as _, fs, time::Duration};
+use std::{fmt::Write as _, fs};
 
 use sink::{Manner, Sink as _};
 use support::{
@@ -228,7 +228,7 @@ fn d7_a_directory_that_cannot_be_used_is_named_at_the_start() {
     assert!(said.contains(&world.state()), "{said}");
     fs::remove_file(world.state()).expect("it is ours");
     let engine = world.run(&[]);
-    engine.wait_ready(Duration::from_secs(20));
+    engine.wait_ready(PATIENCE);
 }
 
 /// Text that does not compress.
@@ -272,11 +272,10 @@ fn d7_damage_that_is_found_while_the_engine_runs_is_named_until_the_directory_is
         let journal = engine.json("/v1/handlers")["journal"].clone();
         journal["writable"] == false && says(journal["lastError"].as_str().unwrap_or_default())
     });
-    engine.wait_for_log("is damaged");
-    assert!(says(&engine.log()), "{}", engine.log());
-    let delivered = world.stories(true);
-    assert!(delivered.values().map(Vec::len).sum::<usize>() > 0, "what comes before the damage is delivered");
-    for (name, story) in delivered {
+    engine.wait_for("said", PATIENCE, || says(&engine.log()));
+    // what comes before the damage is delivered
+    engine.wait_for("delivered", PATIENCE, || world.stories(true).values().any(|story| !story.is_empty()));
+    for (name, story) in world.stories(true) {
         assert!(world.cluster.happened[&name].starts_with(&story), "{name}: {story:?}");
     }
     assert_eq!(count(&engine, "dropped"), 0, "it is still there, for whoever can mend it");

@@ -198,7 +198,7 @@ fn a_cache_that_is_behind_is_waited_for_and_then_not_provable() {
             silent.store(false, Ordering::Relaxed);
         }
     });
-    let outcome = scene.verify(&["--wait", "20s"]);
+    let outcome = scene.verify(&["--wait", "1m"]);
     late.join().expect("it spoke again");
     assert_eq!(outcome.code, 0, "{}{}", outcome.stdout, outcome.stderr);
 }

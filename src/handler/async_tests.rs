@@ -63,9 +63,13 @@ impl Remote {
     }
 
     fn sink(&self, concurrency: usize, timeout: Duration) -> Sink {
+        self.sink_that_may_hang(concurrency, timeout, Duration::from_secs(30))
+    }
+
+    fn sink_that_may_hang(&self, concurrency: usize, timeout: Duration, hung_after: Duration) -> Sink {
         let remote = self.clone();
         let open: OpenAsync = Box::new(move || Ok(Arc::new(remote.clone())));
-        let options = AsyncOptions { concurrency, timeout, hung_after: Duration::from_millis(200) };
+        let options = AsyncOptions { concurrency, timeout, hung_after };
         Sink::Async(AsyncWorker::spawn("remote", options, open).unwrap())
     }
 
@@ -127,7 +131,7 @@ fn one_object_that_waits_holds_up_its_own_events_alone() {
         engine.commit(&[updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
         until(|| remote.seen().len() == 4).await;
         assert_eq!(view(&status).position, 0, "everything up to here is done with");
-        assert_eq!((view(&status).in_flight, view(&status).queued), (1, 2));
+        until(|| (view(&status).in_flight, view(&status).queued) == (1, 2)).await;
         gate.add_permits(2);
         until(|| remote.seen().len() == 6).await;
         let of = |name: &str| remote.seen().into_iter().filter(|line| line.contains(name)).collect::<Vec<_>>();
@@ -219,12 +223,13 @@ fn i7_a_thread_that_blocks_is_left_behind_and_its_deliveries_come_again() {
         let blocked = AtomicUsize::new(0);
         let remote = Remote::new(move |_, _| {
             if blocked.fetch_add(1, Ordering::SeqCst) == 0 {
-                std::thread::park_timeout(Duration::from_secs(3));
+                std::thread::park_timeout(Duration::from_secs(20));
             }
             Ok(())
         });
         let engine = Engine::new();
-        let status = lane(&engine, remote.sink(4, Duration::from_millis(100)));
+        let sink = remote.sink_that_may_hang(4, Duration::from_secs(1), Duration::from_secs(2));
+        let status = lane(&engine, sink);
         let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         engine.commit(&pods(&["a", "b"]));
         until(|| view(&status).delivered == 2).await;
@@ -238,11 +243,11 @@ fn i4_the_deadline_of_a_stop_ends_a_delivery_that_waits_and_names_it() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let _gate = remote.hold("a");
-        lane(&engine, remote.sink(2, SOON));
+        let status = lane(&engine, remote.sink(2, SOON));
         let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         engine.commit(&pods(&["a", "b"]));
-        until(|| remote.seen().len() == 1).await;
-        let left = engine.stop(Duration::from_millis(100)).await;
+        until(|| view(&status).delivered == 1 && view(&status).queued == 1).await;
+        let left = engine.stop(Duration::from_millis(500)).await;
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].named.iter().map(|event| event.sequence.0).collect::<Vec<_>>(), [1]);
         assert_eq!(remote.seen(), ["added b/1", "closed"], "it is closed all the same");
@@ -291,7 +296,7 @@ fn a_rate_is_kept_by_all_deliveries_together() {
         status.attach(engine.journal.clone(), reader, engine.lanes.types("remote"));
         let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         engine.commit(&pods(&["a", "b", "c"]));
-        until(|| remote.seen().len() == 2 && view(&status).rate_limited).await;
-        assert_eq!(engine.stop(Duration::from_millis(100)).await[0].events, 1);
+        until(|| view(&status).rate_limited && view(&status).delivered == 2 && view(&status).queued == 1).await;
+        assert_eq!(engine.stop(Duration::from_millis(500)).await[0].events, 1);
     });
 }

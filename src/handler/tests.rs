@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use super::{
     actor::{LaneActorOptions, Sink},
     lane::Worker,
+    run_time_tests::{run, until},
     status::{HandlerState, HandlerStatus},
     *,
 };
@@ -432,17 +433,17 @@ fn i4_what_was_released_is_delivered_before_a_stop_and_poison_goes_to_the_dead_l
 #[test]
 fn i7_a_stuck_handler_stops_no_other_and_its_rest_is_named_at_the_deadline() {
     use actix::Actor as _;
-    actix::System::new().block_on(async {
+    run(async {
         let engine = Engine::new();
         let seen = Seen::default();
         let stuck: lane::OpenHandler = Box::new(|| {
             Ok(Box::new(|_: &Notification| -> Result<(), HandlerError> {
-                std::thread::park_timeout(Duration::from_secs(3));
+                std::thread::park_timeout(Duration::from_secs(20));
                 Err(HandlerError::Failed("stuck".into()))
             }) as Box<dyn Handler>)
         });
         let (status, _) = engine.lane("stuck", thread(stuck), None);
-        engine.lane("quick", thread(recording(&seen, 0)), None);
+        let (quick, _) = engine.lane("quick", thread(recording(&seen, 0)), None);
         let ended = |_: &Notification| Err(HandlerError::Closed("pipe".into()));
         let (ended, _) = engine.lane("ended", Sink::InPlace(Arc::new(Mutex::new(ended))), None);
         let (black, _) =
@@ -450,6 +451,12 @@ fn i7_a_stuck_handler_stops_no_other_and_its_rest_is_named_at_the_deadline() {
         let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         let changes: Vec<_> = (0..6).map(|n| added(&format!("p{n}"), &format!("u{n}"), 1)).collect();
         engine.commit(&changes);
+        let is_done = |status: &HandlerStatus| {
+            let view = status.view(jiff::Timestamp::now());
+            view.delivered + view.dropped == 6 && view.queued == 0
+        };
+        until(|| [&quick, &ended, &black].into_iter().all(|status| is_done(status))).await;
+        until(|| status.view(jiff::Timestamp::now()).in_flight_seconds.is_some()).await;
         let left = engine.stop(Duration::from_millis(300)).await;
         assert_eq!(left.len(), 1);
         assert_eq!((left[0].handler.as_str(), left[0].events, left[0].named.len()), ("stuck", 6, 6));
@@ -480,21 +487,22 @@ impl Handler for Picky {
 #[test]
 fn i4_a_handler_still_at_work_at_the_deadline_of_a_stop_flushes_what_it_wrote() {
     use actix::Actor as _;
-    actix::System::new().block_on(async {
+    run(async {
         let engine = Engine::new();
         let seen = Seen::default();
         let calls = Arc::clone(&seen);
         let open = Box::new(move || Ok(Box::new(Picky(Arc::clone(&calls))) as Box<dyn Handler>));
         let (status, _) = engine.lane("picky", thread(open), None);
         let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let view = || status.view(jiff::Timestamp::now());
         engine.commit(&[added("a", "a", 1)]);
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        until(|| view().delivered == 1 && view().queued == 0).await;
         engine.commit(&[added("b", "b", 1)]);
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        until(|| view().retried > 0).await;
         let left = engine.stop(Duration::from_millis(100)).await;
         assert_eq!((left.len(), left[0].events), (1, 1), "what failed is named");
         assert_eq!(*seen.lock().unwrap(), ["closed"]);
-        assert_eq!(status.view(jiff::Timestamp::now()).state, HandlerState::Stopped);
+        assert_eq!(view().state, HandlerState::Stopped);
     });
 }
 
@@ -517,17 +525,17 @@ impl actix::Handler<Notification> for Own {
 #[test]
 fn an_own_actor_is_a_handler() {
     use actix::Actor as _;
-    actix::System::new().block_on(async {
+    run(async {
         let engine = Engine::new();
         let seen = Seen::default();
         let own = Own(Arc::clone(&seen)).start();
-        let (_, slot) = engine.lane("own", Sink::Actor(own.recipient(), Duration::from_secs(1)), None);
+        let (_, slot) = engine.lane("own", Sink::Actor(own.recipient(), Duration::from_secs(30)), None);
         let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         engine.commit(&[added("a", "a", 1)]);
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        until(|| seen.lock().unwrap().len() == 1).await;
         assert!(slot.get().is_some());
         engine.commit(&[added("b", "b", 1)]);
-        assert_eq!(engine.stop(Duration::from_secs(5)).await, []);
+        assert_eq!(engine.stop(Duration::from_secs(20)).await, []);
         assert_eq!(*seen.lock().unwrap(), ["added a/1", "added b/1"]);
         assert!(slot.get().is_none());
     });
@@ -609,7 +617,7 @@ fn i7_a_lane_whose_actor_panics_is_started_again_and_loses_nothing() {
         engine.lane("other", thread(recording(&other, 0)), None);
         let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         engine.commit(&[added("a", "a", 1), updated("a", "a", 1, 2)]);
-        assert_eq!(engine.stop(Duration::from_secs(10)).await, []);
+        assert_eq!(engine.stop(Duration::from_secs(30)).await, []);
         assert_eq!(*seen.lock().unwrap(), ["added a/1", "updated a/2<1"]);
         assert_eq!(*other.lock().unwrap(), *seen.lock().unwrap());
     });

@@ -5,11 +5,23 @@ use std::{fs, path::Path, time::Duration};
 use jiff::Timestamp;
 use tempfile::TempDir;
 
-use super::{store::StoreOptions, testing::*, *};
+use super::{
+    store::{StoreError, StoreOptions},
+    testing::*,
+    *,
+};
 use crate::indexer::store::Reached;
 
 fn open(dir: &Path, options: JournalOptions) -> Journal {
-    let (journal, _) = Journal::open(dir, StoreOptions::default(), options).unwrap();
+    // what another test starts holds the lock of a closed one until it is a program of its own
+    let opened = (0..500).find_map(|_| match Journal::open(dir, StoreOptions::default(), options) {
+        Err(OpenJournalError::Store(StoreError::Locked { .. })) => {
+            std::thread::sleep(Duration::from_millis(20));
+            None
+        }
+        opened => Some(opened.unwrap()),
+    });
+    let (journal, _) = opened.expect("nobody holds its lock");
     (0..2).for_each(|unit| journal.add_unit(UnitId(unit), terms(unit)));
     journal
 }

@@ -45,7 +45,7 @@ impl Bench {
     pub(crate) fn new(cluster: Simulated, sink: Box<dyn Sink>) -> Self {
         let path = |name: &str| text(cluster.dir(), name);
         let config = format!(
-            "shutdown_timeout = \"1s\"\n[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {:?}\n[state]\ndir = {:?}\n\
+            "shutdown_timeout = \"3s\"\n[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {:?}\n[state]\ndir = {:?}\n\
              [supervision]\nbackoff = {{ initial = \"100ms\", max = \"200ms\" }}\n[resources.maps]\nmatch = [\"configmaps\"]\n\
              [handlers.free]\ntype = \"file\"\npath = {:?}\n[handlers.out]\nretry = {{ initial = \"20ms\", max = \"200ms\" }}\n\
              buffer = {{ max_events = {BUFFER} }}\n{}\n",
@@ -69,7 +69,7 @@ impl Bench {
     pub(crate) fn stop_at_leisure(&self) {
         let file = self.dir().join("config.toml");
         let config = fs::read_to_string(&file).expect("it was written");
-        let patient = config.replace("shutdown_timeout = \"1s\"", "shutdown_timeout = \"30s\"");
+        let patient = config.replace("shutdown_timeout = \"3s\"", "shutdown_timeout = \"60s\"");
         assert_ne!(patient, config, "its line is found");
         fs::write(&file, patient).expect("it can be written");
     }

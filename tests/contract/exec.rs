@@ -42,7 +42,7 @@ impl Script {
 
 impl Sink for Script {
     fn handler(&self) -> String {
-        format!("type = \"exec\"\ntimeout = \"1s\"\ncommand = [\"sh\", \"{}\"]", self.program.display())
+        format!("type = \"exec\"\ntimeout = \"5s\"\ncommand = [\"sh\", \"{}\"]", self.program.display())
     }
 
     fn be(&mut self, manner: Manner) {

@@ -50,7 +50,7 @@ impl Kafka {
 impl Sink for Kafka {
     fn handler(&self) -> String {
         // By its name an object is in the partition of those that had the name before: their order can be read.
-        let options = "topic = \"k8s.{group}.{resource}\"\nkey = \"{namespace}/{name}\"\ntimeout = \"2s\"";
+        let options = "topic = \"k8s.{group}.{resource}\"\nkey = \"{namespace}/{name}\"\ntimeout = \"5s\"";
         format!("type = \"kafka\"\nbrokers = [\"{}\"]\n{options}", self.gate.address)
     }
 

@@ -50,7 +50,7 @@ impl Nats {
 impl Sink for Nats {
     fn handler(&self) -> String {
         format!(
-            "type = \"nats\"\nservers = [\"nats://{}\"]\nmode = \"structured\"\ntimeout = \"2s\"\n\
+            "type = \"nats\"\nservers = [\"nats://{}\"]\nmode = \"structured\"\ntimeout = \"5s\"\n\
              jetstream = {{ stream = \"K8S\" }}",
             self.gate.address
         )

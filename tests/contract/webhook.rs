@@ -52,7 +52,7 @@ impl Hook {
 impl Sink for Hook {
     fn handler(&self) -> String {
         format!(
-            "type = \"webhook\"\nurl = \"http://{}/hook\"\ntimeout = \"1s\"\nbatch = {{ max_events = 20, timeout = \"20ms\" }}",
+            "type = \"webhook\"\nurl = \"http://{}/hook\"\ntimeout = \"5s\"\nbatch = {{ max_events = 20, timeout = \"20ms\" }}",
             self.gate.address
         )
     }

@@ -146,7 +146,7 @@ fn a_busy_receiver_is_left_alone_for_as_long_as_it_says() {
         let now = Instant::now();
         let mut times = seen_at.lock().unwrap();
         times.push(now);
-        Some(if times.len() == 1 { (429, vec![("retry-after", "2")]) } else { (200, vec![]) })
+        Some(if times.len() == 1 { (429, vec![("retry-after", "5")]) } else { (200, vec![]) })
     });
     let mut cluster = Simulated::start();
     let engine = cluster.run(&hook.handler(""));
@@ -156,7 +156,7 @@ fn a_busy_receiver_is_left_alone_for_as_long_as_it_says() {
     wait_all(&engine, 2);
     assert_eq!(hook.ids(), cluster.happened);
     let times = times.lock().unwrap();
-    assert!(times[1] - times[0] >= Duration::from_secs(2), "{:?}", times[1] - times[0]);
+    assert!(times[1] - times[0] >= Duration::from_secs(5), "{:?}", times[1] - times[0]);
     assert_eq!(times.len(), 3, "nobody else asked meanwhile");
 }
 
@@ -165,13 +165,13 @@ fn a_receiver_that_hangs_once_is_asked_again() {
     let requests = AtomicUsize::new(0);
     let hook = Hook::start(move |_| (requests.fetch_add(1, Ordering::SeqCst) > 0).then(|| (200, vec![])));
     let mut cluster = Simulated::start();
-    let engine = cluster.run(&hook.handler("timeout = \"300ms\""));
+    let engine = cluster.run(&hook.handler("timeout = \"2s\""));
     cluster.put("a", "x");
     cluster.put("a", "y");
     wait_all(&engine, 2);
     assert_eq!(hook.ids(), cluster.happened);
     assert_eq!((count(&engine, "retried"), count(&engine, "restarts")), (1, 0));
-    assert!(engine.log().contains("no answer within 300ms"), "it is said why");
+    engine.wait_for_log("no answer within 2s");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn row_18_what_a_webhook_refuses_for_too_long_is_a_dead_letter_that_can_be_sent_
     let lost = text(cluster.dir(), "lost.jsonl");
     let handler = hook.handler(&format!(
         "dead_letter = \"lost\"\n[handlers.lost]\ntype = \"file\"\nresources = []\npath = {lost:?}\n\
-         [defaults.handlers.retry]\ngive_up_after = \"500ms\""
+         [defaults.handlers.retry]\ngive_up_after = \"3s\""
     ));
     let engine = cluster.run(&handler);
     cluster.put("a", "x");

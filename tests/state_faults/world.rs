@@ -39,7 +39,7 @@ impl World {
         fs::create_dir(&state).expect("the directory is writable");
         let path = |name: &str| text(cluster.dir(), name);
         let config = format!(
-            "shutdown_timeout = \"2s\"\n[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {:?}\n\
+            "shutdown_timeout = \"5s\"\n[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {:?}\n\
              backoff = {{ initial = \"50ms\", max = \"200ms\" }}\n[state]\ndir = {:?}\n{more}[resources.maps]\nmatch = [\"configmaps\"]\n\
              [handlers.out]\nretry = {{ initial = \"20ms\", max = \"200ms\" }}\nbuffer = {{ max_events = 50 }}\n\
              order = \"total\"\n{}\n",

@@ -8,6 +8,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -446,6 +447,18 @@ fn hash_of(module: &Path, package: &str) -> io::Result<u64> {
         fs::read(&path)?.hash(&mut hasher);
     }
     Ok(hasher.finish())
+}
+
+/// Finds ports that nobody has, below those that the kernel gives out: each stays free while its server is restarted.
+pub(super) fn free_ports<const N: usize>() -> io::Result<[SocketAddr; N]> {
+    const COUNT: u16 = 12_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(97);
+    let next = || begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % u32::from(COUNT);
+    let ports = (0..COUNT).map(|_| 20_000 + u16::try_from(next()).expect("it is small"));
+    let free = ports.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let free: Vec<_> = free.filter(|address| TcpListener::bind(address).is_ok()).take(N).collect();
+    free.try_into().map_err(|_| io::Error::other("no port is free"))
 }
 
 /// `target/cluster`, wherever the target directory is: Cargo gives test binaries `target/tmp`.

@@ -23,6 +23,8 @@ pub(crate) struct Engine {
     /// Where its HTTP server listens.
     pub(crate) http: String,
     log: Arc<Mutex<String>>,
+    /// Copies its stderr into the log, to the end.
+    copying: thread::JoinHandle<()>,
 }
 
 impl Engine {
@@ -80,7 +82,7 @@ impl Engine {
         let log = Arc::new(Mutex::new(String::new()));
         let (found, address) = std::sync::mpsc::channel();
         let copy = Arc::clone(&log);
-        thread::spawn(move || {
+        let copying = thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 let served = line.split_once("http://").or_else(|| line.split_once("serving https://"));
                 if let Some((_, rest)) = served {
@@ -91,8 +93,8 @@ impl Engine {
                 copy.push('\n');
             }
         });
-        let http = address.recv_timeout(Duration::from_secs(20));
-        let mut engine = Self { child, http: String::new(), log };
+        let http = address.recv_timeout(Duration::from_mins(1));
+        let mut engine = Self { child, http: String::new(), log, copying };
         engine.http = http.unwrap_or_else(|_| panic!("the engine never said where it listens:\n{}", engine.log()));
         engine
     }
@@ -104,7 +106,7 @@ impl Engine {
 
     /// Waits until it has written this to stderr.
     pub(crate) fn wait_for_log(&self, text: &str) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_mins(1);
         while !self.log().contains(text) {
             assert!(Instant::now() < deadline, "the engine never wrote {text:?}:\n{}", self.log());
             thread::sleep(Duration::from_millis(10));
@@ -194,9 +196,14 @@ impl Engine {
     pub(crate) fn terminate(mut self) -> ExitStatus {
         let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         assert!(killed.is_ok_and(|status| status.success()), "kill works");
-        let deadline = Instant::now() + Duration::from_secs(40);
+        let deadline = Instant::now() + Duration::from_mins(2);
         loop {
             if let Some(status) = self.child.try_wait().expect("the child is ours") {
+                // where something else holds its stderr, that never ends
+                let deadline = Instant::now() + Duration::from_secs(10);
+                while !self.copying.is_finished() && Instant::now() < deadline {
+                    thread::sleep(Duration::from_millis(10));
+                }
                 let log = self.log();
                 assert!(!log.contains("left a hung actor behind"), "a stop leaves no actor behind:\n{log}");
                 return status;
@@ -243,7 +250,7 @@ impl Answer {
 /// Sends a request without a body over a connection of its own.
 pub(crate) fn request(address: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_read_timeout(Some(Duration::from_mins(1)))?;
     let headers: String = headers.iter().flat_map(|(name, value)| [name, ": ", value, "\r\n"]).collect();
     // 1.0: a body of unknown length ends with the connection, not in chunks
     write!(stream, "{method} {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n{headers}\r\n")?;

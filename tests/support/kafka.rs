@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsStr,
     fs::{self, File},
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::Duration,
@@ -17,11 +17,12 @@ use rdkafka::{
     consumer::{BaseConsumer, Consumer as _},
     error::KafkaError,
     producer::{BaseProducer, BaseRecord, Producer as _},
+    types::RDKafkaErrorCode,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::cluster::{Unavailable, end_of, last_lines, lock_file, note, or_skip, target_dir};
+use super::cluster::{Unavailable, end_of, free_ports, last_lines, lock_file, note, or_skip, target_dir};
 
 /// Of the node's storage; every broker is a cluster of its own.
 const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
@@ -208,8 +209,18 @@ impl Broker {
         };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
-        let made = runtime.block_on(admin.create_topics([&topic], &AdminOptions::new())).expect("the broker answers");
-        assert_eq!(made, [Ok(name.to_owned())]);
+        // a broker that was held up for a second has no place for a topic until it is heard of again
+        let fenced = [Err::<String, _>((name.to_owned(), RDKafkaErrorCode::InvalidReplicationFactor))];
+        let make = || runtime.block_on(admin.create_topics([&topic], &AdminOptions::new()));
+        let mut answer = make().expect("the broker answers");
+        for _ in 0..100 {
+            if answer != fenced {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            answer = make().expect("the broker answers");
+        }
+        assert_eq!(answer, [Ok(name.to_owned())]);
     }
 
     /// Has the broker do once what takes it a second the first time: contracts count in seconds.
@@ -335,14 +346,6 @@ pub(crate) fn compacted(messages: &[Stored]) -> BTreeMap<String, Value> {
         }
     }
     last
-}
-
-/// Finds ports that nobody has.
-fn free_ports<const N: usize>() -> std::io::Result<[SocketAddr; N]> {
-    let listeners: Vec<_> =
-        (0..N).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<std::io::Result<_>>()?;
-    let addresses: Vec<_> = listeners.iter().map(TcpListener::local_addr).collect::<std::io::Result<_>>()?;
-    Ok(addresses.try_into().expect("there are so many"))
 }
 
 /// Returns the directory of what Java runs, after fetching it if it is not there.

@@ -52,7 +52,7 @@ impl Listener {
     /// Connects; the stream begins once the headers were read, and with them the place where it begins.
     pub(crate) fn open(address: &str, query: &str, headers: &[(&str, &str)]) -> Self {
         let mut stream = TcpStream::connect(address).expect("the engine listens");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time that is not zero");
+        stream.set_read_timeout(Some(Duration::from_mins(1))).expect("a time that is not zero");
         let headers: String = headers.iter().flat_map(|(name, value)| [name, ": ", value, "\r\n"]).collect();
         // 1.0: the body comes as it is, not in chunks
         write!(stream, "GET /v1/events{query} HTTP/1.0\r\nHost: {address}\r\n{headers}\r\n").expect("it is read");

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What is said of each event: `added initial configmaps/a/x`.
 pub(crate) type Said = Arc<Mutex<Vec<String>>>;
@@ -138,16 +138,25 @@ impl Live {
             len = self.said.lock().expect("not poisoned").len();
             sleep(Duration::from_millis(700)).await;
             self.synced().await;
+            let idle = |live: &Self| live.engine.handlers().iter().all(|handler| handler.queued == 0);
+            self.wait_for("idle", idle).await;
         }
         let mut said = std::mem::take(&mut *self.said.lock().expect("not poisoned"));
         said.sort();
         said
     }
 
-    /// As [`Live::settled`], with time for the conductor to be started again.
-    pub(crate) async fn settled_after_panic(&self) -> Vec<String> {
-        sleep(Duration::from_millis(1_500)).await;
+    /// As [`Live::settled`], once so much was said: nothing else tells that a watch has brought it.
+    pub(crate) async fn settled_with(&self, count: usize) -> Vec<String> {
+        let heard = |live: &Self| live.said.lock().expect("not poisoned").len() >= count;
+        self.wait_for(&format!("{count} said"), heard).await;
         self.settled().await
+    }
+
+    /// As [`Live::settled_with`], with time for the conductor to be started again.
+    pub(crate) async fn settled_after_panic(&self, count: usize) -> Vec<String> {
+        sleep(Duration::from_millis(1_500)).await;
+        self.settled_with(count).await
     }
 
     async fn synced(&self) {

@@ -109,7 +109,7 @@ impl LivingCluster {
     /// Waits until a deployment's pods are all of its newest template, and available.
     pub(crate) fn wait_rollout(&self, name: &str, namespace: &str) {
         let deployment = format!("deployment/{name}");
-        if let Err(error) = self.try_kubectl(&["rollout", "status", &deployment, "-n", namespace, "--timeout=60s"]) {
+        if let Err(error) = self.try_kubectl(&["rollout", "status", &deployment, "-n", namespace, "--timeout=300s"]) {
             let rest =
                 self.kubectl(&["get", "deployment,replicaset,pod", "-n", namespace, "-l", &format!("app={name}")]);
             panic!("the rollout of {namespace}/{name} does not end: {error}\n{rest}");
@@ -147,7 +147,7 @@ impl LivingCluster {
 
     /// Removes a custom type with all its objects, and returns when it is gone.
     pub(crate) fn crd_remove(&self, plural: &str, group: &str) {
-        self.kubectl(&["delete", "crd", &format!("{plural}.{group}"), "--wait", "--timeout=60s"]);
+        self.kubectl(&["delete", "crd", &format!("{plural}.{group}"), "--wait", "--timeout=300s"]);
     }
 
     /// Restarts the API server on the same data. The controllers ride it out.

@@ -25,14 +25,14 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::cluster::{Unavailable, build, end_of, first_line, or_skip};
+use super::cluster::{Unavailable, build, end_of, first_line, free_ports, or_skip};
 
 /// A server on a free port of 127.0.0.1, with a data directory of its own. Dropped, it is killed.
 #[derive(Debug)]
 pub(crate) struct NatsServer {
     binary: PathBuf,
     dir: TempDir,
-    port: Option<u64>,
+    port: u16,
     child: Option<Child>,
 }
 
@@ -54,7 +54,8 @@ impl NatsServer {
         let public: Value = serde_json::from_slice(&output.stdout).map_err(|error| failed(error.into()))?;
         let keys = Keys { dir: dir.path().to_owned(), nkey: public["nkey"].as_str().unwrap_or_default().to_owned() };
         fs::write(dir.path().join("server.conf"), configure(&keys)).map_err(failed)?;
-        let mut server = Self { binary, dir, port: None, child: None };
+        let [address] = free_ports().map_err(failed)?;
+        let mut server = Self { binary, dir, port: address.port(), child: None };
         server.start_again()?;
         Ok(server)
     }
@@ -64,9 +65,8 @@ impl NatsServer {
         assert!(self.child.is_none(), "the server runs already");
         let failed = |error: std::io::Error| Unavailable::StartFailed(error.to_string());
         let log = File::options().create(true).append(true).open(self.log_file()).map_err(failed)?;
-        let port = self.port.map_or_else(|| "-1".to_owned(), |port| port.to_string());
         let mut child = Command::new(&self.binary)
-            .args(["server", "-a", "127.0.0.1", "-p", &port])
+            .args(["server", "-a", "127.0.0.1", "-p", &self.port.to_string()])
             .arg("-c")
             .arg(self.dir.path().join("server.conf"))
             .stdin(Stdio::piped())
@@ -76,12 +76,7 @@ impl NatsServer {
             .map_err(failed)?;
         let line = first_line(child.stdout.take().expect("stdout is piped"));
         self.child = Some(child);
-        let Some(line) = line else {
-            return Err(Unavailable::StartFailed(end_of(&self.log_file())));
-        };
-        let info: Value = serde_json::from_str(&line).map_err(|error| failed(error.into()))?;
-        self.port = info["port"].as_u64();
-        Ok(())
+        line.map(drop).ok_or_else(|| Unavailable::StartFailed(end_of(&self.log_file())))
     }
 
     /// Kills the server: connections break, its data stays.
@@ -93,7 +88,7 @@ impl NatsServer {
     }
 
     pub(crate) fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port.expect("it was started"))
+        format!("127.0.0.1:{}", self.port)
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {

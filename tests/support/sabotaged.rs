@@ -106,7 +106,7 @@ impl Scene {
 
     /// Lets the engine work until `condition` holds.
     pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(90);
         while !condition(self) {
             let (views, handlers) = (self.engine.registry().views(), self.engine.handlers());
             assert!(Instant::now() < deadline, "never {what}: {views:#?} {handlers:#?}");
@@ -231,12 +231,12 @@ fn path(dir: &TempDir, handler: &str) -> PathBuf {
 
 fn config(dir: &TempDir, supervision: &str) -> Config {
     let mut text = format!(
-        "shutdown_timeout = \"20s\"\n[http]\nlisten = \"\"\n[resources.all]\nmatch = {RESOURCES:?}\n[supervision]\n{supervision}\n"
+        "shutdown_timeout = \"60s\"\n[http]\nlisten = \"\"\n[resources.all]\nmatch = {RESOURCES:?}\n[supervision]\n{supervision}\n"
     );
     for handler in HANDLERS {
         let path = path(dir, handler).display().to_string();
         let section = format!(
-            "[handlers.{handler}]\ntype = \"file\"\npath = {path:?}\ninitial = \"send\"\n\
+            "[handlers.{handler}]\ntype = \"file\"\nfsync = \"never\"\npath = {path:?}\ninitial = \"send\"\n\
              on = [\"added\", \"updated\", \"deleted\", \"removed\", \"synced\"]\n\
              retry = {{ initial = \"10ms\", max = \"100ms\" }}\n"
         );

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Long enough for a busy machine; no scene waits for it when all is well.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The collection that scenes play with.
 const PATH: &str = "/api/v1/configmaps";
@@ -56,7 +56,7 @@ impl Scene {
         fs::write(&kubeconfig, self.simulator.kubeconfig()).expect("the directory is writable");
         let config = format!(
             r#"
-            shutdown_timeout = "10s"
+            shutdown_timeout = "30s"
             [cluster]
             name = "test"
             [handlers.out]

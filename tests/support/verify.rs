@@ -18,10 +18,12 @@ impl Outcome {
     }
 }
 
-/// Verifies an engine against the cluster of a kubeconfig.
+/// Verifies an engine against the cluster of a kubeconfig; it may be long behind where nothing else is said.
 pub(crate) fn verify(engine: &str, kubeconfig: &Path, args: &[&str]) -> Outcome {
+    let patience: &[&str] = if args.contains(&"--wait") { &[] } else { &["--wait", "1m"] };
     let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
         .args(["verify", "--engine", engine])
+        .args(patience)
         .args(args)
         .env("KUBECONFIG", kubeconfig)
         .env("NO_COLOR", "1")

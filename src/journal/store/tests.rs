@@ -50,7 +50,18 @@ impl Opened {
 }
 
 fn open(dir: &Path) -> Result<(Store, Recovered), StoreError> {
-    Store::open(dir, &StoreOptions::default())
+    open_with(dir, StoreOptions::default())
+}
+
+/// Opens it once nobody else holds its lock: what another test starts does until it is a program of its own.
+fn open_with(dir: &Path, options: StoreOptions) -> Result<(Store, Recovered), StoreError> {
+    for _ in 0..500 {
+        match Store::open(dir, &options) {
+            Err(StoreError::Locked { .. }) => std::thread::sleep(std::time::Duration::from_millis(20)),
+            opened => return opened,
+        }
+    }
+    Store::open(dir, &options)
 }
 
 fn batch(first: u64, changes: &[Change]) -> Append<'_> {
@@ -414,7 +425,7 @@ fn d7_the_journal_keeps_its_id_unless_its_tail_may_be_lost() {
     let interval = StoreOptions { group_fsync: false };
     let dir = tempfile::tempdir().unwrap();
     let run = |options: &StoreOptions, clean: bool| {
-        let (store, recovered) = Store::open(dir.path(), options).unwrap();
+        let (store, recovered) = open_with(dir.path(), *options).unwrap();
         if clean {
             store.close().unwrap();
         }

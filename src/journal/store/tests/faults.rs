@@ -114,7 +114,7 @@ fn d7_a_damaged_or_missing_file_is_named() {
 #[test]
 fn d7_a_second_process_is_refused_while_the_first_lives() {
     let opened = fresh();
-    let error = open(opened.dir.path()).unwrap_err();
+    let error = Store::open(opened.dir.path(), &StoreOptions::default()).unwrap_err();
     assert!(matches!(error, StoreError::Locked { owner: Some(pid), .. } if pid == std::process::id()), "{error}");
     let clone = opened.store.clone();
     opened.store.close().unwrap();
