@@ -184,7 +184,8 @@ impl Arrived {
         let mut unseen = 0;
         for (uid, life) in lives {
             let Some(events) = self.by_uid.get(uid) else {
-                assert!(is_hidden(life), "I1: nothing of {uid} arrived: {life:?}");
+                let count = self.by_uid.len();
+                assert!(is_hidden(life), "I1: nothing of {uid} arrived, of {count} others: {life:?}, {downtimes:?}");
                 unseen += 1;
                 continue;
             };

@@ -1,7 +1,7 @@
 //! A real Kafka broker for tests, one node in `KRaft` mode: fetched by Maven on first use, run by Java.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     ffi::OsStr,
     fs::{self, File},
     net::SocketAddr,
@@ -16,6 +16,7 @@ use rdkafka::{
     client::DefaultClientContext,
     consumer::{BaseConsumer, Consumer as _},
     error::KafkaError,
+    metadata::MetadataPartition,
     producer::{BaseProducer, BaseRecord, Producer as _},
     types::RDKafkaErrorCode,
 };
@@ -282,14 +283,15 @@ impl Reader {
             list.add_partition_offset(&self.topic, partition.id(), Offset::Offset(next))?;
         }
         self.consumer.assign(&list)?;
-        let mut unread = partitions.len();
-        while unread > 0 {
+        let mut unread: BTreeSet<i32> = partitions.iter().map(MetadataPartition::id).collect();
+        while !unread.is_empty() {
             match self.consumer.poll(WAIT) {
                 Some(Ok(message)) => {
                     self.next.insert(message.partition(), message.offset() + 1);
                     self.all.push(Stored::of(&message));
                 }
-                Some(Err(KafkaError::PartitionEOF(_))) => unread -= 1,
+                // said again of the same one where it connects anew
+                Some(Err(KafkaError::PartitionEOF(partition))) => drop(unread.remove(&partition)),
                 Some(Err(KafkaError::MessageConsumption(_))) => {} // it connects anew
                 Some(Err(error)) => return Err(error),
                 None => panic!("nothing was heard of {} for {WAIT:?}", self.topic),

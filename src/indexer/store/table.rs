@@ -128,7 +128,7 @@ impl Table {
         self.postings.find(hash, |posting| posting.is_of(index, value))
     }
 
-    /// Applies what a batch holds: by reference to the first copy, by value to the second.
+    /// Applies what a batch holds: to the first copy in clones, to the second itself.
     fn apply(
         &mut self,
         objects: impl Iterator<Item = (u64, Change)>,
