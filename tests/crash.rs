@@ -97,14 +97,14 @@ fn is_jumped_over(life: &Life, downtimes: &[Downtime]) -> bool {
     let kind = life.key.split('/').next().unwrap_or_default();
     let number = |version: Option<&String>| version.and_then(|version| version.parse::<u64>().ok());
     let (Some(born), Some(died)) = (number(life.versions.first()), number(life.versions.last())) else { return false };
-    let ends = downtimes.iter().map(|down| down.reached.get(kind));
-    let before = ends.clone().rposition(|reached| reached.is_some_and(|reached| *reached < born));
-    let after = ends.clone().position(|reached| reached.is_some_and(|reached| *reached >= died));
-    let (Some(before), Some(after)) = (before, after.or(Some(downtimes.len()))) else { return false };
+    let reached = |down: &Downtime| down.reached.get(kind).copied();
+    let before = downtimes.iter().rposition(|down| reached(down).is_some_and(|version| version < born));
+    let after = downtimes.iter().position(|down| reached(down).is_some_and(|version| version >= died));
+    let Some(before) = before else { return false };
+    let between = downtimes.get(before..after.unwrap_or(downtimes.len())).unwrap_or_default();
     life.deleted_micros.is_some()
-        && before < after
-        && downtimes[before..after].iter().any(|down| down.compacted)
-        && ends.skip(before + 1).take(after - before - 1).all(|reached| reached.is_none())
+        && between.iter().any(|down| down.compacted)
+        && between.iter().skip(1).all(|down| reached(down).is_none())
 }
 
 /// Kills the engine over and over while a workload runs; returns it running for the last time, and when it was down.
