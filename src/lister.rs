@@ -100,6 +100,12 @@ impl<R: ReadStore> Lister<R> {
         self.decode(&object)
     }
 
+    /// Returns the objects of several keys from one version, in the order of the keys; `None` for one that is not there.
+    /// In a large cache this takes a fraction of as many [`Lister::get`]: see [`Query::get_all`].
+    pub fn get_all<'k>(&self, keys: impl IntoIterator<Item = KeyRef<'k>>) -> Vec<Option<Object>> {
+        self.snapshot(|query| query.get_all(keys))
+    }
+
     /// Returns every object that matches, in no order (L-2).
     pub fn list(&self, selector: &Selector) -> Vec<Object> {
         if selector.is_nothing() {
@@ -241,6 +247,13 @@ impl Query<'_> {
     pub fn get(&self, key: KeyRef<'_>) -> Result<Object, ReadError> {
         let not_found = || ReadError::NotFound { resource: self.resource.qualified_name(), key: key.to_string() };
         self.snapshot.get(key).cloned().ok_or_else(not_found)
+    }
+
+    /// Returns the objects of several keys, in their order; `None` for one that is not there.
+    pub fn get_all<'k>(&self, keys: impl IntoIterator<Item = KeyRef<'k>>) -> Vec<Option<Object>> {
+        // all are found before the first is cloned: reading alone, the processor waits for many of them at once
+        let found: Vec<_> = keys.into_iter().map(|key| self.snapshot.get(key)).collect();
+        found.into_iter().map(Option::<&_>::cloned).collect()
     }
 
     /// Returns every object, in no order.

@@ -1,8 +1,9 @@
 //! From socket to handler: what the whole engine costs an event, and what it keeps an object.
 //!
 //! Three kinds of processes, all of them this program: one coordinates, one is the simulated API server, one is what is
-//! measured, new for every run. So CPU and memory are those of the engine and of nothing else. It takes the flags of
-//! the other benches: `--sample-size 10` or less means one run of each row instead of three.
+//! measured, new for every run. So CPU and memory are those of the engine and of nothing else. It takes `--pods`, `--events`,
+//! `--only` (rows whose title has one of these texts, separated by commas) and the flag of the other benches:
+//! `--sample-size 10` or less means one run of each row instead of three.
 
 mod roles;
 #[expect(dead_code, reason = "another bench reads lines of numbers")]
@@ -13,14 +14,19 @@ use std::{env, error::Error};
 
 use self::support::{
     observer::{Observer, Phase, Run},
-    process::{Player, ROLE_FLAG, is_asked_for, sample_size},
+    process::{Player, ROLE_FLAG, is_asked_for, number, sample_size},
     simulated::Server,
 };
 
 /// A file system in memory.
 const MEMORY: &str = "/dev/shm";
-const PODS: usize = 20_000;
-const EVENTS: usize = 50_000;
+
+/// How much an observer sees.
+#[derive(Clone, Copy)]
+struct Scale {
+    pods: usize,
+    events: usize,
+}
 
 /// One line of the table.
 struct Row {
@@ -80,35 +86,38 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let rounds = if sample_size(&args).is_some_and(|size| size <= 10) { 1 } else { 3 };
-    println!("end_to_end: {PODS} pods of 9 KB, then {EVENTS} updates; medians of {rounds}");
+    let scale = Scale { pods: number(&args, "--pods", 20_000)?, events: number(&args, "--events", 50_000)? };
+    let only = args.iter().position(|arg| arg == "--only").and_then(|at| args.get(at + 1));
+    let is_wanted = |row: &&Row| only.is_none_or(|only| only.split(',').any(|text| row.title.contains(text)));
+    println!("end_to_end: {} pods of 9 KB, then {} updates; medians of {rounds}", scale.pods, scale.events);
     println!(
         "| | µs CPU an event | µs CPU an object at sync | resident bytes an object → after the events | of these bodies | events/s | bytes written an event |"
     );
     println!("|---|---|---|---|---|---|---|");
-    for row in &ROWS {
-        let runs = (0..rounds).map(|_| run(row)).collect::<Result<Vec<_>, _>>()?;
-        println!("{}", line(row, &runs));
+    for row in ROWS.iter().filter(is_wanted) {
+        let runs = (0..rounds).map(|_| run(row, scale)).collect::<Result<Vec<_>, _>>()?;
+        println!("{}", line(row, scale, &runs));
     }
     Ok(())
 }
 
 /// Lets one observer see the pods, then the events.
-fn run(row: &Row) -> Result<Run, Box<dyn Error>> {
-    let mut server = Server::start(PODS, row.diverse)?;
+fn run(row: &Row, Scale { pods, events }: Scale) -> Result<Run, Box<dyn Error>> {
+    let mut server = Server::start(pods, row.diverse)?;
     let dir = tempfile::tempdir_in(env::current_dir()?)?; // on a disk: the system's own may be memory
     let memory = tempfile::tempdir_in(MEMORY)?;
     let config = row.config.replace("DIR", &dir.path().display().to_string());
     let handler = row.handler.replace("MEMORY", &memory.path().display().to_string());
-    let args = [server.url().to_owned(), PODS.to_string(), EVENTS.to_string(), handler, config];
+    let args = [server.url().to_owned(), pods.to_string(), events.to_string(), handler, config];
     let mut observer = Observer::new(Player::start(row.role, &args)?);
     let sync = observer.next_phase()?;
-    server.churn(EVENTS)?;
+    server.churn(events)?;
     let events = observer.next_phase()?;
     Ok(Run { sync, events })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures of a table")]
-fn line(row: &Row, runs: &[Run]) -> String {
+fn line(row: &Row, Scale { pods, events }: Scale, runs: &[Run]) -> String {
     let median = |of: &dyn Fn(&Run) -> f64| {
         let mut values: Vec<f64> = runs.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
@@ -116,18 +125,18 @@ fn line(row: &Row, runs: &[Run]) -> String {
     };
     let per = |phase: &Phase, count: usize| phase.cpu.as_secs_f64() * 1e6 / count as f64;
     let (resident, bodies) = if row.role == "engine" {
-        let resident = |of: &dyn Fn(&Run) -> Phase| median(&|run| of(run).resident as f64 / PODS as f64);
-        let bodies = median(&|run| run.events.used as f64 / PODS as f64);
+        let resident = |of: &dyn Fn(&Run) -> Phase| median(&|run| of(run).resident as f64 / pods as f64);
+        let bodies = median(&|run| run.events.used as f64 / pods as f64);
         (format!("{:.0} → {:.0}", resident(&|run| run.sync), resident(&|run| run.events)), format!("{bodies:.0}"))
     } else {
         ("–".to_owned(), "–".to_owned())
     };
     let written = if row.config.contains("DIR") {
-        format!("{:.0}", median(&|run| run.events.written as f64 / EVENTS as f64))
+        format!("{:.0}", median(&|run| run.events.written as f64 / events as f64))
     } else {
         "–".to_owned()
     };
-    let rate = median(&|run| EVENTS as f64 / run.events.wall.as_secs_f64());
-    let (event, object) = (median(&|run| per(&run.events, EVENTS)), median(&|run| per(&run.sync, PODS)));
+    let rate = median(&|run| events as f64 / run.events.wall.as_secs_f64());
+    let (event, object) = (median(&|run| per(&run.events, events)), median(&|run| per(&run.sync, pods)));
     format!("| {} | {event:.1} | {object:.1} | {resident} | {bodies} | {rate:.0} | {written} |", row.title)
 }

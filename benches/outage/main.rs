@@ -18,7 +18,7 @@ use std::{env, error::Error, time::SystemTime};
 
 use self::{
     run::{Run, Scene},
-    support::process::{ROLE_FLAG, is_asked_for, sample_size},
+    support::process::{ROLE_FLAG, is_asked_for, number, sample_size},
 };
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -34,16 +34,12 @@ fn main() -> Outcome<()> {
         return Ok(());
     }
     let tenth = if sample_size(&args).is_some_and(|size| size <= 10) { 10 } else { 1 };
-    let number = |flag: &str, default: usize| -> Outcome<usize> {
-        let at = args.iter().position(|arg| arg == flag);
-        at.map_or(Ok(default), |at| Ok(args.get(at + 1).ok_or("a number is missing")?.parse()?))
-    };
     let scene = Scene {
-        objects: number("--objects", 50_000 / tenth)?,
-        events: number("--events", 1_000_000 / tenth)?,
-        rate: number("--rate", 15_000)?,
+        objects: number(&args, "--objects", 50_000 / tenth)?,
+        events: number(&args, "--events", 1_000_000 / tenth)?,
+        rate: number(&args, "--rate", 15_000)?,
     };
-    let rounds = number("--rounds", 1)?;
+    let rounds = number(&args, "--rounds", 1)?;
     println!(
         "outage: {} config maps of 1 KB, then {} changes at {}/s, of which one in a hundred is a creation or a deletion",
         scene.objects, scene.events, scene.rate

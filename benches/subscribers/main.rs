@@ -2,8 +2,8 @@
 //! memory and CPU, and whether those that do not read disturb the others.
 //!
 //! Three processes, all of them this program: the simulated API server, the engine, and the audience, which holds one
-//! socket for each subscriber. In turn without and with some that do not read, config maps of 1 KB change at a steady rate. It
-//! takes `--subscribers`, `--rate` (changes a second), `--events` and `--rounds`; `--sample-size 10` or less is a short run of
+//! socket for each subscriber. Config maps of 1 KB change at a steady rate. A round is three runs: alone, beside some that do
+//! not read, and alone again, which says how much two runs differ by themselves. It takes `--subscribers`, `--rate` (changes a second), `--events` and `--rounds`; `--sample-size 10` or less is a short run of
 //! one round.
 
 mod audience;
@@ -13,13 +13,13 @@ mod engine;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::{env, error::Error, time::SystemTime};
+use std::{env, error::Error, fmt, time::SystemTime};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::{
     audience::Heard,
-    support::process::{Player, ROLE_FLAG, is_asked_for, sample_size},
+    support::process::{Player, ROLE_FLAG, is_asked_for, number, sample_size},
 };
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -55,13 +55,10 @@ fn main() -> Outcome<()> {
         return Ok(());
     }
     let is_short = sample_size(&args).is_some_and(|size| size <= 10);
-    let number = |flag: &str, default: usize| -> Outcome<usize> {
-        let at = args.iter().position(|arg| arg == flag);
-        at.map_or(Ok(default), |at| Ok(args.get(at + 1).ok_or("a number is missing")?.parse()?))
-    };
     let (events, rounds) = if is_short { (1_000, 1) } else { (4_000, 3) };
-    let (events, rounds) = (number("--events", events)?, number("--rounds", rounds)?);
-    Scene { subscribers: number("--subscribers", 2_000)?, rate: number("--rate", 200)?, events }.play(rounds)
+    let (events, rounds) = (number(&args, "--events", events)?, number(&args, "--rounds", rounds)?);
+    Scene { subscribers: number(&args, "--subscribers", 2_000)?, rate: number(&args, "--rate", 200)?, events }
+        .play(rounds)
 }
 
 fn play(role: &str, args: &[String]) -> Outcome<()> {
@@ -106,30 +103,35 @@ impl Scene {
         println!("subscribers: {subscribers}; {events} changes of config maps of 1 KB a run, {rate}/s");
         println!("at rest, before the first event: {:.1} KB a subscriber", of_one(idle) / 1e3);
         println!(
-            "| subscribers | heard all, in order | lag ms p50 / p99 / max | p99 to that without | KB a subscriber | engine's CPU, \
+            "| subscribers | heard all, in order | lag ms p50 / p99 / max | p50, p99 to the first run of the round | KB a subscriber | engine's CPU, \
              % of a core | µs CPU an event and subscriber |"
         );
         println!("|{}", "---|".repeat(7));
+        let (mut beside_stuck, mut again) = (Ratios::default(), Ratios::default());
         for _ in 0..rounds {
             let alone = stage.run(events, rate)?;
             check("each", subscribers, events, &alone)?;
-            self.line(&alone, None, of_one(alone.after));
+            self.line("", &alone, None, of_one(alone.after));
             stage.join(0, STUCK)?;
             let disturbed = stage.run(events, rate)?;
             check("each of the others", subscribers, events, &disturbed)?;
-            self.line(&disturbed, Some(&alone), of_one(disturbed.after));
+            let who = format!(" and {STUCK} that do not read");
+            self.line(&who, &disturbed, Some(beside_stuck.note(&disturbed, &alone)), of_one(disturbed.after));
             stage.audience.tell("unstick")?;
             stage.audience.line()?;
+            let control = stage.run(events, rate)?;
+            check("each", subscribers, events, &control)?;
+            self.line(" again", &control, Some(again.note(&control, &alone)), of_one(control.after));
         }
+        println!("medians of p50, p99 to the first run: {beside_stuck} beside {STUCK} that do not read, {again} again");
         Ok(())
     }
 
-    fn line(self, run: &Run, without: Option<&Run>, of_one: f64) {
+    fn line(self, who: &str, run: &Run, ratios: Option<[f64; 2]>, of_one: f64) {
         let Self { subscribers, rate, events } = self;
         let Heard { p50, p99, max, .. } = run.heard;
         let ms = |micros: u64| format!("{:.1}", micros_of(micros) / 1e3);
-        let who = if without.is_some() { format!(" and {STUCK} that do not read") } else { String::new() };
-        let ratio = without.map_or("–".to_owned(), |run| format!("{:.2}", micros_of(p99) / micros_of(run.heard.p99)));
+        let ratio = ratios.map_or("–".to_owned(), |[p50, p99]| format!("{p50:.2}, {p99:.2}"));
         let cpu = micros_of(run.cpu_nanos) / 1e3;
         println!(
             "| {subscribers}{who} | {} × {events} | {} / {} / {} | {ratio} | {:.1} | {:.0} | {:.2} |",
@@ -141,6 +143,31 @@ impl Scene {
             cpu / 1e4 * count(rate) / count(events),
             cpu / count(events) / count(subscribers),
         );
+    }
+}
+
+/// What runs took, to the first of their rounds: median and 99th percentile of the lag.
+#[derive(Default)]
+struct Ratios(Vec<[f64; 2]>);
+
+impl Ratios {
+    fn note(&mut self, run: &Run, first: &Run) -> [f64; 2] {
+        let of = |lag: fn(&Heard) -> u64| micros_of(lag(&run.heard)) / micros_of(lag(&first.heard));
+        let ratios = [of(|heard| heard.p50), of(|heard| heard.p99)];
+        self.0.push(ratios);
+        ratios
+    }
+}
+
+impl fmt::Display for Ratios {
+    /// Writes the medians.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let median = |which: usize| {
+            let mut all: Vec<f64> = self.0.iter().map(|ratios| ratios[which]).collect();
+            all.sort_by(f64::total_cmp);
+            all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+        };
+        write!(f, "{:.2}, {:.2}", median(0), median(1))
     }
 }
 

@@ -73,6 +73,8 @@ pub struct Reads {
     pub p99_nanos: u64,
     /// The same, 999 in 1000.
     pub p999_nanos: u64,
+    /// Reads by key a second, 64 keys at once; `None` where that was not measured.
+    pub by_keys: Option<f64>,
     /// Objects a second that were read by the index of namespaces; `None` where that was not measured.
     pub by_index: Option<f64>,
     /// Objects a second that lists with a label selector have looked at.
@@ -150,7 +152,7 @@ const fn figure(
 }
 
 /// All figures, in the order of the table. `docs/benchmarks.md` says what each means.
-pub const FIGURES: [Figure; 28] = [
+pub const FIGURES: [Figure; 29] = [
     figure("objectBytes", "an object on the wire", "bytes", 0, |run| {
         per(run.object_bytes, 1).filter(|bytes| *bytes > 0.0)
     }),
@@ -192,6 +194,7 @@ pub const FIGURES: [Figure; 28] = [
     figure("readsPerSecond", "reads by key, a thread", "1/s", 0, |run| quiet(run).map(|reads| reads.by_key)),
     figure("readP50Nanos", "one read by key, p50", "ns", 0, |run| quiet(run).map(|reads| float(reads.p50_nanos))),
     figure("readP99Nanos", "the same, p99", "ns", 0, |run| quiet(run).map(|reads| float(reads.p99_nanos))),
+    figure("readsPerSecondOfManyKeys", "reads by key, 64 at once", "1/s", 0, |run| quiet(run)?.by_keys),
     figure("indexObjectsPerSecond", "objects read by an index", "1/s", 0, |run| quiet(run)?.by_index),
     figure("selectorObjectsPerSecond", "objects that a label selector looked at", "1/s", 0, |run| {
         quiet(run)?.by_selector
@@ -250,6 +253,7 @@ pub(super) mod testing {
             p50_nanos: 150,
             p99_nanos: 400,
             p999_nanos: 900,
+            by_keys: Some(9e6),
             by_index: Some(2e6),
             by_selector: Some(3e5),
         };

@@ -16,6 +16,8 @@ use crate::{
 const KEYS: usize = 1 << 17;
 /// Reads between two looks at the clock.
 const ROUND: usize = 256;
+/// Keys that are read at once, where several are.
+const AT_ONCE: usize = 64;
 /// One read in so many is timed.
 const TIMED: usize = 64;
 
@@ -59,13 +61,22 @@ impl Reading {
         });
         took.sort_unstable();
         let [p50, p99, p999] = [500, 990, 999].map(|permille| percentile(&took, permille).unwrap_or_default());
+        let by_keys = (!by_key_only).then(|| self.by_keys(within));
         let by_index = (!by_key_only).then(|| self.by_index(within));
         let by_selector = if by_key_only { None } else { self.by_selector(within) };
-        Reads { by_key, p50_nanos: p50, p99_nanos: p99, p999_nanos: p999, by_index, by_selector }
+        Reads { by_key, p50_nanos: p50, p99_nanos: p99, p999_nanos: p999, by_keys, by_index, by_selector }
     }
 
     fn read(&self, key: KeyRef<'_>) {
         drop(black_box(self.lister.get(key)));
+    }
+
+    fn by_keys(&self, within: Duration) -> f64 {
+        let mut rounds = self.keys.chunks(AT_ONCE).cycle();
+        rate(within, || {
+            let keys = rounds.next().unwrap_or_default();
+            black_box(self.lister.get_all(keys.iter().map(ObjectKey::as_ref))).len()
+        })
     }
 
     fn by_index(&self, within: Duration) -> f64 {

@@ -56,6 +56,16 @@ fn l1_what_is_missing_is_named() {
 }
 
 #[test]
+fn l1_several_keys_are_answered_in_their_order() {
+    let (_indexer, lister) = filled();
+    let keys = ["b/x", "a/z", "a/x", "b/x"].map(|key| ObjectKey::parse(key).unwrap());
+    let found = lister.get_all(keys.iter().map(ObjectKey::as_ref));
+    let found: Vec<_> = found.iter().map(|object| object.as_ref().map(|object| object.key().to_string())).collect();
+    assert_eq!(found, [Some("b/x".to_owned()), None, Some("a/x".to_owned()), Some("b/x".to_owned())]);
+    assert!(lister.get_all([]).is_empty());
+}
+
+#[test]
 fn l2_selectors_choose_and_no_namespace_is_all() {
     let (_indexer, lister) = filled();
     assert_eq!(names(lister.list(&Selector::all())), ["a/x", "a/y", "b/x"]);

@@ -1,0 +1,73 @@
+//! What an event costs in the journal in memory: appended, released, read and acknowledged by each of its readers.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use deltabus::{
+    indexer::{Cause, Change, store::Reached},
+    journal::{
+        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, Start, TypeNumber, UnitId, UnitInterest,
+        UnitTerms,
+    },
+    object::Object,
+};
+use jiff::Timestamp;
+
+const UNIT: UnitId = UnitId(0);
+
+fn update(number: usize) -> Change {
+    let object = |version: usize| {
+        let json = format!(
+            r#"{{"metadata":{{"namespace":"a","name":"pod-{number}","uid":"{number}","resourceVersion":"{version}"}}}}"#
+        );
+        Object::from_json(json.as_bytes()).expect("it is an object")
+    };
+    Change::Updated { old: object(1), object: object(2), cause: Cause::Watch }
+}
+
+fn reader(journal: &Journal) -> ReaderId {
+    let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
+    let interest = Interest { changes: ChangeSet::ALL, filter: None, units };
+    let options = ReaderOptions { bounds: Bounds::default(), interest, name: None };
+    journal.open_reader(Start::Next, options).expect("it is in memory")
+}
+
+fn append(journal: &Journal, changes: &[Change]) {
+    let ticket = journal.append(UNIT, 0, changes, &Reached::default(), Timestamp::UNIX_EPOCH).expect("it is in memory");
+    journal.release(ticket);
+}
+
+fn journal(c: &mut Criterion) {
+    let mut group = c.benchmark_group("journal/append, read and acknowledge");
+    for (len, readers) in [(1, 1), (64, 1), (64, 8), (1024, 1)] {
+        let journal = Journal::in_memory();
+        journal.add_unit(UNIT, UnitTerms { resource: TypeNumber(0), late: false, cached: true });
+        let readers: Vec<_> = (0..readers).map(|_| reader(&journal)).collect();
+        let changes: Vec<_> = (0..len).map(update).collect();
+        group.throughput(Throughput::Elements(len as u64));
+        group.bench_function(format!("batch of {len}, {} readers", readers.len()), |b| {
+            b.iter(|| {
+                append(&journal, &changes);
+                for reader in &readers {
+                    let read = black_box(journal.read(*reader, len, usize::MAX));
+                    journal.ack(*reader, read.last().expect("all are read").sequence);
+                }
+            });
+        });
+    }
+    group.finish();
+
+    // D-11: what a reader that is far behind has not read is merged
+    let journal = Journal::in_memory();
+    journal.add_unit(UNIT, UnitTerms { resource: TypeNumber(0), late: false, cached: true });
+    let reader = reader(&journal);
+    let changes: Vec<_> = (0..64).map(update).collect();
+    let mut group = c.benchmark_group("journal/append before a reader that does not read");
+    group.throughput(Throughput::Elements(64));
+    group.bench_function("batch of 64 of the same objects", |b| b.iter(|| append(&journal, &changes)));
+    group.finish();
+    black_box(journal.read(reader, usize::MAX, usize::MAX));
+}
+
+criterion_group!(benches, journal);
+criterion_main!(benches);
