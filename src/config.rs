@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use engine::{Backoff, Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, StreamingLists, Supervision};
-pub use error::{ConfigErrors, Finding, Origin};
+pub use error::{ConfigErrors, Finding, Origin, nearest};
 pub use exec::ExecSink;
 pub use format::Format;
 pub use handler::{

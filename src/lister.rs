@@ -251,9 +251,8 @@ impl Query<'_> {
 
     /// Returns the objects of several keys, in their order; `None` for one that is not there.
     pub fn get_all<'k>(&self, keys: impl IntoIterator<Item = KeyRef<'k>>) -> Vec<Option<Object>> {
-        // all are found before the first is cloned: reading alone, the processor waits for many of them at once
-        let found: Vec<_> = keys.into_iter().map(|key| self.snapshot.get(key)).collect();
-        found.into_iter().map(Option::<&_>::cloned).collect()
+        // all are found before the first is counted: reading alone, the processor waits for many of them at once
+        self.snapshot.get_all(&mut keys.into_iter()).into_iter().map(Option::<&_>::cloned).collect()
     }
 
     /// Returns every object, in no order.

@@ -176,6 +176,16 @@ impl Namespaces {
         !self.is_all() && self.names().is_none() && self.field_selector().is_none()
     }
 
+    /// Returns the patterns of [`Namespaces::patterns`] that match none of these names: the place of each, the pattern without
+    /// its `!`, and whether it is a name and no glob.
+    pub fn without_match<'a>(&'a self, names: &[impl AsRef<str>]) -> Vec<(usize, &'a str, bool)> {
+        let (mut includes, mut excludes) = (self.includes.iter(), self.excludes.iter());
+        let mut compiled = |text: &String| if text.starts_with('!') { excludes.next() } else { includes.next() };
+        let places = self.patterns.iter().enumerate().filter_map(|(place, text)| Some((place, compiled(text)?)));
+        let is_idle = |(_, pattern): &(usize, &Pattern)| !names.iter().any(|name| pattern.matches(name.as_ref()));
+        places.filter(is_idle).map(|(place, pattern)| (place, pattern.text(), pattern.is_literal())).collect()
+    }
+
     /// Returns whether surely no namespace is meant by both. False where that is not certain.
     pub fn is_disjoint_from(&self, other: &Self) -> bool {
         let is_left = |include: &&Pattern| !self.excludes(include) && !other.excludes(include);

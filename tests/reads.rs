@@ -430,7 +430,7 @@ fn state_has_the_fields_that_scripts_rely_on() {
     for field in ["queued", "delivered", "retried", "dropped", "deadLettered", "position"] {
         assert!(count[field].is_u64(), "{field} in {count}");
     }
-    for field in ["oldestUndeliveredAgeSeconds", "lastError"] {
+    for field in ["oldestUndeliveredAgeSeconds", "lastError", "lastErrorAgeSeconds"] {
         assert!(count.as_object().expect("a row").contains_key(field), "{field} in {count}");
     }
 }

@@ -7,6 +7,7 @@ mod support;
 use std::{fs, path::Path, process::Command};
 
 use deltabus::simulator::{Fault, Simulator, SimulatorOptions, Times, Verb};
+use serde_json::json;
 use support::{cluster::Cluster, engine::text};
 
 /// Validates a file `v.toml` from within `dir`: exit code, stdout, stderr.
@@ -66,6 +67,36 @@ fn d12_two_entries_on_one_type_and_types_that_must_exist_are_mistakes() {
     ] {
         assert!(stderr.contains(line), "no {line:?} in\n{stderr}");
     }
+}
+
+#[test]
+fn namespaces_that_are_not_there_are_told_with_the_nearest_that_is() {
+    let (simulator, dir, kubeconfig) = simulator();
+    simulator.store().create("namespaces", json!({"metadata": {"name": "shop"}})).unwrap();
+    let validate = |namespaces: &str| {
+        let config = format!("[resources.p]\nmatch = [\"po\"]\nnamespaces = {namespaces}\n{OUT}");
+        let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
+        assert_eq!(code, 0, "{stderr}");
+        stderr
+    };
+    let told = validate(r#"["shop", "shpo"]"#);
+    let warning = "warning: v.toml:3:23: resources.p.namespaces[1]: there is no namespace `shpo` now, it is watched once there is; \
+                   did you mean `shop`?\n";
+    assert!(told.contains(warning) && told.matches("no namespace").count() == 1, "{told}");
+    let told = validate(r#"["*", "!kube-sytem", "!*-sandbox"]"#);
+    assert!(
+        told.contains(
+            "[1]: there is no namespace `kube-sytem` now that could be left out; did you mean `kube-system`?"
+        )
+    );
+    assert!(
+        told.contains("note: v.toml:3:35: resources.p.namespaces[2]: no namespace is like `*-sandbox` now\n"),
+        "{told}"
+    );
+    assert!(!validate(r#"["*"]"#).contains("no namespace"));
+    let forbidden = Fault::Status { code: 403, retry_after: None };
+    simulator.faults().add("/api/v1/namespaces*", Verb::Any, Times::Always, forbidden).unwrap();
+    assert!(!validate(r#"["gone"]"#).contains("no namespace"), "who may not see them is told nothing");
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! `--only` (rows whose title has one of these texts, separated by commas) and the flag of the other benches:
 //! `--sample-size 10` or less means one run of each row instead of three.
 
+#[path = "../support/flags.rs"]
+mod flags;
 mod roles;
 #[expect(dead_code, reason = "another bench reads lines of numbers")]
 #[path = "../support/with_server.rs"]
@@ -12,10 +14,13 @@ mod support;
 
 use std::{env, error::Error};
 
-use self::support::{
-    observer::{Observer, Phase, Run},
-    process::{Player, ROLE_FLAG, is_asked_for, number, sample_size},
-    simulated::Server,
+use self::{
+    flags::number,
+    support::{
+        observer::{Observer, Phase, Run},
+        process::{Player, ROLE_FLAG, is_asked_for, sample_size},
+        simulated::Server,
+    },
 };
 
 /// A file system in memory.

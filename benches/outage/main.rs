@@ -8,6 +8,8 @@
 
 mod cluster;
 mod engine;
+#[path = "../support/flags.rs"]
+mod flags;
 mod run;
 mod sink;
 #[path = "../support/mod.rs"]
@@ -17,8 +19,9 @@ mod table;
 use std::{env, error::Error, time::SystemTime};
 
 use self::{
+    flags::number,
     run::{Run, Scene},
-    support::process::{ROLE_FLAG, is_asked_for, number, sample_size},
+    support::process::{ROLE_FLAG, is_asked_for, sample_size},
 };
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;

@@ -10,6 +10,8 @@ mod audience;
 #[path = "../outage/cluster.rs"]
 mod cluster;
 mod engine;
+#[path = "../support/flags.rs"]
+mod flags;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -19,7 +21,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::{
     audience::Heard,
-    support::process::{Player, ROLE_FLAG, is_asked_for, number, sample_size},
+    flags::number,
+    support::process::{Player, ROLE_FLAG, is_asked_for, sample_size},
 };
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;

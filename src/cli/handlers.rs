@@ -129,8 +129,13 @@ const COLUMNS: [Column; 11] = [
     ("LAG", |row| {
         row["oldestUndeliveredAgeSeconds"].as_f64().map_or_else(|| "-".to_owned(), |age| format!("{age:.1}s"))
     }),
-    ("LAST ERROR", |row| text(&row["lastError"])),
+    ("LAST ERROR", last_error),
 ];
+
+fn last_error(row: &Value) -> String {
+    let ago = row["lastErrorAgeSeconds"].as_f64().map(|age| format!("{age:.0}s ago: ")).unwrap_or_default();
+    format!("{ago}{}", text(&row["lastError"]))
+}
 
 fn state(row: &Value) -> String {
     let limited = if row["rateLimited"] == true { " (rate limited)" } else { "" };
@@ -156,12 +161,14 @@ mod tests {
     fn a_handler_is_a_line_under_the_names_of_the_columns() {
         let row = json!({"name": "hook", "type": "webhook", "state": "retrying", "rateLimited": true, "queued": 12,
             "inFlight": 8, "delivered": 3, "retried": 4, "dropped": 0, "position": 77,
-            "oldestUndeliveredAgeSeconds": 1.26, "lastError": "503\nmore"});
+            "oldestUndeliveredAgeSeconds": 1.26, "lastError": "503\nmore",
+            "lastErrorAgeSeconds": 7.9});
         let text = table(&json!({ "handlers": [row] }));
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split("  ").map(str::trim).collect()).collect();
         assert_eq!(lines.len(), 2);
         let words: Vec<_> = lines[1].iter().filter(|cell| !cell.is_empty()).copied().collect();
-        let expected = ["hook", "webhook", "retrying (rate limited)", "12", "8", "3", "4", "0", "77", "1.3s", "503"];
+        let expected =
+            ["hook", "webhook", "retrying (rate limited)", "12", "8", "3", "4", "0", "77", "1.3s", "8s ago: 503"];
         assert_eq!(words, expected);
     }
 

@@ -35,6 +35,11 @@ impl Server {
         catalog.with_context(|| format!("the API server {} cannot be asked{}", self.access.server_url(), self.hint))
     }
 
+    /// Asks for the names of the namespaces; `None` where this user may not see them. Blocks.
+    pub(crate) fn namespaces(&self) -> anyhow::Result<Option<Vec<String>>> {
+        self.runtime.block_on(async { Ok(discovery::namespaces(&self.access.client()?).await?) })
+    }
+
     /// Asks what this user may do with each type where the entry it belongs to shows it; of a type without an entry, in
     /// all namespaces. Blocks.
     pub(crate) fn rights(&self, types: &[(&ResourceType, Option<&Resource>)]) -> anyhow::Result<Vec<Rights>> {

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 
 use clap::Args;
 use deltabus::{
-    config::{ConfigErrors, Finding, Loaded, OnMissing, Resource, TypePattern},
+    config::{self, ConfigErrors, Finding, Loaded, OnMissing, Resource, TypePattern},
     discovery::{self, Catalog, Conflict, Owned, Resolution, Selection, Unmatched},
     object::ResourceType,
 };
@@ -71,6 +71,9 @@ fn ask_the_server(loaded: &Loaded) -> anyhow::Result<()> {
         claim.rights = rights;
     }
     verdict.refusals(loaded);
+    if loaded.config.resources.values().any(|entry| !entry.namespaces.is_all()) {
+        verdict.absent_namespaces(loaded, server.namespaces());
+    }
     verdict.tell(loaded)
 }
 
@@ -206,6 +209,39 @@ impl Verdict {
                 } else {
                     let message = format!("types without namespaces are shown in full: {}", listed(&without));
                     self.notes.push(loaded.finding(&keys, message));
+                }
+            }
+        }
+    }
+
+    /// Tells the patterns of namespaces that mean none of those there are. A namespace that is not there has no objects, and
+    /// the server says no more about it.
+    fn absent_namespaces(&mut self, loaded: &Loaded, there: anyhow::Result<Option<Vec<String>>>) {
+        let there = match there {
+            Ok(Some(there)) => there,
+            Ok(None) => return,
+            Err(error) => {
+                let message = format!("which of them there are is not known: {error:#}");
+                let named = loaded.config.resources.iter().find(|(_, entry)| !entry.namespaces.is_all());
+                self.notes.extend(named.map(|(name, _)| loaded.finding(&["resources", name, "namespaces"], message)));
+                return;
+            }
+        };
+        for (name, entry) in &loaded.config.resources {
+            for (place, pattern, is_name) in entry.namespaces.without_match(&there) {
+                let finding =
+                    |message| loaded.finding(&["resources", name, "namespaces", &format!("[{place}]")], message);
+                let is_exclude = entry.namespaces.patterns()[place].starts_with('!');
+                let meant = config::nearest(pattern, there.iter().map(String::as_str));
+                let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+                match (is_name, is_exclude) {
+                    (true, false) => self.warnings.push(finding(format!(
+                        "there is no namespace `{pattern}` now, it is watched once there is{meant}"
+                    ))),
+                    (true, true) => self
+                        .warnings
+                        .push(finding(format!("there is no namespace `{pattern}` now that could be left out{meant}"))),
+                    (false, _) => self.notes.push(finding(format!("no namespace is like `{pattern}` now"))),
                 }
             }
         }

@@ -94,7 +94,7 @@ impl fmt::Display for ConfigErrors {
 impl std::error::Error for ConfigErrors {}
 
 /// Returns the nearest of the known names, if one is near enough to be meant.
-pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const NEAR: f64 = 0.8;
     let name = name.to_lowercase().replace('-', "_");
     let similarity = |known: &str| strsim::jaro_winkler(&name, &known.to_lowercase().replace('-', "_"));

@@ -41,15 +41,16 @@ impl Known {
 
     /// Applies a batch, of whose objects no more is kept than `keep` says.
     ///
-    /// Every key is looked up before any is changed: reading alone, the processor fetches the entries of many keys from
-    /// memory at once; with the counting of references in between it would wait for each.
+    /// Every key is looked up before any is changed, first the entries of all, then the objects: reading alone, the
+    /// processor fetches many of them from memory at once; with the counting of references in between it would wait for each.
     pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep) {
         let hashes: Vec<u64> = deltas.iter().map(|delta| self.hasher.hash_one(delta.object.key())).collect();
-        let is_known = |(hash, delta): &(&u64, &Delta)| {
-            let key = delta.object.key();
-            self.table.find(**hash, |object| object.key() == key).is_some()
+        let entries: Vec<_> = hashes.iter().map(|hash| self.table.find(*hash, |_| true)).collect();
+        let is_known = |((hash, delta), entry): &((&u64, &Delta), Option<&Object>)| {
+            let is_it = |object: &Object| object.key() == delta.object.key();
+            entry.is_some_and(|object| is_it(object) || self.table.find(**hash, is_it).is_some())
         };
-        let known = hashes.iter().zip(deltas).filter(is_known).count();
+        let known = hashes.iter().zip(deltas).zip(entries).filter(is_known).count();
         let Self { table, hasher } = self;
         keep.look_at(deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object));
         table.reserve(deltas.len() - known, |object| hasher.hash_one(object.key()));

@@ -115,6 +115,33 @@ pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryErr
     }
 }
 
+/// Returns the names of the cluster's namespaces, of which nothing else is asked for. `None` if they may not be listed, or
+/// there is no such type.
+pub async fn namespaces(client: &Client) -> Result<Option<Vec<String>>, DiscoveryError> {
+    #[derive(Deserialize)]
+    struct List {
+        items: Vec<Item>,
+    }
+    #[derive(Deserialize)]
+    struct Item {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        name: String,
+    }
+    let path = "/api/v1/namespaces";
+    let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+    match get(client, path, accept).await {
+        Ok(text) => {
+            let list: List = serde_json::from_str(&text).map_err(|error| undecodable(path, error.to_string()))?;
+            Ok(Some(list.items.into_iter().map(|item| item.metadata.name).collect()))
+        }
+        Err(error) if matches!(error.code(), Some(403..=405)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Asks whether the caller may list and watch a type, in one namespace or in all. Two requests.
 pub async fn allowed(
     client: &Client,

@@ -111,7 +111,7 @@ async fn hear(mut hear: impl AsyncFnMut() -> Heard, status: &HandlerStatus) -> O
                 let told = counts.state == HandlerState::Hung;
                 counts.state = HandlerState::Hung;
                 let error = format!("no answer within {silent:.1?}, and too many of the handler's threads hang");
-                counts.last_error = Some(error.clone());
+                counts.note_error(error.as_str());
                 drop(counts);
                 if !told {
                     error!(handler = status.name(), %error, "handler hangs, waiting for one of its threads");

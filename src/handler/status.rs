@@ -85,8 +85,15 @@ pub struct LaneCounts {
     pub failing: u64,
     /// Of the deliveries under way: they wait for `rate_limit`, or until a busy sink wants more.
     pub rate_limited: u64,
-    /// The last thing that went wrong.
-    pub last_error: Option<String>,
+    /// The last thing that went wrong, and when, in microseconds since the Unix epoch.
+    pub last_error: Option<(String, i64)>,
+}
+
+impl LaneCounts {
+    /// Notes what went wrong now.
+    pub fn note_error(&mut self, error: impl Into<String>) {
+        self.last_error = Some((error.into(), Timestamp::now().as_microsecond()));
+    }
 }
 
 /// Everything visible of one handler.
@@ -148,6 +155,9 @@ pub struct HandlerView {
     pub in_flight_seconds: Option<f64>,
     /// The last thing that went wrong; `null` when nothing ever did.
     pub last_error: Option<String>,
+    /// Seconds since then.
+    #[serde(rename = "lastErrorAgeSeconds")]
+    pub last_error_age_seconds: Option<f64>,
 }
 
 /// What can be asked of a handler at work.
@@ -239,7 +249,7 @@ impl HandlerStatus {
             counts.state = HandlerState::Failed;
         }
         if failed && *exit != Exit::Stopped {
-            counts.last_error = Some(format!("lane actor {exit}"));
+            counts.note_error(format!("lane actor {exit}"));
         }
     }
 
@@ -297,7 +307,8 @@ impl HandlerStatus {
             references: counts.references,
             too_large: counts.too_large,
             in_flight_seconds: counts.under_way.values().flatten().min().copied().map(seconds_since),
-            last_error: counts.last_error,
+            last_error_age_seconds: counts.last_error.as_ref().map(|(_, at)| seconds_since(*at)),
+            last_error: counts.last_error.map(|(error, _)| error),
         }
     }
 }

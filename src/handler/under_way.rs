@@ -71,7 +71,7 @@ impl<'a> UnderWay<'a> {
             }
         };
         counts.retried += 1;
-        counts.last_error = Some(error.clone());
+        counts.note_error(error.as_str());
         drop(counts);
         warn!(handler = self.status.name(), events, ?form, %error, "failed to deliver");
     }

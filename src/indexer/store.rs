@@ -143,6 +143,10 @@ pub trait Snapshot {
     fn meta(&self) -> &Meta;
     /// Returns the object of `key`.
     fn get(&self, key: KeyRef<'_>) -> Option<&Object>;
+    /// Returns the objects of several keys, in their order.
+    fn get_all(&self, keys: &mut dyn Iterator<Item = KeyRef<'_>>) -> Vec<Option<&Object>> {
+        keys.map(|key| self.get(key)).collect()
+    }
     /// Visits every object once, in no order.
     fn for_each(&self, visit: &mut dyn FnMut(&Object));
     /// Visits every object that has `value` in the index, once, in no order.
@@ -323,16 +327,15 @@ impl<H: KeyHasher> IndexStore for LeftRightStore<H> {
     type Reader = StoreReader<H>;
 
     fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<Object>> {
+        let wanted: Vec<_> = keys.map(|key| (hash_of_key(&self.hasher, key), key)).collect();
         let table = self.writer.enter();
-        let find = |key: KeyRef<'_>| -> Option<&Object> {
-            let hash = hash_of_key(&self.hasher, key);
-            match self.staged(hash, key) {
-                Some(change) => change.state(),
-                None => table.as_ref()?.object(hash, key),
+        let mut found = table.as_ref().map_or_else(|| vec![None; wanted.len()], |table| table.objects(&wanted));
+        for (found, (hash, key)) in found.iter_mut().zip(&wanted) {
+            if let Some(change) = self.staged(*hash, *key) {
+                *found = change.state();
             }
-        };
-        // all are found before the first is cloned: reading alone, the processor waits for many of them at once
-        let found: Vec<_> = keys.map(find).collect();
+        }
+        // all are found before the first is counted: see `Hashed::find_all`
         found.into_iter().map(Option::<&_>::cloned).collect()
     }
 
@@ -478,29 +481,72 @@ impl<H: KeyHasher> Snapshot for Published<'_, H> {
         self.table.object(hash_of_key(self.hasher, key), key)
     }
 
+    fn get_all(&self, keys: &mut dyn Iterator<Item = KeyRef<'_>>) -> Vec<Option<&Object>> {
+        let wanted: Vec<_> = keys.map(|key| (hash_of_key(self.hasher, key), key)).collect();
+        self.table.objects(&wanted)
+    }
+
     fn for_each(&self, visit: &mut dyn FnMut(&Object)) {
-        self.table.objects.iter().for_each(|(_, object)| visit(object));
+        let mut ahead = Ahead::of(visit);
+        self.table.objects.iter().for_each(|(_, object)| ahead.take(object));
+        ahead.end();
     }
 
     fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object)) {
         let Some(posting) = self.table.posting(hash_of_value(self.hasher, index, value), index, value) else { return };
         let Some(func) = self.meta().indexes.as_slice().get(index as usize) else { return };
+        let mut ahead = Ahead::of(visit);
         for hash in posting.iter() {
             let mut sharing = self.table.objects.sharing(hash);
             match (sharing.next(), sharing.next()) {
-                (Some(object), None) => visit(object),
+                (Some(object), None) => ahead.take(object),
                 // one of those that share the hash has the value: which?
                 (first, second) => {
                     let all = first.into_iter().chain(second).chain(sharing);
-                    all.filter(|object| has_value(func, object, value)).for_each(&mut *visit);
+                    all.filter(|object| has_value(func, object, value)).for_each(|object| ahead.take(object));
                 }
             }
         }
+        ahead.end();
     }
 
     fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str)) {
         let postings = self.table.postings.iter().filter(|(_, posting)| posting.index == index);
         postings.for_each(|(_, posting)| visit(&posting.value));
+    }
+}
+
+/// Objects that are about to be visited. They are looked at some ahead of that: who visits one counts a reference, and the
+/// processor fetches nothing meanwhile.
+struct Ahead<'a, 'v> {
+    objects: Vec<&'a Object>,
+    visit: &'v mut dyn FnMut(&Object),
+}
+
+impl<'a, 'v> Ahead<'a, 'v> {
+    /// So many are looked at together.
+    const OBJECTS: usize = 32;
+
+    fn of(visit: &'v mut dyn FnMut(&Object)) -> Self {
+        Self { objects: Vec::with_capacity(Self::OBJECTS), visit }
+    }
+
+    fn take(&mut self, object: &'a Object) {
+        self.objects.push(object);
+        if self.objects.len() == Self::OBJECTS {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        for object in &self.objects {
+            std::hint::black_box(object.size_bytes());
+        }
+        self.objects.drain(..).for_each(&mut *self.visit);
+    }
+
+    fn end(mut self) {
+        self.flush();
     }
 }
 

@@ -182,3 +182,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn patterns_that_mean_no_namespace_are_found_at_their_place() {
+    let namespaces = parse(&["!kube-*", "shop", "team-*", "!shpo", "stage"]);
+    let found = namespaces.without_match(&["kube-system", "shop", "team-a"]);
+    assert_eq!(found, [(3, "shpo", true), (4, "stage", true)]);
+    assert_eq!(namespaces.without_match(&["stage"]).len(), 4);
+    assert_eq!(parse(&["!x"]).without_match(&["a"]), [(0, "x", true)], "what is not written is not told");
+    assert_eq!(parse(&[]).without_match(&[""; 0]), [(0, "*", false)]);
+}

@@ -25,6 +25,18 @@ impl<T> Hashed<T> {
         Some(found)
     }
 
+    /// Finds many at once: first the entries of all, then what these point to. Reading alone, the processor waits for
+    /// several of them together, the more the less there is to do for each.
+    pub(super) fn find_all<'t, K>(&'t self, wanted: &[(u64, K)], is_it: impl Fn(&K, &T) -> bool) -> Vec<Option<&'t T>> {
+        let mut found: Vec<_> = wanted.iter().map(|(hash, _)| self.find(*hash, |_| true)).collect();
+        for ((hash, key), found) in wanted.iter().zip(&mut found) {
+            if found.is_some_and(|value| !is_it(key, value)) {
+                *found = self.find(*hash, |value| is_it(key, value)); // another one shares the hash
+            }
+        }
+        found
+    }
+
     /// Finds, or puts what is made in its place.
     pub(super) fn find_or_insert(&mut self, hash: u64, is_it: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> &mut T {
         let found = self.0.entry(hash, |(of, value)| *of == hash && is_it(value), |(of, _)| *of);
@@ -150,12 +162,14 @@ impl Table {
         self.meta = meta;
     }
 
-    /// Makes room for what `objects` adds. All are found before the first is changed: reading alone, the processor waits
-    /// for many of them at once.
-    fn prepare(&mut self, objects: &[(u64, Change)]) {
-        let is_new =
-            |(hash, change): &&(u64, Change)| self.objects.find(*hash, |object| object.key() == change.key()).is_none();
-        let additions = objects.iter().filter(is_new).count();
+    pub(super) fn objects(&self, wanted: &[(u64, KeyRef<'_>)]) -> Vec<Option<&Object>> {
+        self.objects.find_all(wanted, |key, object| object.key() == *key)
+    }
+
+    /// Makes room for what `changes` adds. All are found before the first is changed, which is what takes the time.
+    fn prepare(&mut self, changes: &[(u64, Change)]) {
+        let found = self.objects.find_all(changes, |change, object| object.key() == change.key());
+        let additions = found.iter().filter(|found| found.is_none()).count();
         self.objects.reserve(additions);
     }
 }
