@@ -44,6 +44,10 @@ use crate::{
 /// How many lists are put together at a time; others wait.
 const LISTS_AT_ONCE: usize = 2;
 
+/// Bytes that may wait in the kernel, beside those on the way.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES_MAX: u32 = 64 << 10;
+
 /// Asks something of the handler of a name: how many events it will deliver again, and how it is now; `None` where
 /// there is no such handler.
 pub type HandlerControl = Arc<dyn Fn(&str, Control) -> Option<(u64, HandlerView)> + Send + Sync>;
@@ -123,6 +127,7 @@ pub struct Protection {
 pub fn start(listen: SocketAddr, surface: Surface, protection: Protection, state: ServeState) -> io::Result<Server> {
     let listener = TcpListener::bind(listen)?;
     listener.set_nonblocking(true)?;
+    bound_unsent(&listener);
     let address = listener.local_addr()?;
     let (stop, mut stopped) = watch::channel(false);
     let Protection { token, tls } = protection;
@@ -146,6 +151,19 @@ pub fn start(listen: SocketAddr, surface: Surface, protection: Protection, state
         });
     })?;
     Ok(Server { address, _stop: stop })
+}
+
+/// Bounds what the kernel takes for a connection whose other side does not read, to `UNSENT_BYTES_MAX` in place of the 4 MB
+/// that its buffer may grow to: that is memory of the engine's control group, and filling it takes the other subscribers' time.
+/// What is on the way is not bounded, so a connection that is far away is as fast as it was. Connections have it from the
+/// listener (tcp(7)).
+fn bound_unsent(listener: &TcpListener) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket2::SockRef::from(listener).set_tcp_notsent_lowat(UNSENT_BYTES_MAX) {
+        tracing::debug!(%error, "failed to set TCP_NOTSENT_LOWAT");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = listener;
 }
 
 /// Reads the certificate; on a thread of its own, as the caller's may be one of a runtime, where none can be waited for.

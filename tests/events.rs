@@ -42,6 +42,18 @@ fn metric(engine: &Engine, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("{name} is not in\n{text}"))
 }
 
+/// Returns the most bytes that the kernel keeps for one connection of the engine: what was not sent, or not acknowledged.
+#[cfg(target_os = "linux")]
+fn unsent(engine: &Engine) -> u64 {
+    let port: u16 = engine.http.rsplit(':').next().unwrap().parse().unwrap();
+    let is_local = |address: &str| address.ends_with(&format!(":{port:04X}"));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let of_engine = rows.filter(|row| is_local(row[1]) && row[3] == "01");
+    let queues = of_engine.map(|row| u64::from_str_radix(row[4].split(':').next().unwrap(), 16).unwrap());
+    queues.max().expect("it has connections")
+}
+
 #[test]
 fn a_subscriber_hears_each_change_in_order_as_handlers_send_it() {
     let mut world = Simulated::start();
@@ -278,6 +290,8 @@ fn i7_a_stuck_subscriber_disturbs_nobody_and_is_told_what_it_missed() {
             world.put(&format!("o{object}"), &format!("{round}{large}"));
         }
         listener.hear(15);
+        #[cfg(target_os = "linux")]
+        assert!(unsent(&engine) < 1_000_000, "the kernel keeps {} bytes for who does not read", unsent(&engine));
     }
     let mut said = Vec::new();
     let last = world.happened["o14"].last().unwrap().clone();
