@@ -91,20 +91,22 @@ fn reached(engine: &Engine) -> BTreeMap<String, u64> {
     rows["resources"].as_array().into_iter().flatten().filter_map(version_of).collect()
 }
 
-/// Returns whether nobody can tell of an object: one run had not come to its first version, and the next one that was heard of
-/// was behind its end, with the history between thrown away.
+/// Returns whether nobody can tell of an object: the runs since a version before its first had come no further when the history
+/// since then was thrown away, and the next one that had was behind its end. A run begins with what an earlier one has saved.
 fn is_jumped_over(life: &Life, downtimes: &[Downtime]) -> bool {
     let kind = life.key.split('/').next().unwrap_or_default();
     let number = |version: Option<&String>| version.and_then(|version| version.parse::<u64>().ok());
     let (Some(born), Some(died)) = (number(life.versions.first()), number(life.versions.last())) else { return false };
     let reached = |down: &Downtime| down.reached.get(kind).copied();
-    let before = downtimes.iter().rposition(|down| reached(down).is_some_and(|version| version < born));
+    let before = downtimes.iter().filter_map(reached).filter(|version| *version < born).max();
+    let Some(first) = before.and_then(|before| downtimes.iter().position(|down| reached(down) == Some(before))) else {
+        return false;
+    };
     let after = downtimes.iter().position(|down| reached(down).is_some_and(|version| version >= died));
-    let Some(before) = before else { return false };
-    let between = downtimes.get(before..after.unwrap_or(downtimes.len())).unwrap_or_default();
+    let between = downtimes.get(first..after.unwrap_or(downtimes.len())).unwrap_or_default();
     life.deleted_micros.is_some()
         && between.iter().any(|down| down.compacted)
-        && between.iter().skip(1).all(|down| reached(down).is_none())
+        && between.iter().all(|down| reached(down).is_none_or(|version| version < born))
 }
 
 /// Kills the engine over and over while a workload runs; returns it running for the last time, and when it was down.
@@ -299,6 +301,34 @@ fn crash_before_a_mirror(name: &str, crashes: usize, loses_unsynced: bool) {
     if let Some((mirror, server)) = crash(name, crashes, loses_unsynced, mirror::Mirror::start_or_skip(name)) {
         mirror.assert_equals(&server);
     }
+}
+
+#[test]
+fn nobody_can_tell_of_what_lived_between_two_lists_whose_history_is_gone_and_of_nothing_else() {
+    let down = |compacted, version: Option<u64>| {
+        let reached = version.map(|version| ("pods".to_owned(), version)).into_iter().collect();
+        Downtime { from_micros: 0, to_micros: 0, compacted, reached }
+    };
+    let life = |versions: [u64; 2], deleted_micros| {
+        let versions = versions.map(|version| version.to_string()).into();
+        Life { key: "pods/a/x".to_owned(), begun_micros: 0, versions, deleted_micros }
+    };
+    // the second run and the third began with what the first had saved, and came no further
+    let runs =
+        [down(false, Some(8)), down(true, Some(8)), down(false, None), down(false, Some(8)), down(false, Some(20))];
+    assert!(is_jumped_over(&life([10, 19], Some(1)), &runs));
+    for (versions, deleted, why) in [
+        ([10, 19], None, "it lives"),
+        ([10, 21], Some(1), "the last run has seen it"),
+        ([7, 19], Some(1), "the first run has seen it"),
+    ] {
+        assert!(!is_jumped_over(&life(versions, deleted), &runs), "{why}");
+    }
+    let resumed = runs.clone().map(|down| Downtime { compacted: false, ..down });
+    assert!(!is_jumped_over(&life([10, 19], Some(1)), &resumed), "a watch tells of it");
+    let [first, _, _, _, last] = runs;
+    let between = [first, down(true, Some(12)), last];
+    assert!(!is_jumped_over(&life([10, 19], Some(1)), &between), "the run between has seen it");
 }
 
 #[test]

@@ -227,7 +227,7 @@ impl Verdict {
                 return;
             }
         };
-        for (name, entry) in &loaded.config.resources {
+        for (name, entry) in loaded.config.resources.iter().filter(|(_, entry)| !entry.namespaces.is_all()) {
             for (place, pattern, is_name) in entry.namespaces.without_match(&there) {
                 let finding =
                     |message| loaded.finding(&["resources", name, "namespaces", &format!("[{place}]")], message);

@@ -1,7 +1,7 @@
 //! What is shown of a delivery as long as it is under way, and counted at the end of each attempt.
 
 use jiff::Timestamp;
-use tracing::{info, warn};
+use tracing::{field, info, warn};
 
 use super::{
     Form, Outcome,
@@ -73,7 +73,8 @@ impl<'a> UnderWay<'a> {
         counts.retried += 1;
         counts.note_error(error.as_str());
         drop(counts);
-        warn!(handler = self.status.name(), events, ?form, %error, "failed to deliver");
+        let smaller = (form != Form::Whole).then(|| field::debug(form));
+        warn!(handler = self.status.name(), events, form = smaller, %error, "failed to deliver");
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     delta_fifo::{Delta, DeltaKind, Deltas, is_same_state, tests::object_with},
-    object::{FieldPath, IgnoredPaths, Keep, Object, scan::TypeMeta},
+    object::{FieldPath, IgnoredPaths, Keep, KeyRef, Object, scan::TypeMeta},
 };
 
 /// What must have happened at least once over all cases.
@@ -364,6 +364,11 @@ impl<H: KeyHasher> World<H> {
                 assert!(is_same_state(snapshot.get(object.key()).expect("it is listed"), object));
                 bytes += object.size_bytes() as u64;
             }
+            let absent = KeyRef { namespace: "none", name: "none" };
+            let keys: Vec<_> = self.cache.values().flat_map(|object| [object.key(), absent]).collect();
+            let one_by_one: Vec<_> = keys.iter().map(|key| snapshot.get(*key).map(std::ptr::from_ref)).collect();
+            let at_once = snapshot.get_all(&mut keys.into_iter());
+            assert!(at_once.into_iter().map(|found| found.map(std::ptr::from_ref)).eq(one_by_one), "many keys at once");
             let meta = snapshot.meta();
             assert_eq!((meta.objects, meta.bytes, meta.synced), (self.cache.len() as u64, bytes, self.synced));
             for (id, (name, func)) in (0..).zip(&self.indexes) {
