@@ -136,7 +136,7 @@ fn d12_wildcards_that_conflict_are_told_once() {
     let (_simulator, dir, kubeconfig) = simulator();
     let config = format!(
         "[resources.a]\nmatch = [\"*.apps\"]\nexclude = [\"jobs\"]\n[resources.b]\nmatch = [\"*.apps\"]\n\
-         [resources.c]\nmatch = [\"po\"]\nnamespaces = [\"x\"]\n[resources.d]\nmatch = [\"pods\"]\nnamespaces = [\"!x\"]\n{OUT}"
+         [resources.c]\nmatch = [\"po\"]\nnamespaces = [\"default\"]\n[resources.d]\nmatch = [\"pods\"]\nnamespaces = [\"!default\"]\n{OUT}"
     );
     let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
     assert_eq!(code, 2, "{stderr}");
