@@ -487,66 +487,28 @@ impl<H: KeyHasher> Snapshot for Published<'_, H> {
     }
 
     fn for_each(&self, visit: &mut dyn FnMut(&Object)) {
-        let mut ahead = Ahead::of(visit);
-        self.table.objects.iter().for_each(|(_, object)| ahead.take(object));
-        ahead.end();
+        self.table.objects.iter().for_each(|(_, object)| visit(object));
     }
 
     fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object)) {
         let Some(posting) = self.table.posting(hash_of_value(self.hasher, index, value), index, value) else { return };
         let Some(func) = self.meta().indexes.as_slice().get(index as usize) else { return };
-        let mut ahead = Ahead::of(visit);
         for hash in posting.iter() {
             let mut sharing = self.table.objects.sharing(hash);
             match (sharing.next(), sharing.next()) {
-                (Some(object), None) => ahead.take(object),
+                (Some(object), None) => visit(object),
                 // one of those that share the hash has the value: which?
                 (first, second) => {
                     let all = first.into_iter().chain(second).chain(sharing);
-                    all.filter(|object| has_value(func, object, value)).for_each(|object| ahead.take(object));
+                    all.filter(|object| has_value(func, object, value)).for_each(&mut *visit);
                 }
             }
         }
-        ahead.end();
     }
 
     fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str)) {
         let postings = self.table.postings.iter().filter(|(_, posting)| posting.index == index);
         postings.for_each(|(_, posting)| visit(&posting.value));
-    }
-}
-
-/// Objects that are about to be visited. They are looked at some ahead of that: who visits one counts a reference, and the
-/// processor fetches nothing meanwhile.
-struct Ahead<'a, 'v> {
-    objects: Vec<&'a Object>,
-    visit: &'v mut dyn FnMut(&Object),
-}
-
-impl<'a, 'v> Ahead<'a, 'v> {
-    /// So many are looked at together.
-    const OBJECTS: usize = 32;
-
-    fn of(visit: &'v mut dyn FnMut(&Object)) -> Self {
-        Self { objects: Vec::with_capacity(Self::OBJECTS), visit }
-    }
-
-    fn take(&mut self, object: &'a Object) {
-        self.objects.push(object);
-        if self.objects.len() == Self::OBJECTS {
-            self.flush();
-        }
-    }
-
-    fn flush(&mut self) {
-        for object in &self.objects {
-            std::hint::black_box(object.size_bytes());
-        }
-        self.objects.drain(..).for_each(&mut *self.visit);
-    }
-
-    fn end(mut self) {
-        self.flush();
     }
 }
 
