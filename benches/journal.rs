@@ -25,6 +25,12 @@ fn update(number: usize) -> Change {
     Change::Updated { old: object(1), object: object(2), cause: Cause::Watch }
 }
 
+fn with_unit() -> Journal {
+    let journal = Journal::in_memory();
+    journal.add_unit(UNIT, UnitTerms { resource: TypeNumber(0), late: false, cached: true });
+    journal
+}
+
 fn reader(journal: &Journal) -> ReaderId {
     let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
     let interest = Interest { changes: ChangeSet::ALL, filter: None, units };
@@ -40,8 +46,7 @@ fn append(journal: &Journal, changes: &[Change]) {
 fn journal(c: &mut Criterion) {
     let mut group = c.benchmark_group("journal/append, read and acknowledge");
     for (len, readers) in [(1, 1), (64, 1), (64, 8), (1024, 1)] {
-        let journal = Journal::in_memory();
-        journal.add_unit(UNIT, UnitTerms { resource: TypeNumber(0), late: false, cached: true });
+        let journal = with_unit();
         let readers: Vec<_> = (0..readers).map(|_| reader(&journal)).collect();
         let changes: Vec<_> = (0..len).map(update).collect();
         group.throughput(Throughput::Elements(len as u64));
@@ -58,8 +63,7 @@ fn journal(c: &mut Criterion) {
     group.finish();
 
     // D-11: what a reader that is far behind has not read is merged
-    let journal = Journal::in_memory();
-    journal.add_unit(UNIT, UnitTerms { resource: TypeNumber(0), late: false, cached: true });
+    let journal = with_unit();
     let reader = reader(&journal);
     let changes: Vec<_> = (0..64).map(update).collect();
     let mut group = c.benchmark_group("journal/append before a reader that does not read");

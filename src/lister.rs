@@ -101,7 +101,7 @@ impl<R: ReadStore> Lister<R> {
     }
 
     /// Returns the objects of several keys from one version, in the order of the keys; `None` for one that is not there.
-    /// In a large cache this takes a fraction of as many [`Lister::get`]: see [`Query::get_all`].
+    /// All are looked up before the first is taken: in a large cache that takes a fraction of as many [`Lister::get`].
     pub fn get_all<'k>(&self, keys: impl IntoIterator<Item = KeyRef<'k>>) -> Vec<Option<Object>> {
         self.snapshot(|query| query.get_all(keys))
     }

@@ -182,7 +182,10 @@ impl Namespaces {
         let (mut includes, mut excludes) = (self.includes.iter(), self.excludes.iter());
         let mut compiled = |text: &String| if text.starts_with('!') { excludes.next() } else { includes.next() };
         let places = self.patterns.iter().enumerate().filter_map(|(place, text)| Some((place, compiled(text)?)));
-        let is_idle = |(_, pattern): &(usize, &Pattern)| !names.iter().any(|name| pattern.matches(name.as_ref()));
+        let is_idle = |(_, pattern): &(usize, &Pattern)| {
+            let matcher = pattern.glob.compile_matcher();
+            !names.iter().any(|name| matcher.is_match(name.as_ref()))
+        };
         places.filter(is_idle).map(|(place, pattern)| (place, pattern.text(), pattern.is_literal())).collect()
     }
 

@@ -18,7 +18,7 @@ use self::{
     flags::number,
     support::{
         observer::{Observer, Phase, Run},
-        process::{Player, ROLE_FLAG, is_asked_for, sample_size},
+        process::{Player, ROLE_FLAG, is_asked_for, sample_size, value_of},
         simulated::Server,
     },
 };
@@ -92,7 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let rounds = if sample_size(&args).is_some_and(|size| size <= 10) { 1 } else { 3 };
     let scale = Scale { pods: number(&args, "--pods", 20_000)?, events: number(&args, "--events", 50_000)? };
-    let only = args.iter().position(|arg| arg == "--only").and_then(|at| args.get(at + 1));
+    let only = value_of("--only", &args);
     let is_wanted = |row: &&Row| only.is_none_or(|only| only.split(',').any(|text| row.title.contains(text)));
     println!("end_to_end: {} pods of 9 KB, then {} updates; medians of {rounds}", scale.pods, scale.events);
     println!(

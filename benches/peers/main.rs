@@ -30,7 +30,7 @@ use self::{
     rows::Row,
     support::{
         observer::{Observer, Run},
-        process::{ROLE_FLAG, is_asked_for, sample_size},
+        process::{ROLE_FLAG, is_asked_for, sample_size, value_of},
     },
     table::Results,
 };
@@ -99,9 +99,4 @@ fn run(go: &GoPeers, replay: &mut Replay, row: Row) -> Result<(Run, String), Box
     let events = observer.next_phase()?;
     drop(observer);
     Ok((Run { sync, events }, replay.reset()?))
-}
-
-fn value_of<'a>(flag: &str, args: &'a [String]) -> Option<&'a str> {
-    let at = args.iter().position(|arg| arg == flag)?;
-    args.get(at + 1).map(String::as_str)
 }

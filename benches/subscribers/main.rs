@@ -3,8 +3,8 @@
 //!
 //! Three processes, all of them this program: the simulated API server, the engine, and the audience, which holds one
 //! socket for each subscriber. Config maps of 1 KB change at a steady rate. A round is three runs: alone, beside some that do
-//! not read, and alone again, which says how much two runs differ by themselves. It takes `--subscribers`, `--rate` (changes a second), `--events` and `--rounds`; `--sample-size 10` or less is a short run of
-//! one round.
+//! not read, and alone again, which says how much two runs differ by themselves. It takes `--subscribers`, `--rate` (changes a
+//! second), `--events` and `--rounds`; `--sample-size 10` or less is a short run of one round.
 
 mod audience;
 #[path = "../outage/cluster.rs"]

@@ -68,6 +68,11 @@ pub(crate) fn is_asked_for(bench: &str, args: &[String]) -> bool {
 
 /// Returns the criterion flag that makes a bench shorter.
 pub(crate) fn sample_size(args: &[String]) -> Option<usize> {
-    let at = args.iter().position(|arg| arg == "--sample-size")?;
-    args.get(at + 1)?.parse().ok()
+    value_of("--sample-size", args)?.parse().ok()
+}
+
+/// Returns what stands behind a flag.
+pub(crate) fn value_of<'a>(flag: &str, args: &'a [String]) -> Option<&'a str> {
+    let at = args.iter().position(|arg| arg == flag)?;
+    args.get(at + 1).map(String::as_str)
 }

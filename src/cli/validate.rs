@@ -71,9 +71,7 @@ fn ask_the_server(loaded: &Loaded) -> anyhow::Result<()> {
         claim.rights = rights;
     }
     verdict.refusals(loaded);
-    if loaded.config.resources.values().any(|entry| !entry.namespaces.is_all()) {
-        verdict.absent_namespaces(loaded, server.namespaces());
-    }
+    verdict.absent_namespaces(loaded, &server);
     verdict.tell(loaded)
 }
 
@@ -216,18 +214,20 @@ impl Verdict {
 
     /// Tells the patterns of namespaces that mean none of those there are. A namespace that is not there has no objects, and
     /// the server says no more about it.
-    fn absent_namespaces(&mut self, loaded: &Loaded, there: anyhow::Result<Option<Vec<String>>>) {
-        let there = match there {
+    fn absent_namespaces(&mut self, loaded: &Loaded, server: &Server) {
+        let narrowed = loaded.config.resources.iter().filter(|(_, entry)| !entry.namespaces.is_all());
+        let narrowed: Vec<_> = narrowed.collect();
+        let Some((first, _)) = narrowed.first() else { return };
+        let there = match server.namespaces() {
             Ok(Some(there)) => there,
             Ok(None) => return,
             Err(error) => {
                 let message = format!("which of them there are is not known: {error:#}");
-                let named = loaded.config.resources.iter().find(|(_, entry)| !entry.namespaces.is_all());
-                self.notes.extend(named.map(|(name, _)| loaded.finding(&["resources", name, "namespaces"], message)));
+                self.notes.push(loaded.finding(&["resources", first, "namespaces"], message));
                 return;
             }
         };
-        for (name, entry) in loaded.config.resources.iter().filter(|(_, entry)| !entry.namespaces.is_all()) {
+        for (name, entry) in narrowed {
             for (place, pattern, is_name) in entry.namespaces.without_match(&there) {
                 let finding =
                     |message| loaded.finding(&["resources", name, "namespaces", &format!("[{place}]")], message);
