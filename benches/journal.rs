@@ -18,7 +18,7 @@ const UNIT: UnitId = UnitId(0);
 fn update(number: usize) -> Change {
     let object = |version: usize| {
         let json = format!(
-            r#"{{"metadata":{{"namespace":"a","name":"pod-{number}","uid":"{number}","resourceVersion":"{version}"}}}}"#
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"namespace":"a","name":"pod-{number}","uid":"{number}","resourceVersion":"{version}"}}}}"#
         );
         Object::from_json(json.as_bytes()).expect("it is an object")
     };
