@@ -31,8 +31,8 @@ use super::{
     arbiters::Arbiters,
     auxiliary::{Auxiliary, Parts},
     handlers::Delivery,
-    heap::{self, Rest},
     library::Library,
+    memory::{self, Rest},
     options::{self, Extras},
     plan::{Plan, TypeName},
     reconcile::{First, Occasion, Steps, reconcile},
@@ -174,7 +174,7 @@ impl Conductor {
     fn give_back_memory(&self) {
         let changes = self.shared.journal.released().0;
         if lock(&self.rest).is_due(self.clock.elapsed(), LOOK, changes) {
-            drop(tokio::task::spawn_blocking(heap::give_back));
+            drop(tokio::task::spawn_blocking(memory::give_back));
         }
     }
 

@@ -20,8 +20,8 @@ pub(super) struct Posting {
 
 #[derive(Clone, Debug)]
 enum Hashes {
-    Flat(Vec<u64>),
-    Pieces { bits: u32, len: usize, pieces: Vec<Arc<Vec<u64>>> },
+    Flat(Vec<u32>),
+    Pieces { bits: u32, len: usize, pieces: Vec<Arc<Vec<u32>>> },
 }
 
 impl Posting {
@@ -40,15 +40,15 @@ impl Posting {
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
-        let (flat, pieces): (&[u64], &[Arc<Vec<u64>>]) = match &self.hashes {
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
+        let (flat, pieces): (&[u32], &[Arc<Vec<u32>>]) = match &self.hashes {
             Hashes::Flat(hashes) => (hashes, &[]),
             Hashes::Pieces { pieces, .. } => (&[], pieces),
         };
         flat.iter().chain(pieces.iter().flat_map(|piece| piece.iter())).copied()
     }
 
-    pub(super) fn insert(&mut self, hash: u64) {
+    pub(super) fn insert(&mut self, hash: u32) {
         let added = match &mut self.hashes {
             Hashes::Flat(hashes) => insert_sorted(hashes, hash),
             Hashes::Pieces { bits, len, pieces } => {
@@ -62,7 +62,7 @@ impl Posting {
         }
     }
 
-    pub(super) fn remove(&mut self, hash: u64) {
+    pub(super) fn remove(&mut self, hash: u32) {
         match &mut self.hashes {
             Hashes::Flat(hashes) => drop(remove_sorted(hashes, hash)),
             Hashes::Pieces { bits, len, pieces } => {
@@ -94,11 +94,11 @@ impl Posting {
 }
 
 /// Returns the piece a hash belongs to; pieces in order hold hashes in order.
-fn piece_of(hash: u64, bits: u32) -> usize {
-    usize::try_from(hash >> (u64::BITS - bits)).expect("there are at most 2^16 pieces")
+fn piece_of(hash: u32, bits: u32) -> usize {
+    usize::try_from(hash >> (u32::BITS - bits)).expect("there are at most 2^16 pieces")
 }
 
-fn insert_sorted(hashes: &mut Vec<u64>, hash: u64) -> bool {
+fn insert_sorted(hashes: &mut Vec<u32>, hash: u32) -> bool {
     let Err(at) = hashes.binary_search(&hash) else { return false };
     if hashes.is_empty() {
         hashes.reserve_exact(1); // an index of distinct values has one object a posting
@@ -107,7 +107,7 @@ fn insert_sorted(hashes: &mut Vec<u64>, hash: u64) -> bool {
     true
 }
 
-fn remove_sorted(hashes: &mut Vec<u64>, hash: u64) -> bool {
+fn remove_sorted(hashes: &mut Vec<u32>, hash: u32) -> bool {
     let Ok(at) = hashes.binary_search(&hash) else { return false };
     hashes.remove(at);
     true
@@ -119,10 +119,10 @@ mod tests {
 
     #[test]
     fn a_posting_is_a_sorted_set_at_every_size() {
-        let hash = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let hash = |n: u32| n.wrapping_mul(0x9E37_79B9);
         let mut posting = Posting::new(0, "ns");
         let mut model = std::collections::BTreeSet::new();
-        let check = |posting: &Posting, model: &std::collections::BTreeSet<u64>| {
+        let check = |posting: &Posting, model: &std::collections::BTreeSet<u32>| {
             assert!(posting.iter().eq(model.iter().copied()));
             assert_eq!(posting.len(), model.len());
         };
@@ -151,16 +151,16 @@ mod tests {
 
     #[test]
     fn a_large_posting_lies_in_small_pieces_and_a_copy_shares_those_that_do_not_change() {
-        fn pieces(posting: &Posting) -> &[Arc<Vec<u64>>] {
+        fn pieces(posting: &Posting) -> &[Arc<Vec<u32>>] {
             match &posting.hashes {
                 Hashes::Flat(_) => &[],
                 Hashes::Pieces { pieces, .. } => pieces,
             }
         }
-        let hash = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let hash = |n: u32| n.wrapping_mul(0x9E37_79B9);
         let mut posting = Posting::new(0, "ns");
         for (n, expected) in [(512, 0), (513, 2), (1_024, 2), (1_025, 4), (5_000, 16)] {
-            (posting.len() as u64..n).for_each(|n| posting.insert(hash(n)));
+            (u32::try_from(posting.len()).unwrap()..n).for_each(|n| posting.insert(hash(n)));
             assert_eq!(pieces(&posting).len(), expected, "{n} hashes");
         }
         assert!(pieces(&posting).iter().all(|piece| (100..PIECE_LEN_MAX).contains(&piece.len())));
