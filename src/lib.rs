@@ -45,6 +45,7 @@
 //!   what they name.
 //! - Every queue has a bound and an owner.
 //! - Nothing that one type, handler or request does stops another.
+mod line_table;
 mod mutex;
 pub mod secret;
 pub mod object;

@@ -16,7 +16,7 @@ pub(crate) struct Phase {
     pub(crate) cpu: Duration,
     /// From the first sign of the phase to its end.
     pub(crate) wall: Duration,
-    /// Resident bytes above those at the start of the process.
+    /// Resident bytes of the process.
     pub(crate) resident: usize,
     /// Bytes of these that are known to be in use: of an engine the bodies of its objects, of a Go process its heap
     /// after a collection. 0: not known.
@@ -67,22 +67,20 @@ pub(crate) fn report(phase: Phase) {
 /// What was spent so far, to be compared with later.
 pub(crate) struct Meter {
     cpu: Duration,
-    resident: usize,
     written: u64,
 }
 
 impl Meter {
     pub(crate) fn start() -> Self {
-        Self { cpu: cpu(), resident: resident(), written: written() }
+        Self { cpu: cpu(), written: written() }
     }
 
     /// Ends a phase that took `wall`, and begins the next.
     pub(crate) fn lap(&mut self, wall: Duration) -> Phase {
         let now = cpu();
-        let resident = resident().saturating_sub(self.resident);
         let all_written = written();
         let written = all_written - self.written;
-        let phase = Phase { cpu: now.saturating_sub(self.cpu), wall, resident, used: 0, written };
+        let phase = Phase { cpu: now.saturating_sub(self.cpu), wall, resident: resident(), used: 0, written };
         (self.cpu, self.written) = (now, all_written);
         phase
     }

@@ -120,9 +120,9 @@ fn per_event(run: &Run, value: impl Fn(&Reached) -> u64) -> Option<f64> {
     per(value(events), if run.changes > 0 { run.changes } else { events.delivered })
 }
 
-fn above_start(run: &Run, resident: u64) -> Option<f64> {
-    let grown = resident.saturating_sub(run.synced.resident_before);
-    per(grown, run.synced.objects).filter(|_| resident > 0)
+/// All memory of the process, divided by the objects.
+fn resident(run: &Run, bytes: u64) -> Option<f64> {
+    per(bytes, run.synced.objects).filter(|_| bytes > 0)
 }
 
 fn megabytes(bytes: u64) -> Option<f64> {
@@ -166,14 +166,14 @@ pub const FIGURES: [Figure; 29] = [
     figure("changesPerSecondWhileSyncing", "changes that flowed meanwhile", "1/s", 0, |run| run.flow),
     figure("peakMegabytes", "memory, most until synced", "MB", 0, |run| megabytes(run.synced.resident_peak)),
     figure("residentMegabytes", "memory, synced", "MB", 0, |run| megabytes(run.synced.resident)),
-    figure("residentBytesPerObject", "memory above start an object, synced", "bytes", 0, |run| {
-        above_start(run, run.synced.resident)
+    figure("residentBytesPerObject", "the same divided by the objects", "bytes", 0, |run| {
+        resident(run, run.synced.resident)
     }),
     figure("residentMegabytesAfterEvents", "memory, after the events", "MB", 0, |run| {
         run.events.as_ref().and_then(|events| megabytes(events.resident))
     }),
-    figure("residentBytesPerObjectAfterEvents", "memory above start an object, after the events", "bytes", 0, |run| {
-        run.events.as_ref().and_then(|events| above_start(run, events.resident))
+    figure("residentBytesPerObjectAfterEvents", "the same divided by the objects", "bytes", 0, |run| {
+        run.events.as_ref().and_then(|events| resident(run, events.resident))
     }),
     figure("bodyBytesPerObject", "of it bodies, synced", "bytes", 0, |run| per(run.synced.bodies, run.synced.objects)),
     figure("eventsPerSecond", "events a second", "1/s", 0, |run| run.events.as_ref().and_then(rate)),
@@ -263,7 +263,6 @@ pub(super) mod testing {
                 objects: 20_000,
                 wall_nanos: 400_000_000,
                 cpu_nanos: 200_000_000,
-                resident_before: 10_000_000,
                 resident: 42_000_000,
                 resident_peak: 50_000_000,
                 bodies: 9_480_000,
@@ -304,8 +303,8 @@ mod tests {
             ("syncCpuMicrosPerObject", 10.0),
             ("changesPerSecondWhileSyncing", 1_000.0),
             ("peakMegabytes", 50.0),
-            ("residentBytesPerObject", 1_600.0),
-            ("residentBytesPerObjectAfterEvents", 1_650.0),
+            ("residentBytesPerObject", 2_100.0),
+            ("residentBytesPerObjectAfterEvents", 2_150.0),
             ("bodyBytesPerObject", 474.0),
             ("eventsPerSecond", 98_000.0),
             ("cpuMicrosPerEvent", 9.0),

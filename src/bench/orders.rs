@@ -143,8 +143,6 @@ pub struct Synced {
     pub wall_nanos: u64,
     /// Until it had come to rest; nanoseconds.
     pub cpu_nanos: u64,
-    /// Of the process before the engine was made; bytes.
-    pub resident_before: u64,
     /// At rest; bytes.
     pub resident: u64,
     /// The most there was until then; bytes.

@@ -127,7 +127,6 @@ pub struct Probe {
     /// When it was started.
     start: u64,
     phase: Begun,
-    resident_before: u64,
 }
 
 impl Probe {
@@ -136,7 +135,7 @@ impl Probe {
     /// # Errors
     /// When it cannot start with these options.
     pub async fn start(options: &EngineOptions) -> Result<Self, ProbeError> {
-        let (resident_before, cpu_before, written_before) = (resident(), cpu(), written());
+        let (cpu_before, written_before) = (cpu(), written());
         let config = config(options)?;
         let access = ClusterAccess::without_credentials(&options.server, "bench")?;
         let seen = Arc::new(Seen::default());
@@ -151,7 +150,7 @@ impl Probe {
         });
         let engine = builder.start().await?;
         let phase = Begun { cpu: cpu_before, written: written_before, events: 0 };
-        Ok(Self { engine, seen, start, phase, resident_before })
+        Ok(Self { engine, seen, start, phase })
     }
 
     /// Waits until the first state is complete and the engine at rest; tells meanwhile how many objects there are, and
@@ -192,7 +191,6 @@ impl Probe {
             objects: view.objects,
             wall_nanos,
             cpu_nanos,
-            resident_before: self.resident_before,
             resident,
             resident_peak,
             bodies: view.bytes,

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Of the document that `--json` prints; a field that goes or means something else makes it grow.
-pub const DOCUMENT_VERSION: u32 = 1;
+pub const DOCUMENT_VERSION: u32 = 2;
 
 /// All runs of one kind.
 #[derive(Clone, Debug, Default)]

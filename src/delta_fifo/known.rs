@@ -3,21 +3,27 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
-use hashbrown::{HashTable, hash_table::Entry};
 
 use super::{Delta, is_same_state};
-use crate::object::{Keep, KeyRef, Object};
+use crate::{
+    line_table::{self, LineTable},
+    object::{Keep, KeyRef, Object},
+};
 
 /// The state after what was popped: one pointer an object, found by its key; no key is copied.
 #[derive(Default)]
 pub(super) struct Known {
-    table: HashTable<Object>,
+    table: LineTable<Object>,
     hasher: RandomState,
 }
 
 impl Known {
+    fn hash_of(&self, key: KeyRef<'_>) -> u32 {
+        line_table::hash_of(self.hasher.hash_one(key))
+    }
+
     pub(super) fn get(&self, key: KeyRef<'_>) -> Option<&Object> {
-        self.table.find(self.hasher.hash_one(key), |object| object.key() == key)
+        self.table.find(self.hash_of(key), |object| object.key() == key)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Object> {
@@ -26,12 +32,8 @@ impl Known {
 
     /// Takes another form of a state that it has.
     pub(super) fn replace(&mut self, form: &Object) {
-        let hash = self.hasher.hash_one(form.key());
-        let is_it = |known: &Object| known.key() == form.key();
-        if let Some(known) = self.table.find_mut(hash, is_it)
-            && is_same_state(known, form)
-        {
-            *known = Object::clone(form);
+        if self.get(form.key()).is_some_and(|known| is_same_state(known, form)) {
+            self.put(self.hash_of(form.key()), Object::clone(form));
         }
     }
 
@@ -41,33 +43,24 @@ impl Known {
 
     /// Applies a batch, of whose objects no more is kept than `keep` says.
     ///
-    /// Every key is looked up before any is changed, first the entries of all, then the objects: reading alone, the
-    /// processor fetches many of them from memory at once; with the counting of references in between it would wait for each.
+    /// Every key is looked up before any is changed: see [`LineTable::find_all`].
     pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep) {
-        let hashes: Vec<u64> = deltas.iter().map(|delta| self.hasher.hash_one(delta.object.key())).collect();
-        let entries: Vec<_> = hashes.iter().map(|hash| self.table.find(*hash, |_| true)).collect();
-        let is_known = |((hash, delta), entry): &((&u64, &Delta), Option<&Object>)| {
-            let is_it = |object: &Object| object.key() == delta.object.key();
-            entry.is_some_and(|object| is_it(object) || self.table.find(**hash, is_it).is_some())
-        };
-        let known = hashes.iter().zip(deltas).zip(entries).filter(is_known).count();
-        let Self { table, hasher } = self;
+        let wanted: Vec<_> = deltas.iter().map(|delta| (self.hash_of(delta.object.key()), delta)).collect();
+        let found = self.table.find_all(&wanted, |delta, object| object.key() == delta.object.key());
+        let absent = found.iter().filter(|found| found.is_none()).count();
         keep.look_at(deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object));
-        table.reserve(deltas.len() - known, |object| hasher.hash_one(object.key()));
-        for (hash, delta) in hashes.into_iter().zip(deltas) {
-            let key = delta.object.key();
-            let entry = table.entry(hash, |object| object.key() == key, |object| hasher.hash_one(object.key()));
-            match entry {
-                Entry::Occupied(entry) if delta.kind.is_deletion() => {
-                    entry.remove();
-                }
-                Entry::Occupied(mut entry) => *entry.get_mut() = keep.of(&delta.object),
-                Entry::Vacant(_) if delta.kind.is_deletion() => {}
-                Entry::Vacant(entry) => {
-                    entry.insert(keep.of(&delta.object));
-                }
+        self.table.reserve(absent);
+        for (hash, Delta { kind, object }) in wanted {
+            if kind.is_deletion() {
+                self.table.remove(hash, |known| known.key() == object.key());
+            } else {
+                self.put(hash, keep.of(object));
             }
         }
+    }
+
+    fn put(&mut self, hash: u32, object: Object) {
+        self.table.put(hash, object, |object, known| known.key() == object.key());
     }
 }
 

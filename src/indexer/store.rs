@@ -33,9 +33,11 @@ use super::{
     index_func::{IndexFunc, IndexSet},
     posting::Posting,
 };
-use crate::object::{KeyRef, Object, ResourceVersion};
+use crate::{
+    line_table,
+    object::{KeyRef, Object, ResourceVersion},
+};
 
-mod line_table;
 mod staged;
 mod table;
 
@@ -500,6 +502,10 @@ impl<H: KeyHasher> Snapshot for Published<'_, H> {
         let Some(posting) = self.table.posting(hash_of_value(self.hasher, index, value), index, value) else { return };
         let Some(func) = self.meta().indexes.as_slice().get(index as usize) else { return };
         for hash in posting.iter() {
+            if let Some(object) = self.table.objects.sole(hash) {
+                visit(object);
+                continue;
+            }
             let mut sharing = self.table.objects.sharing(hash);
             match (sharing.next(), sharing.next()) {
                 (Some(object), None) => visit(object),

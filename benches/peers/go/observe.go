@@ -34,7 +34,7 @@ var peers = map[string]peer{
 }
 
 // observe lets a peer see all pods and all events, and prints a line after each: nanoseconds of CPU and of wall time,
-// resident bytes above the start, and, after the events, bytes of live heap above the start.
+// resident bytes, and, after the events, bytes of live heap above the start.
 func observe(name string, args []string) error {
 	before := meterNow()
 	open, known := peers[name]
@@ -70,11 +70,11 @@ func observe(name string, args []string) error {
 	wall := time.Since(began)
 	time.Sleep(settle)
 	synced := meterNow()
-	report(before, synced, before.resident, wall, 0)
+	report(before, synced, wall, 0)
 	<-count.allUpdated
 	wall = time.Since(count.firstUpdate)
 	time.Sleep(settle)
-	report(synced, meterNow(), before.resident, wall, liveHeap()-before.heap)
+	report(synced, meterNow(), wall, liveHeap()-before.heap)
 	select {} // until it is ended
 }
 
@@ -148,6 +148,6 @@ func liveHeap() int64 {
 	return int64(memory.HeapAlloc)
 }
 
-func report(before, after meter, start int64, wall time.Duration, live int64) {
-	fmt.Println((after.cpu - before.cpu).Nanoseconds(), wall.Nanoseconds(), max(after.resident-start, 0), max(live, 0))
+func report(before, after meter, wall time.Duration, live int64) {
+	fmt.Println((after.cpu - before.cpu).Nanoseconds(), wall.Nanoseconds(), after.resident, max(live, 0))
 }

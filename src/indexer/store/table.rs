@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use left_right::Absorb;
 
-use super::{super::posting::Posting, Meta, line_table::LineTable};
-use crate::object::{KeyRef, Object};
+use super::{super::posting::Posting, Meta};
+use crate::{
+    line_table::LineTable,
+    object::{KeyRef, Object},
+};
 
 /// What a batch makes of one key.
 #[derive(Clone)]

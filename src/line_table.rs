@@ -19,14 +19,14 @@ const SLOTS_USED: usize = 4;
 const SHARED: u32 = 1;
 
 /// Makes a hash for a table of one of 64 bits.
-pub(super) fn hash_of(hash: u64) -> u32 {
+pub(crate) fn hash_of(hash: u64) -> u32 {
     u32::try_from(hash & u64::from(u32::MAX)).expect("it has 32 bits") & !SHARED
 }
 
 /// Values found by hashes made by [`hash_of`]: 16 to 24 bytes for a pointer. Those that share a hash are told apart by what
 /// they are.
 #[derive(Clone)]
-pub(super) struct LineTable<T> {
+pub(crate) struct LineTable<T> {
     lines: Vec<Line<T>>,
     len: usize,
 }
@@ -68,13 +68,16 @@ impl<T> Default for LineTable<T> {
 }
 
 impl<T> LineTable<T> {
-    pub(super) fn find(&self, hash: u32, is_it: impl Fn(&T) -> bool) -> Option<&T> {
-        self.sharing(hash).find(|value| is_it(value))
+    pub(crate) fn find(&self, hash: u32, is_it: impl Fn(&T) -> bool) -> Option<&T> {
+        match self.first(hash) {
+            Some((_, first)) if is_it(first) => Some(first),
+            _ => self.sharing(hash).find(|value| is_it(value)),
+        }
     }
 
     /// Finds many at once: first the lines of all, then what these point to. Reading alone, the processor waits for
     /// several of them together, the more the less there is to do for each.
-    pub(super) fn find_all<'t, K>(&'t self, wanted: &[(u32, K)], is_it: impl Fn(&K, &T) -> bool) -> Vec<Option<&'t T>> {
+    pub(crate) fn find_all<'t, K>(&'t self, wanted: &[(u32, K)], is_it: impl Fn(&K, &T) -> bool) -> Vec<Option<&'t T>> {
         let mut found: Vec<_> = wanted.iter().map(|(hash, _)| self.find(*hash, |_| true)).collect();
         for ((hash, key), found) in wanted.iter().zip(&mut found) {
             if found.is_some_and(|value| !is_it(key, value)) {
@@ -84,27 +87,40 @@ impl<T> LineTable<T> {
         found
     }
 
+    /// Returns the one that has a hash; `None` too where it is not in the line that it belongs to, or another one had the
+    /// same hash when it came: ask [`LineTable::sharing`] then.
+    pub(crate) fn sole(&self, hash: u32) -> Option<&T> {
+        self.first(hash).filter(|(is_shared, _)| !is_shared).map(|(_, value)| value)
+    }
+
+    /// Returns the first with a hash in the line that it belongs to, and whether others had the same.
+    #[inline]
+    fn first(&self, hash: u32) -> Option<(bool, &T)> {
+        let line = self.lines.get(self.home(hash))?;
+        let slot = line.matching(hash).trailing_zeros() as usize;
+        Some((line.hashes.get(slot)? & SHARED != 0, line.values[slot].as_ref()?))
+    }
+
     /// Returns all that share a hash.
-    pub(super) fn sharing(&self, hash: u32) -> impl Iterator<Item = &T> {
+    pub(crate) fn sharing(&self, hash: u32) -> impl Iterator<Item = &T> {
         self.places(hash).map(|(_, value)| value)
     }
 
     /// Puts `value` in the place of the one that is the same to `is_same`.
-    pub(super) fn put(&mut self, hash: u32, value: T, is_same: impl Fn(&T, &T) -> bool) {
-        match self.place(hash, |found| is_same(&value, found)) {
-            Some(Place { line, slot }) => self.lines[line].values[slot] = Some(value),
-            None => {
-                let others: Vec<_> = self.places(hash).map(|(place, _)| place).collect();
-                for Place { line, slot } in &others {
-                    self.lines[*line].hashes[*slot] |= SHARED;
-                }
-                self.reserve(1);
-                self.insert(if others.is_empty() { hash } else { hash | SHARED }, value);
-            }
+    pub(crate) fn put(&mut self, hash: u32, value: T, is_same: impl Fn(&T, &T) -> bool) {
+        if let Some(Place { line, slot }) = self.place(hash, |found| is_same(&value, found)) {
+            self.lines[line].values[slot] = Some(value);
+            return;
         }
+        let others: Vec<_> = self.places(hash).map(|(place, _)| place).collect();
+        for Place { line, slot } in &others {
+            self.lines[*line].hashes[*slot] |= SHARED;
+        }
+        self.reserve(1);
+        self.insert(if others.is_empty() { hash } else { hash | SHARED }, value);
     }
 
-    pub(super) fn remove(&mut self, hash: u32, is_it: impl Fn(&T) -> bool) {
+    pub(crate) fn remove(&mut self, hash: u32, is_it: impl Fn(&T) -> bool) {
         let Some(Place { line, slot }) = self.place(hash, is_it) else { return };
         let mut passed = self.home(hash);
         while passed != line {
@@ -115,12 +131,12 @@ impl<T> LineTable<T> {
         self.len -= 1;
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.lines.iter().flat_map(|line| line.values.iter().flatten())
     }
 
     /// Makes room for so many more.
-    pub(super) fn reserve(&mut self, additions: usize) {
+    pub(crate) fn reserve(&mut self, additions: usize) {
         let needed = (self.len + additions).div_ceil(SLOTS_USED);
         if needed <= self.lines.len() {
             return;
@@ -174,15 +190,14 @@ impl<T> LineTable<T> {
 
     /// Counts hashes that several share.
     #[cfg(test)]
-    pub(super) fn collisions(&self) -> usize {
+    pub(crate) fn collisions(&self) -> usize {
         let all = self.lines.iter().flat_map(|line| line.hashes.iter().zip(&line.values));
         let hashes = all.filter(|(_, value)| value.is_some()).map(|(hash, _)| hash & !SHARED);
         let distinct: std::collections::BTreeSet<_> = hashes.collect();
         distinct.into_iter().filter(|hash| self.sharing(*hash).nth(1).is_some()).count()
     }
 
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 }
@@ -238,7 +253,7 @@ mod tests {
     use super::*;
 
     /// A value: whose it is, and which of its states.
-    type Value = (u32, u32);
+    type Value = (u32, u64);
 
     fn is_of(id: u32) -> impl Fn(&Value) -> bool {
         move |value| value.0 == id
@@ -268,7 +283,7 @@ mod tests {
         #[test]
         fn a_table_holds_what_a_map_holds(
             hashes in prop::sample::select(vec![(u32::MAX, 0), (3, 0), (40, u32::MAX - 50), (0, 7)]),
-            steps in prop::collection::vec((0..3_u8, 0..60_u32, any::<u32>()), 0..300),
+            steps in prop::collection::vec((0..3_u8, 0..60_u32, any::<u64>()), 0..300),
         ) {
             let (span, from) = hashes;
             let hash_of = |id: u32| hash_of(u64::from(from + id.wrapping_mul(0x9E37_79B9) % span.max(1)));
