@@ -3,7 +3,7 @@
 //! [`LeftRightStore`] is the write half; [`StoreReader`] reads the version published last, without a lock. There are two
 //! copies of the tables, which share what they hold: readers are in one, the writer brings the other up to date, and a
 //! publish swaps them. This is what evmap is made of; evmap's map of bags takes 57 bytes an entry in each copy, where
-//! these tables take 16 to 24 and a look-up one wait for memory ([`line_table`]).
+//! these tables take 16 to 24 and a look-up one wait for memory (`line_table`).
 //!
 //! An object is found by a 32-bit hash of its key, a posting by that of its index and value; those that share one are
 //! told apart on reading. Of a million objects some hundred pairs do.
