@@ -3,7 +3,7 @@
 //! Hashes and pointers lie in lines of 64 bytes, as a processor fetches them: five of each, and a count. A value belongs
 //! to one line, which follows from its hash; where that is full it goes to the next that has room, and each line that it
 //! passes counts it. So a look-up reads a line, hardly ever the one behind it, and then what the pointer leads to. Lines
-//! are in the order of hashes: a table grows from front to back of both, by half.
+//! are in the order of hashes: a table grows from front to back of both, by half, and shrinks once it is an eighth full.
 //!
 //! Which of the five it is, and whether it is the only one of its hash, is found without a branch that the processor would
 //! have to guess before the line is there: so it goes on to the next look-up meanwhile, and many wait together.
@@ -14,6 +14,8 @@ use std::iter::FusedIterator;
 const SLOTS: usize = 5;
 /// So many a line, on average, are the most: a tenth of all values is then not in its own line.
 const SLOTS_USED: usize = 4;
+/// A table of so many lines stays as it is when values go.
+const FEW_LINES: usize = 64;
 
 /// The bit of a kept hash that says that others had the same when they came. Hashes do not have it: see [`hash_of`].
 const SHARED: u32 = 1;
@@ -129,6 +131,9 @@ impl<T> LineTable<T> {
         }
         self.lines[line].values[slot] = None;
         self.len -= 1;
+        if self.lines.len() > FEW_LINES && self.len * 8 < self.lines.len() * SLOTS_USED {
+            self.rebuild(self.lines.len() / 4);
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
@@ -141,9 +146,13 @@ impl<T> LineTable<T> {
         if needed <= self.lines.len() {
             return;
         }
-        let lines = needed.max(self.lines.len() + self.lines.len() / 2);
-        let grown = Self { lines: std::iter::repeat_with(Line::empty).take(lines).collect(), len: 0 };
-        for line in std::mem::replace(self, grown).lines {
+        self.rebuild(needed.max(self.lines.len() + self.lines.len() / 2));
+    }
+
+    /// Moves all to so many lines, which have room for them.
+    fn rebuild(&mut self, lines: usize) {
+        let empty = Self { lines: std::iter::repeat_with(Line::empty).take(lines).collect(), len: 0 };
+        for line in std::mem::replace(self, empty).lines {
             for (hash, value) in line.hashes.into_iter().zip(line.values) {
                 if let Some(value) = value {
                     self.insert(hash, value);
@@ -337,6 +346,22 @@ mod tests {
             table.remove(hash(id), is_of(id));
         }
         assert_eq!((table.len(), elsewhere(&table)), (0, 0));
+    }
+
+    #[test]
+    fn a_table_whose_values_went_gives_its_lines_back_and_keeps_the_rest() {
+        let hash = |id: u32| hash_of(FixedState::with_seed(7).hash_one(id));
+        let mut table = LineTable::default();
+        (0..100_000).for_each(|id| table.put(hash(id), (id, 0), same));
+        let most = table.lines.len();
+        for id in 0..99_000 {
+            table.remove(hash(id), is_of(id));
+            assert!(table.lines.len() * SLOTS_USED <= table.len() * 8 || table.lines.len() <= FEW_LINES);
+        }
+        assert!(table.lines.len() < most / 32, "{most} {}", table.lines.len());
+        check_passed(&table);
+        assert!((0..99_000).all(|id| table.find(hash(id), is_of(id)).is_none()));
+        assert!((99_000..100_000).all(|id| table.find(hash(id), is_of(id)).is_some()));
     }
 
     #[test]

@@ -224,7 +224,7 @@ fn the_command_prints_one_document_in_which_every_figure_is_plausible() {
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{errors}");
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&document["version"], &document["options"]["flow"]), (&1.into(), &100.into()));
+    assert_eq!((&document["version"], &document["options"]["flow"]), (&2.into(), &100.into()));
     for (at, name) in ["pods", "events"].into_iter().enumerate() {
         let result = &document["results"][at];
         assert_eq!(

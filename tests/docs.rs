@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "../benches/document/marks.rs"]
+mod marks;
 mod support;
 
 use std::{
@@ -148,4 +150,19 @@ fn every_field_of_the_state_is_documented_and_every_documented_one_is_there() {
         assert_eq!(documented, there, "{list}");
     }
     assert!(engine.terminate().success());
+}
+
+#[test]
+fn every_command_whose_tables_are_in_the_document_of_benchmarks_runs_a_bench_that_is_there() {
+    let document = fs::read_to_string("docs/benchmarks.md").unwrap();
+    let manifest = fs::read_to_string("Cargo.toml").unwrap();
+    let commands = marks::commands(&document).unwrap();
+    assert!(commands.len() >= 5, "{commands:?}");
+    for command in commands {
+        let bench = command.split_once("--bench ").and_then(|(_, rest)| rest.split(' ').next());
+        let bench = bench.unwrap_or_else(|| panic!("`{command}` names no bench"));
+        assert!(manifest.contains(&format!("[[bench]]\nname = \"{bench}\"\n")), "{command}");
+        let marked = format!("<!-- measured: {command} -->\n|");
+        assert!(document.contains(&marked), "`{command}` has no table behind it");
+    }
 }

@@ -1,0 +1,105 @@
+//! What stands in a document between `<!-- measured: COMMAND -->` and `<!-- /measured -->`.
+
+const BEGIN: &str = "<!-- measured: ";
+const BEGIN_END: &str = " -->\n";
+const END: &str = "<!-- /measured -->";
+
+/// Returns the commands of the marks, in their order.
+///
+/// # Errors
+/// Says which mark has no end.
+pub(crate) fn commands(document: &str) -> Result<Vec<&str>, String> {
+    let mut commands = Vec::new();
+    for part in document.split(BEGIN).skip(1) {
+        let (command, rest) = part.split_once(BEGIN_END).ok_or("a mark `<!-- measured: …` does not end with ` -->`")?;
+        if !rest.contains(END) {
+            return Err(format!("`{BEGIN}{command} -->` is not followed by `{END}`"));
+        }
+        commands.push(command);
+    }
+    Ok(commands)
+}
+
+/// Puts `text` between the marks of a command; `None` where there are none.
+pub(crate) fn replace(document: &str, command: &str, text: &str) -> Option<String> {
+    let begin = format!("{BEGIN}{command}{BEGIN_END}");
+    let (before, rest) = document.split_once(&begin)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{begin}{}\n{END}{after}", text.trim_end()))
+}
+
+/// Returns the tables of what a program printed, an empty line between two, their numbers grouped by thousands.
+pub(crate) fn tables(printed: &str) -> String {
+    let mut tables = String::new();
+    let mut is_within = false;
+    for line in printed.lines() {
+        let is_table = line.starts_with('|');
+        if is_table {
+            if !is_within && !tables.is_empty() {
+                tables.push('\n');
+            }
+            let cells: Vec<_> = line.split('|').map(grouped).collect();
+            tables.push_str(&cells.join("|"));
+            tables.push('\n');
+        }
+        is_within = is_table;
+    }
+    tables
+}
+
+/// Groups the thousands of a cell that holds numbers and nothing else.
+fn grouped(cell: &str) -> String {
+    if cell.chars().any(|c| !c.is_ascii_digit() && !" .→–%".contains(c)) {
+        return cell.to_owned();
+    }
+    let words = cell.split(' ').map(|word| {
+        let (whole, rest) = word.find('.').map_or((word, ""), |at| word.split_at(at));
+        let mut grouped = String::new();
+        for (at, digit) in whole.chars().enumerate() {
+            let left = whole.chars().count() - at;
+            if at > 0 && left % 3 == 0 && digit.is_ascii_digit() {
+                grouped.push(',');
+            }
+            grouped.push(digit);
+        }
+        grouped + rest
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCUMENT: &str =
+        "# A\n<!-- measured: one --x -->\nold\n<!-- /measured -->\ntext\n<!-- measured: two -->\n<!-- /measured -->\n";
+
+    #[test]
+    fn what_stands_between_the_marks_of_a_command_is_replaced_and_nothing_else() {
+        assert_eq!(commands(DOCUMENT).unwrap(), ["one --x", "two"]);
+        let replaced = replace(DOCUMENT, "two", "| a |\n\n").unwrap();
+        let expected = DOCUMENT.replace("two -->\n<!--", "two -->\n| a |\n<!--");
+        assert_eq!(replaced, expected);
+        let replaced = replace(&replaced, "one --x", "new").unwrap();
+        assert_eq!(replaced, expected.replace("old", "new"));
+        assert_eq!(replace(DOCUMENT, "one", "new"), None, "the whole command counts");
+    }
+
+    #[test]
+    fn a_mark_without_an_end_is_named() {
+        let unfinished = DOCUMENT.replace("two -->\n<!-- /measured -->", "two -->\n");
+        assert_eq!(
+            commands(&unfinished).unwrap_err(),
+            "`<!-- measured: two -->` is not followed by `<!-- /measured -->`"
+        );
+    }
+
+    #[test]
+    fn tables_are_taken_out_of_what_was_printed_and_their_numbers_grouped() {
+        let printed = "title\n| 20000 pods | b |\n|---|---|\n| `1000` | 1234 → 1234567 |\nmore\n| c |\n|---|\n| 1234.5 | 99 | 1000 |\n";
+        let expected =
+            "| 20000 pods | b |\n|---|---|\n| `1000` | 1,234 → 1,234,567 |\n\n| c |\n|---|\n| 1,234.5 | 99 | 1,000 |\n";
+        assert_eq!(tables(printed), expected);
+        assert_eq!(tables("nothing\n"), "");
+    }
+}
