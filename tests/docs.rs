@@ -166,3 +166,35 @@ fn every_command_whose_tables_are_in_the_document_of_benchmarks_runs_a_bench_tha
         assert!(document.contains(&marked), "`{command}` has no table behind it");
     }
 }
+
+const MARKED: &str =
+    "# A\n<!-- measured: one --x -->\nold\n<!-- /measured -->\ntext\n<!-- measured: two -->\n<!-- /measured -->\n";
+
+#[test]
+fn what_stands_between_the_marks_of_a_command_is_replaced_and_nothing_else() {
+    assert_eq!(marks::commands(MARKED).unwrap(), ["one --x", "two"]);
+    let replaced = marks::replace(MARKED, "two", "| a |\n\n").unwrap();
+    let expected = MARKED.replace("two -->\n<!--", "two -->\n| a |\n<!--");
+    assert_eq!(replaced, expected);
+    let replaced = marks::replace(&replaced, "one --x", "new").unwrap();
+    assert_eq!(replaced, expected.replace("old", "new"));
+    assert_eq!(marks::replace(MARKED, "one", "new"), None, "the whole command counts");
+}
+
+#[test]
+fn a_mark_without_an_end_is_named() {
+    let unfinished = MARKED.replace("two -->\n<!-- /measured -->", "two -->\n");
+    assert_eq!(
+        marks::commands(&unfinished).unwrap_err(),
+        "`<!-- measured: two -->` is not followed by `<!-- /measured -->`"
+    );
+}
+
+#[test]
+fn tables_are_taken_out_of_what_was_printed_and_their_numbers_grouped() {
+    let printed = "title\n| 20000 pods | b |\n|---|---|\n| `1000` | 1234 → 1234567 |\nmore\n| c |\n|---|\n| 1234.5 | 99 | 1000 |\n";
+    let expected =
+        "| 20000 pods | b |\n|---|---|\n| `1000` | 1,234 → 1,234,567 |\n\n| c |\n|---|\n| 1,234.5 | 99 | 1,000 |\n";
+    assert_eq!(marks::tables(printed), expected);
+    assert_eq!(marks::tables("nothing\n"), "");
+}

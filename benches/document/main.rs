@@ -28,7 +28,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     commands.retain(|command| command.contains(only));
     if !args.iter().any(|arg| arg == "--write") {
         println!("`cargo bench --bench document -- --write` writes {DOCUMENT} with what these print:");
-        commands.iter().for_each(|command| println!("  {command}"));
+        for command in commands {
+            println!("  {command}");
+        }
         return Ok(());
     }
     for (at, command) in commands.iter().enumerate() {
