@@ -8,8 +8,6 @@
 //! Which of the five it is, and whether it is the only one of its hash, is found without a branch that the processor would
 //! have to guess before the line is there: so it goes on to the next look-up meanwhile, and many wait together.
 
-use std::iter::FusedIterator;
-
 /// Values a line holds.
 const SLOTS: usize = 5;
 /// So many a line, on average, are the most: a tenth of all values is then not in its own line.
@@ -249,8 +247,6 @@ impl<'t, T> Iterator for Places<'t, T> {
         None
     }
 }
-
-impl<T> FusedIterator for Places<'_, T> {}
 
 #[cfg(test)]
 mod tests {
