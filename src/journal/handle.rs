@@ -809,11 +809,15 @@ impl Inner {
     }
 
     pub(super) fn wake(&self, readers: &[ReaderId]) {
-        if !readers.is_empty() {
-            let wakers = lock(&self.wakers);
-            for waker in readers.iter().filter_map(|reader| wakers.get(reader)) {
-                waker.notify_one();
-            }
+        if readers.is_empty() {
+            return;
+        }
+        // Whoever is woken asks for this lock first, and to wake a thread takes long: it is not held meanwhile.
+        let wakers = lock(&self.wakers);
+        let woken: Vec<_> = readers.iter().filter_map(|reader| wakers.get(reader)).cloned().collect();
+        drop(wakers);
+        for waker in woken {
+            waker.notify_one();
         }
     }
 

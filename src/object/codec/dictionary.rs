@@ -15,11 +15,16 @@ pub(super) const DICTIONARY_BYTES: usize = 64 << 10;
 /// What zstd puts before that, at most, and more.
 const TABLES_BYTES_MAX: usize = 4 << 10;
 
+/// One of so many samples, and those for which there is no room, are no content: what is counted for the tables is what a
+/// body has that the content does not. Of samples that are content themselves nothing is left to count, and literals are
+/// stored as they are then: pods took 414 and 1,014 bytes for 314 and 728, in the same time.
+const HELD_OUT_ONE_OF: usize = 4;
+
 /// What bodies of one type have in common, ready to compress and decompress with.
 ///
-/// It is the samples themselves, one behind the other, which zstd refers to as if they stood before each body, with
-/// tables of how often what occurs in them, so that no body carries its own: packed it has 12 % less, in half the
-/// time. That takes 0.2 ms; to train a dictionary takes a hundred times as long for few percent.
+/// It is samples themselves, one behind the other, which zstd refers to as if they stood before each body, with tables of
+/// how often what occurs in other samples, so that no body carries its own: packed it has a third less, in half the
+/// time. That takes 0.5 ms; to train a dictionary takes a hundred times as long for few percent.
 pub struct Dictionary {
     /// What zstd calls it in each body; 0 where it has no name.
     pub(super) id: u32,
@@ -36,14 +41,20 @@ impl Dictionary {
     /// Makes the bytes of a dictionary from sample bodies; the last ones are found best. None where fewer than two fit.
     pub fn choose<S: AsRef<[u8]>>(samples: &[S]) -> Option<Vec<u8>> {
         let mut room = DICTIONARY_BYTES;
-        let fits = |sample: &&[u8]| {
-            let left = room.checked_sub(sample.len());
-            room = left.unwrap_or(room);
-            left.is_some()
-        };
-        let mut chosen: Vec<&[u8]> = samples.iter().rev().map(AsRef::as_ref).filter(fits).collect();
-        chosen.reverse();
-        (chosen.len() >= 2).then(|| with_tables(&chosen.concat(), &chosen))
+        let holds_out = samples.len() >= HELD_OUT_ONE_OF;
+        let (mut content, mut others) = (Vec::new(), Vec::new());
+        for (at, sample) in samples.iter().map(AsRef::as_ref).enumerate().rev() {
+            match room.checked_sub(sample.len()) {
+                Some(left) if !(holds_out && at.is_multiple_of(HELD_OUT_ONE_OF)) => {
+                    room = left;
+                    content.push(sample);
+                }
+                _ => others.push(sample),
+            }
+        }
+        content.reverse();
+        let counted = if holds_out { &others } else { &content };
+        (content.len() >= 2).then(|| with_tables(&content.concat(), counted))
     }
 
     /// Takes up the bytes that [`Dictionary::choose`] chose, now or in an earlier run, as the `number`-th of a unit; none
@@ -61,18 +72,18 @@ impl Dictionary {
     }
 }
 
-/// Puts before samples that lie one behind the other what zstd needs to know of them: `ZDICT_finalizeDictionary`, which
-/// the zstd crate does not offer. Where zstd finds no use in that, for samples that are all equal, they are the
-/// dictionary as they are.
+/// Puts before a content what zstd needs to know of bodies that are packed with it, as it finds that in `samples`:
+/// `ZDICT_finalizeDictionary`, which the zstd crate does not offer. Where zstd finds no use in that, for samples that are
+/// all equal, the content is the dictionary as it is.
 #[expect(unsafe_code, reason = "there is no other way to it")]
 fn with_tables(content: &[u8], samples: &[&[u8]]) -> Vec<u8> {
     let lens: Vec<usize> = samples.iter().map(|sample| sample.len()).collect();
-    assert_eq!(lens.iter().sum::<usize>(), content.len(), "the content is the samples");
+    let samples = samples.concat();
     let mut out = vec![0_u8; content.len() + TABLES_BYTES_MAX];
-    let count = u32::try_from(lens.len()).expect("samples of 64 KiB in all");
+    let count = u32::try_from(lens.len()).expect("some dozens of samples");
     let parameters = zstd_sys::ZDICT_params_t { compressionLevel: LEVEL, notificationLevel: 0, dictID: 0 };
-    // safety: each pointer comes with the length of what it points to, which outlives the call; the samples lie in
-    // `content` one behind the other and are as long as `lens` says, which was just checked.
+    // safety: each pointer comes with the length of what it points to, which outlives the call; the samples lie one behind
+    // the other and are as long as `lens` says.
     let made = unsafe {
         let (content_at, content_len) = (content.as_ptr().cast(), content.len());
         let (lens_at, out_at, out_len) = (lens.as_ptr(), out.as_mut_ptr().cast(), out.len());
@@ -81,7 +92,7 @@ fn with_tables(content: &[u8], samples: &[&[u8]]) -> Vec<u8> {
             out_len,
             content_at,
             content_len,
-            content_at,
+            samples.as_ptr().cast(),
             lens_at,
             count,
             parameters,

@@ -113,6 +113,20 @@ fn d2_a_dictionary_needs_two_samples_and_has_a_bound() {
     assert!(many.len() <= DICTIONARY_BYTES + 300 && many.len() > DICTIONARY_BYTES - body(1).len());
 }
 
+/// Of samples that are in the content nothing is left to count: literals would be stored as they are.
+#[test]
+fn d2_what_a_body_has_of_its_own_is_packed_by_tables_of_samples_that_are_not_in_the_content() {
+    let digits = |n: u64| format!("{:016x}", n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let noisy = |n: usize| {
+        let own: Vec<String> = (0..40).map(|at| digits((n * 40 + at) as u64)).collect();
+        format!(r#"{{"kind":"Noise","own":["{}"]}}"#, own.join(r#"",""#)).into_bytes()
+    };
+    let samples: Vec<_> = (0..24).map(noisy).collect();
+    let packed = round_trip(&noisy(99), Codec::Zstd, Some(&dictionary(&samples)));
+    let own_bytes = 40 * 16;
+    assert!(packed < own_bytes * 2 / 3, "{packed} bytes of {own_bytes} hex digits, which are half a byte each");
+}
+
 #[test]
 fn d2_samples_that_make_no_tables_are_a_dictionary_all_the_same() {
     for odd in [vec![Vec::new(), Vec::new()], vec![b"{}".to_vec(); 2], vec![vec![b'x'; 9]; 20], vec![body(1); 9]] {

@@ -1,8 +1,8 @@
 //! JSON structure, 64 bytes at a time: where strings end and brackets nest.
 //!
 //! A kernel turns a block into four bit masks; what follows from the masks is the same code for every kernel. There
-//! are three: AVX2 (found at run time), SSE2 (every `x86_64`), and plain words (everywhere; the tests hold the others
-//! to it).
+//! are four: AVX-512 and AVX2 (found at run time), SSE2 (every `x86_64`), and plain words (everywhere; the tests hold the
+//! others to it).
 
 /// Which of 64 bytes are what; bit 0 is the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +54,9 @@ impl Nesting {
 
     /// Takes one block of which `len` bytes count; the others are spaces.
     #[inline(always)]
-    fn step(&mut self, masks: Masks, len: usize, depth_max: u32) -> Progress {
+    fn step(&mut self, masks: Masks, len: usize, depth_max: u32, parity: impl Fn(u64) -> u64) -> Progress {
         let (escaped, carry) = escaped_bytes(masks.backslash, self.escaped);
-        let inside = prefix_xor(masks.quote & !escaped) ^ self.in_string;
+        let inside = parity(masks.quote & !escaped) ^ self.in_string;
         let (open, close) = (masks.open & !inside, masks.close & !inside);
         let (opened, closed) = (open.count_ones(), close.count_ones());
         if closed < self.depth && self.depth + opened <= depth_max {
@@ -110,13 +110,19 @@ pub(crate) struct StringEnd {
     pub(crate) escapes: bool,
 }
 
+/// Most strings end within so many words, which are looked at before a kernel is called.
+const SHORT_WORDS: usize = 4;
+
 /// Finds the end of the string that begins with `bytes`, behind its opening quote.
 pub(crate) fn string_end(bytes: &[u8]) -> Option<StringEnd> {
-    for (offset, byte) in bytes.iter().enumerate().take(16) {
-        match byte {
-            b'"' => return Some(StringEnd { quote: offset, escapes: false }),
-            b'\\' => break,
-            _ => {}
+    for (index, word) in bytes.as_chunks::<8>().0.iter().enumerate().take(SHORT_WORDS) {
+        let word = u64::from_le_bytes(*word);
+        let (quotes, backslashes) = (words::equal_bytes(word, b'"'), words::equal_bytes(word, b'\\'));
+        if quotes | backslashes != 0 {
+            if quotes.trailing_zeros() > backslashes.trailing_zeros() {
+                break;
+            }
+            return Some(StringEnd { quote: index * 8 + quotes.trailing_zeros() as usize / 8, escapes: false });
         }
     }
     run_fastest(FindStringEnd { bytes })
@@ -126,8 +132,9 @@ pub(crate) fn string_end(bytes: &[u8]) -> Option<StringEnd> {
 trait BlockWork {
     type Output;
 
-    /// Does the work; is always inlined, so that it is compiled for the kernel's processor.
-    fn run(self, classify: impl Fn(&Block) -> Masks) -> Self::Output;
+    /// Does the work; is always inlined, so that it is compiled for the kernel's processor. `parity` is [`prefix_xor`], as
+    /// the kernel does it.
+    fn run(self, classify: impl Fn(&Block) -> Masks, parity: impl Fn(u64) -> u64) -> Self::Output;
 }
 
 /// Does `work` with the best kernel there is.
@@ -136,6 +143,10 @@ fn run_fastest<W: BlockWork>(work: W) -> W::Output {
     #[cfg(target_arch = "x86_64")]
     #[expect(unsafe_code, reason = "code compiled for more than the baseline may only run where it was detected")]
     {
+        if avx512::detected() {
+            // SAFETY: every feature that `avx512::run` enables was just detected; it has no other precondition.
+            return unsafe { avx512::run(work) };
+        }
         if avx2::detected() {
             // SAFETY: every feature that `avx2::run` enables was just detected; it has no other precondition.
             return unsafe { avx2::run(work) };
@@ -144,7 +155,7 @@ fn run_fastest<W: BlockWork>(work: W) -> W::Output {
         unsafe { sse2::run(work) }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    work.run(words::classify)
+    work.run(words::classify, prefix_xor)
 }
 
 struct Advance<'a> {
@@ -157,11 +168,11 @@ impl BlockWork for Advance<'_> {
     type Output = Progress;
 
     #[inline(always)]
-    fn run(self, classify: impl Fn(&Block) -> Masks) -> Progress {
+    fn run(self, classify: impl Fn(&Block) -> Masks, parity: impl Fn(u64) -> u64) -> Progress {
         let (blocks, tail) = self.bytes.as_chunks::<64>();
         let mut at = 0;
         for block in blocks {
-            match self.nesting.step(classify(block), 64, self.depth_max) {
+            match self.nesting.step(classify(block), 64, self.depth_max, &parity) {
                 Progress::More => at += 64,
                 Progress::Done(offset) => return Progress::Done(at + offset),
                 Progress::TooDeep(offset) => return Progress::TooDeep(at + offset),
@@ -170,7 +181,7 @@ impl BlockWork for Advance<'_> {
         if tail.is_empty() {
             return Progress::More;
         }
-        match self.nesting.step(classify(&padded(tail)), tail.len(), self.depth_max) {
+        match self.nesting.step(classify(&padded(tail)), tail.len(), self.depth_max, &parity) {
             Progress::More => Progress::More,
             Progress::Done(offset) => Progress::Done(at + offset),
             Progress::TooDeep(offset) => Progress::TooDeep(at + offset),
@@ -186,7 +197,7 @@ impl BlockWork for FindStringEnd<'_> {
     type Output = Option<StringEnd>;
 
     #[inline(always)]
-    fn run(self, classify: impl Fn(&Block) -> Masks) -> Option<StringEnd> {
+    fn run(self, classify: impl Fn(&Block) -> Masks, _parity: impl Fn(u64) -> u64) -> Option<StringEnd> {
         let (blocks, tail) = self.bytes.as_chunks::<64>();
         let (mut carry, mut escapes) = (0, false);
         let mut step = |at: usize, masks: Masks| {
@@ -239,11 +250,11 @@ fn prefix_xor(mut bits: u64) -> u64 {
 }
 
 /// The kernel that needs nothing of the machine: eight bytes a word.
-#[cfg_attr(all(target_arch = "x86_64", not(test)), expect(dead_code, reason = "there it only serves the tests"))]
 mod words {
     use super::{Block, Masks};
 
     #[inline(always)]
+    #[cfg_attr(all(target_arch = "x86_64", not(test)), expect(dead_code, reason = "there it only serves the tests"))]
     pub(super) fn classify(block: &Block) -> Masks {
         let mut masks = Masks { quote: 0, backslash: 0, open: 0, close: 0 };
         for (index, word) in block.as_chunks::<8>().0.iter().enumerate() {
@@ -264,10 +275,15 @@ mod words {
     /// Returns one bit a byte: whether it is `byte`.
     #[inline(always)]
     fn equal(word: u64, byte: u8) -> u64 {
+        (equal_bytes(word, byte) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+    }
+
+    /// Returns the high bit of every byte that is `byte`.
+    #[inline(always)]
+    pub(super) fn equal_bytes(word: u64, byte: u8) -> u64 {
         const LOW: u64 = splat(0x7f);
         let difference = word ^ splat(byte);
-        let zero = !(((difference & LOW) + LOW) | difference | LOW); // the high bit of every byte that is zero
-        (zero >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+        !(((difference & LOW) + LOW) | difference | LOW)
     }
 }
 
@@ -276,11 +292,11 @@ mod words {
 mod sse2 {
     use std::arch::x86_64::{__m128i, _mm_cmpeq_epi8, _mm_movemask_epi8, _mm_or_si128, _mm_set_epi64x, _mm_set1_epi8};
 
-    use super::{Block, BlockWork, Masks};
+    use super::{Block, BlockWork, Masks, prefix_xor};
 
     #[target_feature(enable = "sse2")]
     pub(super) fn run<W: BlockWork>(work: W) -> W::Output {
-        work.run(|block| classify(block))
+        work.run(|block| classify(block), prefix_xor)
     }
 
     #[inline]
@@ -319,7 +335,8 @@ mod sse2 {
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::{
-        __m256i, _mm256_cmpeq_epi8, _mm256_movemask_epi8, _mm256_or_si256, _mm256_set_epi64x, _mm256_set1_epi8,
+        __m256i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_set1_epi8, _mm256_cmpeq_epi8,
+        _mm256_movemask_epi8, _mm256_or_si256, _mm256_set_epi64x, _mm256_set1_epi8,
     };
 
     use super::{Block, BlockWork, Masks};
@@ -331,15 +348,24 @@ mod avx2 {
             && is_x86_feature_detected!("bmi1")
             && is_x86_feature_detected!("bmi2")
             && is_x86_feature_detected!("popcnt")
+            && is_x86_feature_detected!("pclmulqdq")
     }
 
-    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,pclmulqdq")]
     pub(super) fn run<W: BlockWork>(work: W) -> W::Output {
-        work.run(|block| classify(block))
+        work.run(|block| classify(block), |bits| parity(bits))
+    }
+
+    /// Does what `prefix_xor` does: to multiply by all ones without carries adds up, bit by bit, all lower bits.
+    #[inline]
+    #[target_feature(enable = "sse2,pclmulqdq")]
+    pub(super) fn parity(bits: u64) -> u64 {
+        let product = _mm_clmulepi64_si128::<0>(_mm_set_epi64x(0, bits.cast_signed()), _mm_set1_epi8(-1));
+        _mm_cvtsi128_si64(product).cast_unsigned()
     }
 
     #[inline]
-    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
+    #[target_feature(enable = "avx2")]
     fn classify(block: &Block) -> Masks {
         let ([low, high], _) = block.as_chunks::<32>() else { unreachable!("64 bytes are twice 32") };
         let (low, high) = (load(low), load(high));
@@ -370,22 +396,72 @@ mod avx2 {
     }
 }
 
+/// The kernel of the newest `x86_64`: a block is one register, and what is compared becomes a mask at once.
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::{__m512i, _mm512_cmpeq_epi8_mask, _mm512_or_si512, _mm512_set_epi64, _mm512_set1_epi8};
+
+    use super::{Block, BlockWork, Masks, avx2};
+
+    /// Returns whether the processor has what the functions here are compiled for.
+    #[inline]
+    pub(super) fn detected() -> bool {
+        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && avx2::detected()
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx2,bmi1,bmi2,popcnt,pclmulqdq")]
+    pub(super) fn run<W: BlockWork>(work: W) -> W::Output {
+        work.run(|block| classify(block), |bits| avx2::parity(bits))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn classify(block: &Block) -> Masks {
+        let bytes = load(block);
+        let case = _mm512_or_si512(bytes, _mm512_set1_epi8(0x20));
+        Masks {
+            quote: equal(bytes, b'"'),
+            backslash: equal(bytes, b'\\'),
+            open: equal(case, b'{'),
+            close: equal(case, b'}'),
+        }
+    }
+
+    /// Compiles to one unaligned load.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn load(block: &Block) -> __m512i {
+        let word = |index: usize| i64::from_le_bytes(block.as_chunks::<8>().0[index]);
+        _mm512_set_epi64(word(7), word(6), word(5), word(4), word(3), word(2), word(1), word(0))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512bw")]
+    fn equal(bytes: __m512i, byte: u8) -> u64 {
+        _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(byte.cast_signed()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    /// The kernel of every machine of this architecture.
-    fn run_baseline<W: BlockWork>(work: W) -> W::Output {
+    /// Does the work with each kernel that this machine has.
+    fn run_each<W: BlockWork>(work: impl Fn() -> W) -> Vec<W::Output> {
+        let mut done = vec![run_fastest(work()), work().run(words::classify, prefix_xor)];
         #[cfg(target_arch = "x86_64")]
         #[expect(unsafe_code, reason = "as in `run_fastest`")]
-        // SAFETY: every x86_64 has SSE2.
-        unsafe {
-            sse2::run(work)
+        {
+            if avx2::detected() {
+                // SAFETY: as in `run_fastest`.
+                done.push(unsafe { avx2::run(work()) });
+            }
+            // SAFETY: every x86_64 has SSE2.
+            done.push(unsafe { sse2::run(work()) });
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        work.run(words::classify)
+        done
     }
 
     /// What the masks promise, one byte after the other.
@@ -422,6 +498,28 @@ mod tests {
         Progress::More
     }
 
+    /// Advances with each kernel: how far it came, and where it stands then.
+    fn walk(start: Nesting, bytes: &[u8], depth_max: u32) -> Vec<(Progress, Nesting)> {
+        run_each(|| Walk { nesting: start, bytes, depth_max })
+    }
+
+    /// [`Advance`] with a state of its own.
+    struct Walk<'a> {
+        nesting: Nesting,
+        bytes: &'a [u8],
+        depth_max: u32,
+    }
+
+    impl BlockWork for Walk<'_> {
+        type Output = (Progress, Nesting);
+
+        #[inline(always)]
+        fn run(mut self, classify: impl Fn(&Block) -> Masks, parity: impl Fn(u64) -> u64) -> Self::Output {
+            let advance = Advance { nesting: &mut self.nesting, bytes: self.bytes, depth_max: self.depth_max };
+            (advance.run(classify, parity), self.nesting)
+        }
+    }
+
     fn soup() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![
             4 => proptest::sample::select(br#"{}[]"\\{[""#.to_vec()),
@@ -434,28 +532,29 @@ mod tests {
     #[test]
     fn every_kernel_finds_what_a_byte_by_byte_walk_finds() {
         proptest!(ProptestConfig { cases: ProptestConfig::default().cases.max(2000), ..Default::default() }, |(
-                    bytes in soup(), depth in 0_u32..100, depth_max in prop_oneof![1_u32..20, Just(100)], cut in 0_usize..400
-                )| {
-                    let start = Nesting { depth, ..Nesting::default() };
-                    let depth_max = depth_max.max(depth);
-                    let mut expected_state = start;
-                    let expected = advance_bytewise(&mut expected_state, &bytes, depth_max);
-                    let walks: [fn(Advance<'_>) -> Progress; 3] = [
-        |work| run_fastest(work), |work| run_baseline(work), |work| work.run(words::classify)];
-                    for walk in walks {
-                        let mut state = start;
-                        let walk = |nesting: &mut Nesting, bytes: &[u8]| walk(Advance { nesting, bytes, depth_max });
-                        prop_assert_eq!(walk(&mut state, &bytes), expected);
-                        if expected == Progress::More {
-                            prop_assert_eq!(state, expected_state);
-                            let (head, tail) = bytes.split_at(cut.min(bytes.len()));
-                            let mut state = start;
-                            prop_assert_eq!(walk(&mut state, head), Progress::More);
-                            prop_assert_eq!(walk(&mut state, tail), Progress::More);
-                            prop_assert_eq!(state, expected_state);
-                        }
+            bytes in soup(), depth in 0_u32..100, depth_max in prop_oneof![1_u32..20, Just(100)], cut in 0_usize..400
+        )| {
+            let start = Nesting { depth, ..Nesting::default() };
+            let depth_max = depth_max.max(depth);
+            let mut expected_state = start;
+            let expected = advance_bytewise(&mut expected_state, &bytes, depth_max);
+            for (came, state) in walk(start, &bytes, depth_max) {
+                prop_assert_eq!(came, expected);
+                if expected == Progress::More {
+                    prop_assert_eq!(state, expected_state);
+                }
+            }
+            if expected == Progress::More {
+                let (head, tail) = bytes.split_at(cut.min(bytes.len()));
+                for (came, state) in walk(start, head, depth_max) {
+                    prop_assert_eq!(came, Progress::More);
+                    for (came, state) in walk(state, tail, depth_max) {
+                        prop_assert_eq!(came, Progress::More);
+                        prop_assert_eq!(state, expected_state);
                     }
-                });
+                }
+            }
+        });
     }
 
     #[test]
@@ -479,9 +578,9 @@ mod tests {
                 }
             };
             prop_assert_eq!(string_end(&text), expected);
-            prop_assert_eq!(run_fastest(FindStringEnd { bytes: &text }), expected);
-            prop_assert_eq!(run_baseline(FindStringEnd { bytes: &text }), expected);
-            prop_assert_eq!(FindStringEnd { bytes: &text }.run(words::classify), expected);
+            for found in run_each(|| FindStringEnd { bytes: &text }) {
+                prop_assert_eq!(found, expected);
+            }
         });
     }
 }
