@@ -1,4 +1,5 @@
-//! Writes docs/benchmarks.md anew: each of its marks names a command, whose tables stand behind it.
+//! Writes docs/benchmarks.md anew: each of its marks names a command, whose tables, or all that it printed, stand
+//! behind it.
 //!
 //! `--write` runs the commands, one after the other, and writes each table as soon as it is there; `--only TEXT` takes those
 //! commands that hold the text. Without `--write` it says what it would run. A table that its bench writes itself, that of the
@@ -37,12 +38,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         eprintln!("{} of {}: {command}", at + 1, commands.len());
         let printed = run(command)?;
         if *command != PEERS {
-            let tables = marks::tables(&printed);
-            if tables.is_empty() {
-                return Err(format!("`{command}` printed no table:\n{printed}").into());
-            }
+            let shown = marks::shown(&printed).ok_or_else(|| format!("`{command}` printed nothing"))?;
             let document = fs::read_to_string(&path)?;
-            let replaced = marks::replace(&document, command, &tables);
+            let replaced = marks::replace(&document, command, &shown);
             fs::write(&path, replaced.ok_or_else(|| format!("{DOCUMENT} has lost the mark of `{command}`"))?)?;
         }
     }

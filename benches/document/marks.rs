@@ -28,8 +28,19 @@ pub(crate) fn replace(document: &str, command: &str, text: &str) -> Option<Strin
     Some(format!("{before}{begin}{}\n{END}{after}", text.trim_end()))
 }
 
+/// Returns what the document shows of what a program printed: its tables, or all of it as it is where there are none. `None`
+/// where it printed nothing.
+pub(crate) fn shown(printed: &str) -> Option<String> {
+    let tables = tables(printed);
+    if !tables.is_empty() {
+        return Some(tables);
+    }
+    let lines: Vec<_> = printed.trim().lines().map(str::trim_end).collect();
+    (lines != [""] && !lines.is_empty()).then(|| format!("```text\n{}\n```\n", lines.join("\n")))
+}
+
 /// Returns the tables of what a program printed, an empty line between two, their numbers grouped by thousands.
-pub(crate) fn tables(printed: &str) -> String {
+fn tables(printed: &str) -> String {
     let mut tables = String::new();
     let mut is_within = false;
     for line in printed.lines() {
