@@ -50,7 +50,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Runs a command of the document in the project's directory; returns what it printed.
 fn run(command: &str) -> Result<String, Box<dyn Error>> {
     let mut shell = Command::new("sh");
-    let shell = shell.args(["-c", command]).current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit());
+    shell.args(["-c", command]).current_dir(env!("CARGO_MANIFEST_DIR")).stderr(Stdio::inherit());
+    // What cargo says of this package would have it build others anew that look at it, and again the next time without.
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            shell.env_remove(name);
+        }
+    }
     let output = shell.output()?;
     if !output.status.success() {
         return Err(format!("`{command}` has failed: {}", output.status).into());
