@@ -33,6 +33,7 @@ fn pods(make: impl Fn(usize) -> String, numbers: impl Iterator<Item = usize>) ->
 }
 
 /// Microseconds a pod of the fastest of some rounds over all.
+#[expect(clippy::disallowed_methods, clippy::cast_precision_loss, reason = "what takes so long is what is measured")]
 fn micros_a_pod(mut round: impl FnMut() -> usize) -> f64 {
     let rounds = if env::args().any(|arg| arg == "--test") { 1 } else { 15 };
     let took = (0..rounds).map(|_| {

@@ -6,7 +6,9 @@
 //!   start brings in 20 of 31 MB; events use some 3 of them, 10 with what lies around, and an engine at rest 6. The pages
 //!   stay in the system's cache of files, from where those that are needed come back at the first touch.
 
-use std::{ops::Range, time::Duration};
+#[cfg(any(target_os = "linux", test))]
+use std::ops::Range;
+use std::time::Duration;
 
 /// So many changes make it worth while.
 const MUCH: u64 = 1_000;
@@ -73,6 +75,7 @@ fn give_back_program() {}
 
 /// Returns where `smaps`, as `proc_pid_smaps(5)` has it, shows a program's or library's text and constants, but for those
 /// parts that are not as in their file: what the loader has relocated, or a debugger has changed.
+#[cfg(any(target_os = "linux", test))]
 fn parts_of_programs(smaps: &str) -> Vec<Range<usize>> {
     let mut mappings: Vec<Mapping<'_>> = Vec::new();
     for line in smaps.lines() {
@@ -88,6 +91,7 @@ fn parts_of_programs(smaps: &str) -> Vec<Range<usize>> {
 }
 
 /// One line of maps, of those of smaps that name a mapping.
+#[cfg(any(target_os = "linux", test))]
 struct Mapping<'a> {
     place: Range<usize>,
     rights: &'a str,
@@ -95,6 +99,7 @@ struct Mapping<'a> {
     is_as_in_file: bool,
 }
 
+#[cfg(any(target_os = "linux", test))]
 impl<'a> Mapping<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
