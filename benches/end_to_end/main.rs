@@ -17,8 +17,9 @@ use std::{env, error::Error};
 use self::{
     flags::number,
     support::{
-        observer::{Observer, Phase, Run},
-        process::{Player, ROLE_FLAG, is_asked_for, sample_size, value_of},
+        core::{Core, Slice, on_whole_core, widest},
+        observer::Phase,
+        process::{ROLE_FLAG, is_asked_for, sample_size, value_of},
         simulated::Server,
     },
 };
@@ -31,6 +32,14 @@ const MEMORY: &str = "/dev/shm";
 struct Scale {
     pods: usize,
     events: usize,
+}
+
+/// What one observer cost.
+struct Run {
+    sync: Phase,
+    events: Phase,
+    sync_slices: Vec<Slice>,
+    events_slices: Vec<Slice>,
 }
 
 /// One line of the table.
@@ -100,41 +109,44 @@ fn main() -> Result<(), Box<dyn Error>> {
         let titles: Vec<_> = ROWS.iter().map(|row| row.title).collect();
         return Err(format!("no row has the text of --only in its title; they are: {}", titles.join("; ")).into());
     }
+    let core = Core::reserve()?;
     let mut runs: Vec<Vec<Run>> = rows.iter().map(|_| Vec::new()).collect();
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for (row, runs) in rows.iter().zip(&mut runs) {
-            runs.push(run(row, scale)?);
+            runs.push(run(&core, row, scale)?);
         }
     }
     println!("end_to_end: {} pods of 9 KB, then {} updates; medians of {rounds}", scale.pods, scale.events);
+    println!("one core for each row; behind µs CPU: of slices of 5 ms in which nobody else was on that core (slices)");
     println!(
         "| | µs CPU an event | µs CPU an object at sync | resident bytes an object → after the events | of these bodies | events/s | bytes written an event |"
     );
     println!("|---|---|---|---|---|---|---|");
+    let widest = widest(runs.iter().flatten().flat_map(|run| run.sync_slices.iter().chain(&run.events_slices)));
     for (row, runs) in rows.iter().zip(&runs) {
-        println!("{}", line(row, scale, runs));
+        println!("{}", line(row, scale, runs, widest));
     }
     Ok(())
 }
 
 /// Lets one observer see the pods, then the events.
-fn run(row: &Row, Scale { pods, events }: Scale) -> Result<Run, Box<dyn Error>> {
+fn run(core: &Core, row: &Row, Scale { pods, events }: Scale) -> Result<Run, Box<dyn Error>> {
     let mut server = Server::start(pods, row.diverse)?;
     let dir = tempfile::tempdir_in(env::current_dir()?)?; // on a disk: the system's own may be memory
     let memory = tempfile::tempdir_in(MEMORY)?;
     let config = row.config.replace("DIR", &dir.path().display().to_string());
     let handler = row.handler.replace("MEMORY", &memory.path().display().to_string());
     let args = [server.url().to_owned(), pods.to_string(), events.to_string(), handler, config];
-    let mut observer = Observer::new(Player::start(row.role, &args)?);
-    let sync = observer.next_phase()?;
+    let mut observer = core.start(row.role, &args)?;
+    let (sync, sync_slices) = core.next_phase(&mut observer)?;
     server.churn(events)?;
-    let events = observer.next_phase()?;
-    Ok(Run { sync, events })
+    let (events, events_slices) = core.next_phase(&mut observer)?;
+    Ok(Run { sync, events, sync_slices, events_slices })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures of a table")]
-fn line(row: &Row, Scale { pods, events }: Scale, runs: &[Run]) -> String {
+fn line(row: &Row, Scale { pods, events }: Scale, runs: &[Run], widest: f64) -> String {
     let median = |of: &dyn Fn(&Run) -> f64| {
         let mut values: Vec<f64> = runs.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
@@ -154,11 +166,13 @@ fn line(row: &Row, Scale { pods, events }: Scale, runs: &[Run]) -> String {
         "–".to_owned()
     };
     let rate = median(&|run| events as f64 / run.events.wall.as_secs_f64());
-    // what else the machine does adds to a run and takes nothing from it: the least says what is ours
-    let cpu = |of: &dyn Fn(&Run) -> f64| {
-        let least = runs.iter().map(of).fold(f64::INFINITY, f64::min);
-        if runs.len() > 1 { format!("{:.1}, least {least:.1}", median(of)) } else { format!("{least:.1}") }
+    let cpu = |phases: Vec<(Phase, &[Slice])>, median: f64, count: usize| match on_whole_core(&phases, count, widest) {
+        Some((nanos, slices)) => format!("{median:.1}; {:.1} ({slices})", nanos / 1e3),
+        None => format!("{median:.1}; –"),
     };
-    let (event, object) = (cpu(&|run| per(&run.events, events)), cpu(&|run| per(&run.sync, pods)));
+    let phases = runs.iter().map(|run| (run.events, &*run.events_slices)).collect();
+    let event = cpu(phases, median(&|run| per(&run.events, events)), events);
+    let phases = runs.iter().map(|run| (run.sync, &*run.sync_slices)).collect();
+    let object = cpu(phases, median(&|run| per(&run.sync, pods)), pods);
     format!("| {} | {event} | {object} | {resident} | {bodies} | {rate:.0} | {written} |", row.title)
 }

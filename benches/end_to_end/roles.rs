@@ -18,7 +18,7 @@ use kube::{
 
 use crate::support::{
     engine::{CONFIG, HANDLER, engine},
-    observer::{Meter, report},
+    observer::{Meter, report, report_progress},
     simulated::{SIMULATOR, simulator},
 };
 
@@ -28,6 +28,9 @@ const WATCH: &str = "/api/v1/pods?watch=true&allowWatchBookmarks=true&sendInitia
 
 /// A socket that is silent for so long has said everything.
 const SILENCE: Duration = Duration::from_millis(500);
+
+/// So many events are some 5 ms of work.
+const SOME: usize = 50;
 
 /// Plays a role to its end.
 pub(crate) fn play(role: &str, args: &[String]) -> Result<(), Box<dyn Error>> {
@@ -78,6 +81,9 @@ fn decode_and_drop(url: &str, pods: usize, events: usize) -> Result<(), Box<dyn 
                 let event = stream.next().await.ok_or("the watch has ended")??;
                 began.get_or_insert_with(Instant::now);
                 seen += usize::from(matches!(event, WatchEvent::Added(_) | WatchEvent::Modified(_)));
+                if seen.is_multiple_of(SOME) {
+                    report_progress(u64::try_from(seen)?);
+                }
             }
             report(meter.lap(began.map(|began| began.elapsed()).unwrap_or_default()));
         }

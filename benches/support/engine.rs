@@ -4,6 +4,7 @@
 
 use std::{
     error::Error,
+    pin::pin,
     time::{Duration, Instant},
 };
 
@@ -13,7 +14,7 @@ use deltabus::{
     list_watch::kube::ClusterAccess,
 };
 
-use crate::support::observer::{Meter, Phase, report};
+use crate::support::observer::{Meter, Phase, report, report_progress};
 
 /// The handler in [`CONFIG`].
 pub(crate) const HANDLER: &str = r#"type = "blackhole""#;
@@ -29,7 +30,7 @@ pub(crate) const CONFIG: &str = r#"
 
 /// Time for an engine to come to rest before its memory is looked at.
 pub(crate) const REST: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Lets an engine of that configuration see so many pods and then so many updates.
 pub(crate) fn engine(access: ClusterAccess, config: &str, pods: u64, events: u64) -> Result<(), Box<dyn Error>> {
@@ -39,7 +40,12 @@ pub(crate) fn engine(access: ClusterAccess, config: &str, pods: u64, events: u64
     actix::System::new().block_on(async {
         let began = Instant::now();
         let engine = Engine::builder().config(config).cluster(access).start().await?;
-        engine.wait_for_sync().await;
+        let objects = || engine.registry().views().first().map_or(0, |view| view.objects);
+        let mut synced = pin!(engine.wait_for_sync());
+        while actix_rt::time::timeout(LOOK_EVERY, &mut synced).await.is_err() {
+            report_progress(objects());
+        }
+        report_progress(objects());
         let wall = began.elapsed();
         actix_rt::time::sleep(REST).await;
         let view = || engine.registry().views().swap_remove(0);
@@ -60,9 +66,11 @@ async fn see_updates(engine: &RunningEngine, events: u64) -> Duration {
         actix_rt::time::sleep(LOOK_EVERY).await;
     }
     let began = Instant::now();
+    report_progress(updated());
     let is_delivered = || engine.handlers().iter().all(|handler| handler.queued == 0);
     while updated() < events || !is_delivered() {
         actix_rt::time::sleep(LOOK_EVERY).await;
+        report_progress(updated());
     }
     began.elapsed()
 }

@@ -2,12 +2,15 @@
 
 use std::{error::Error, time::Duration};
 
-use deltabus::bench::measure::written;
+use deltabus::bench::measure;
 
 use crate::support::{
     measure::{cpu, resident},
     process::Player,
 };
+
+/// Begins a line that says how far a phase has come.
+const SO_FAR: &str = "~ ";
 
 /// What one phase cost.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +26,15 @@ pub(crate) struct Phase {
     pub(crate) used: usize,
     /// Bytes handed to disks, what was written again counted again; 0 where it is not asked for.
     pub(crate) written: u64,
+}
+
+/// How far a phase has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// Objects or events of this phase.
+    pub(crate) seen: u64,
+    /// Nanoseconds on a processor since the process began.
+    pub(crate) cpu: u64,
 }
 
 /// What one observer cost.
@@ -43,7 +55,20 @@ impl Observer {
 
     /// Waits for the end of a phase.
     pub(crate) fn next_phase(&mut self) -> Result<Phase, Box<dyn Error>> {
-        let line = self.0.line()?;
+        self.next_phase_with(|_| Ok(()))
+    }
+
+    /// Does something as often as the process says how far it is.
+    pub(crate) fn next_phase_with(
+        &mut self,
+        mut look: impl FnMut(Progress) -> Result<(), Box<dyn Error>>,
+    ) -> Result<Phase, Box<dyn Error>> {
+        let mut line = self.0.line()?;
+        while let Some(progress) = line.strip_prefix(SO_FAR) {
+            let (seen, cpu) = progress.split_once(' ').ok_or_else(|| format!("unexpected line {line:?}"))?;
+            look(Progress { seen: seen.parse()?, cpu: cpu.parse()? })?;
+            line = self.0.line()?;
+        }
         let numbers = line.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
         let &[cpu, wall, resident, used, ref written @ ..] = &numbers[..] else {
             return Err(format!("unexpected line {line:?}").into());
@@ -64,6 +89,11 @@ pub(crate) fn report(phase: Phase) {
     println!("{} {} {resident} {used} {written}", cpu.as_nanos(), wall.as_nanos());
 }
 
+/// Tells the coordinating process how far a phase has come.
+pub(crate) fn report_progress(seen: u64) {
+    println!("{SO_FAR}{seen} {}", measure::cpu());
+}
+
 /// What was spent so far, to be compared with later.
 pub(crate) struct Meter {
     cpu: Duration,
@@ -72,13 +102,13 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn start() -> Self {
-        Self { cpu: cpu(), written: written() }
+        Self { cpu: cpu(), written: measure::written() }
     }
 
     /// Ends a phase that took `wall`, and begins the next.
     pub(crate) fn lap(&mut self, wall: Duration) -> Phase {
         let now = cpu();
-        let all_written = written();
+        let all_written = measure::written();
         let written = all_written - self.written;
         let phase = Phase { cpu: now.saturating_sub(self.cpu), wall, resident: resident(), used: 0, written };
         (self.cpu, self.written) = (now, all_written);
