@@ -3,7 +3,10 @@
 //! Three kinds of processes, all of them this program: one coordinates, one is the simulated API server, one is what is
 //! measured, new for every run. So CPU and memory are those of the engine and of nothing else. It takes `--pods`, `--events`,
 //! `--only` (rows whose title has one of these texts, separated by commas) and the flag of the other benches:
-//! `--sample-size 10` or less means one run of each row instead of three.
+//! `--sample-size 10` or less means one run of each row instead of three, `--rounds` any other number.
+//!
+//! Each row has a core to itself. Behind the CPU of all runs stands what it is in the moments in which nobody else was on
+//! that core (see `support::core`): this takes many rounds on a machine whose host is busy.
 
 #[path = "../support/flags.rs"]
 mod flags;
@@ -117,13 +120,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             runs.push(run(&core, row, scale)?);
         }
     }
+    let widest = widest(runs.iter().flatten().flat_map(|run| run.sync_slices.iter().chain(&run.events_slices)));
     println!("end_to_end: {} pods of 9 KB, then {} updates; medians of {rounds}", scale.pods, scale.events);
-    println!("one core for each row; behind µs CPU: of slices of 5 ms in which nobody else was on that core (slices)");
+    println!(
+        "one core for each row; behind µs CPU: of slices of 5 ms in which the core was whole (slices), {widest:.1} adds a cycle"
+    );
     println!(
         "| | µs CPU an event | µs CPU an object at sync | resident bytes an object → after the events | of these bodies | events/s | bytes written an event |"
     );
     println!("|---|---|---|---|---|---|---|");
-    let widest = widest(runs.iter().flatten().flat_map(|run| run.sync_slices.iter().chain(&run.events_slices)));
     for (row, runs) in rows.iter().zip(&runs) {
         println!("{}", line(row, scale, runs, widest));
     }

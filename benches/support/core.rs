@@ -18,8 +18,6 @@ use crate::support::{
 const NEARLY: f64 = 0.92;
 /// So many slices may seem wider than the core is: the clock was read at a bad moment.
 const OUTLIERS: usize = 8;
-/// Slices in which the core was whole, for a figure to be made of them.
-const ENOUGH: usize = 10;
 
 /// The core on which observers run. This process, and what it starts otherwise, has the others.
 pub(crate) struct Core {
@@ -89,7 +87,7 @@ pub(crate) fn widest<'a>(slices: impl Iterator<Item = &'a Slice>) -> f64 {
 
 /// Returns the nanoseconds that each of `count` would have taken on a core that was whole all the time, and in how many
 /// slices it was: what those slices took for each that was seen in them, and what the phases took outside of all slices. None
-/// where there were too few.
+/// where fewer were seen in them than in one phase: what is seen comes in lumps.
 #[expect(clippy::cast_precision_loss, reason = "figures of a table")]
 pub(crate) fn on_whole_core(phases: &[(Phase, &[Slice])], count: usize, widest: f64) -> Option<(f64, usize)> {
     let all: Vec<&Slice> = phases.iter().flat_map(|(_, slices)| slices.iter()).collect();
@@ -98,10 +96,11 @@ pub(crate) fn on_whole_core(phases: &[(Phase, &[Slice])], count: usize, widest: 
     let total: f64 = phases.iter().map(|(phase, _)| phase.cpu.as_nanos() as f64).sum();
     let outside = (total - cpu(&all)) / (phases.len() * count) as f64;
     let seen: u64 = whole.iter().map(|slice| slice.seen).sum();
-    if whole.len() < ENOUGH || seen == 0 {
+    let seen = seen as f64;
+    if seen < count as f64 {
         return None;
     }
-    Some((cpu(&whole) / seen as f64 + outside, whole.len()))
+    Some((cpu(&whole) / seen + outside, whole.len()))
 }
 
 /// Returns how many adds go through at a time: those that wait for each other beside those that do not.
