@@ -18,6 +18,8 @@ use crate::support::{
 const NEARLY: f64 = 0.92;
 /// So many slices may seem wider than the core is: the clock was read at a bad moment.
 const OUTLIERS: usize = 8;
+/// Slices in which the core was whole, for a figure to be made of them.
+const ENOUGH: usize = 40;
 
 /// The core on which observers run. This process, and what it starts otherwise, has the others.
 pub(crate) struct Core {
@@ -87,7 +89,7 @@ pub(crate) fn widest<'a>(slices: impl Iterator<Item = &'a Slice>) -> f64 {
 
 /// Returns the nanoseconds that each of `count` would have taken on a core that was whole all the time, and in how many
 /// slices it was: what those slices took for each that was seen in them, and what the phases took outside of all slices. None
-/// where fewer were seen in them than in one phase: what is seen comes in lumps.
+/// where they were few: what is seen comes in lumps.
 #[expect(clippy::cast_precision_loss, reason = "figures of a table")]
 pub(crate) fn on_whole_core(phases: &[(Phase, &[Slice])], count: usize, widest: f64) -> Option<(f64, usize)> {
     let all: Vec<&Slice> = phases.iter().flat_map(|(_, slices)| slices.iter()).collect();
@@ -97,7 +99,7 @@ pub(crate) fn on_whole_core(phases: &[(Phase, &[Slice])], count: usize, widest: 
     let outside = (total - cpu(&all)) / (phases.len() * count) as f64;
     let seen: u64 = whole.iter().map(|slice| slice.seen).sum();
     let seen = seen as f64;
-    if seen < count as f64 {
+    if whole.len() < ENOUGH || seen < count as f64 {
         return None;
     }
     Some((cpu(&whole) / seen + outside, whole.len()))
@@ -133,7 +135,9 @@ fn width() -> f64 {
             );
         }
     };
-    least_time(chain) / least_time(beside)
+    let [chain, beside] = [[(); 3].map(|()| time(chain)), [(); 3].map(|()| time(beside))];
+    // A host that takes the core away for a moment counts as time of the thread; it must not make the core look wide.
+    chain.into_iter().fold(f64::INFINITY, f64::min) / beside.into_iter().fold(0.0, f64::max)
 }
 
 /// It is not known: every core counts as whole.
@@ -142,21 +146,17 @@ fn width() -> f64 {
     1.0
 }
 
-/// Returns the CPU time of this thread that something takes at least, in seconds: of three times, as a host that takes the
-/// core away for a moment counts as time of the thread.
+/// Returns the CPU time of this thread that something takes, in seconds.
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::cast_precision_loss, reason = "seconds and nanoseconds of less than a day")]
-fn least_time(work: impl Fn()) -> f64 {
+fn time(work: impl FnOnce()) -> f64 {
     use rustix::time::{ClockId, clock_gettime};
 
     let now = || {
         let now = clock_gettime(ClockId::ThreadCPUTime);
         now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
     };
-    let time = || {
-        let began = now();
-        work();
-        now() - began
-    };
-    time().min(time()).min(time())
+    let began = now();
+    work();
+    now() - began
 }
