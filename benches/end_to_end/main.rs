@@ -145,8 +145,9 @@ fn run(core: &Core, row: &Row, Scale { pods, events }: Scale) -> Result<Run, Box
     let args = [server.url().to_owned(), pods.to_string(), events.to_string(), handler, config];
     let mut observer = core.start(row.role, &args)?;
     let (sync, sync_slices) = core.next_phase(&mut observer)?;
-    server.churn(events)?;
-    let (events, events_slices) = core.next_phase(&mut observer)?;
+    server.begin_churn(events)?;
+    let (events, events_slices) = core.next_phase(&mut observer)?; // looked at while it goes on, not afterwards
+    server.end_churn()?;
     Ok(Run { sync, events, sync_slices, events_slices })
 }
 

@@ -29,7 +29,17 @@ impl Server {
 
     /// Makes it update so many pods, as fast as it can; returns once it has.
     pub(crate) fn churn(&mut self, events: usize) -> Result<(), Box<dyn Error>> {
-        self.player.tell(&events.to_string())?;
+        self.begin_churn(events)?;
+        self.end_churn()
+    }
+
+    /// The same, but returns at once.
+    pub(crate) fn begin_churn(&mut self, events: usize) -> Result<(), Box<dyn Error>> {
+        self.player.tell(&events.to_string())
+    }
+
+    /// Returns once it has updated what [`Self::begin_churn`] told it to.
+    pub(crate) fn end_churn(&mut self) -> Result<(), Box<dyn Error>> {
         self.player.line().map(drop)
     }
 }
