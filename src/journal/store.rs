@@ -11,6 +11,7 @@ mod lock;
 mod open;
 mod page;
 mod read;
+mod recent;
 mod record;
 mod retain;
 mod state;
@@ -33,7 +34,7 @@ use std::{
 use roaring::RoaringTreemap;
 
 pub(super) use self::compact::{CompactionStep, Compactor};
-use self::{error::Fault, files::Files, lock::Lock};
+use self::{error::Fault, files::Files, lock::Lock, recent::Recent};
 pub use self::{
     error::StoreError,
     page::{Page, PageSize},
@@ -184,6 +185,8 @@ struct Inner {
     files: RwLock<State>,
     /// What packs the bodies of each unit.
     packers: RwLock<HashMap<UnitId, Arc<Packer>>>,
+    /// What the appends of each unit know of the states they wrote.
+    recent: Mutex<HashMap<UnitId, Recent>>,
     /// Units whose objects are gone; a body that was the state of one has nothing to wait for.
     forgotten: Mutex<HashSet<UnitId>>,
     /// What waits for each reader in entries of its own.

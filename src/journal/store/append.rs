@@ -8,6 +8,7 @@ use foldhash::fast::RandomState;
 use super::{
     Append, Fault, Files, Inner,
     body::{Pointer, encode_body, object_key, old_key, sequence_key},
+    recent::{Print, Recent},
     record::{Body, Old, StoredHead},
     state,
     tail::{MARK_KEY, Mark},
@@ -15,6 +16,7 @@ use super::{
 use crate::{
     indexer::{Cause, Change},
     journal::{ChangeKind, UnitId},
+    mutex::lock,
     object::{Object, packer::Packer},
 };
 
@@ -33,7 +35,9 @@ pub(super) fn append(inner: &Inner, files: &Files, append: &Append<'_>) -> Resul
     }
     let packer = inner.packer(append.unit);
     packer.look_at(append.changes.iter().filter_map(Change::object));
-    let mut writer = Writer::new(files, append, &packer);
+    // if this fails, what it knows is not put back, and the files are asked
+    let recent = lock(&inner.recent).remove(&append.unit).unwrap_or_default();
+    let mut writer = Writer::new(files, append, &packer, recent);
     let dictionaries = packer.unwritten();
     for (number, bytes) in &dictionaries {
         writer.batch.insert(&files.dictionaries, dictionary_key(append.unit, *number), bytes.as_slice());
@@ -49,6 +53,7 @@ pub(super) fn append(inner: &Inner, files: &Files, append: &Append<'_>) -> Resul
         writer.batch.insert(&files.meta, MARK_KEY, mark.encode());
     }
     files.commit(writer.batch)?;
+    lock(&inner.recent).insert(append.unit, writer.recent);
     if let Some((number, _)) = dictionaries.last() {
         packer.written(*number);
     }
@@ -64,14 +69,36 @@ struct Writer<'a> {
     append: &'a Append<'a>,
     batch: OwnedWriteBatch,
     packer: &'a Packer,
+    recent: Recent,
     /// States that this append has changed.
-    changed: HashMap<Vec<u8>, Option<Pointer>, RandomState>,
+    changed: HashMap<Vec<u8>, Option<State>, RandomState>,
+}
+
+/// The state that an object is in.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    sequence: u64,
+    print: Option<Print>,
+}
+
+impl State {
+    /// Returns whether it is that very state; versions are compared where there are any.
+    fn is(&self, print: Option<Print>) -> bool {
+        print.is_some() && self.print == print
+    }
+}
+
+/// The states that a change is about.
+#[derive(Clone, Copy, Debug)]
+struct Prints {
+    object: Option<Print>,
+    old: Option<Print>,
 }
 
 impl<'a> Writer<'a> {
-    fn new(files: &'a Files, append: &'a Append<'a>, packer: &'a Packer) -> Self {
+    fn new(files: &'a Files, append: &'a Append<'a>, packer: &'a Packer, recent: Recent) -> Self {
         let batch = OwnedWriteBatch::with_capacity(files.db.clone(), append.changes.len() * 3 + 3);
-        Self { files, append, batch, packer, changed: HashMap::default() }
+        Self { files, append, batch, packer, recent, changed: HashMap::default() }
     }
 
     fn put(&mut self, change: &Change, sequence: u64) -> Result<(), Fault> {
@@ -87,11 +114,13 @@ impl<'a> Writer<'a> {
     /// Writes the bodies that the store has not, and where the state of the object lies from now on.
     fn put_object(&mut self, change: &Change, object: &Object, head: &mut StoredHead<'_>) -> Result<(), Fault> {
         let key = object_key(head.unit, object.key());
-        let state = self.state(&key)?;
+        let mut print = |object: &Object| self.recent.print(&key, object.uid(), object.resource_version());
+        let prints = Prints { object: print(object), old: change.old().and_then(print) };
+        let state = self.state(&key, prints)?;
         // Of an equal version: what is kept of it may have changed with the configuration.
         let may_differ = matches!(head.cause, Some(Cause::Reload | Cause::Downtime));
         head.body = match &state {
-            Some(state) if state.is(object) && !may_differ => Body::At(state.sequence),
+            Some(state) if state.is(prints.object) && !may_differ => Body::At(state.sequence),
             _ => Body::Own,
         };
         if head.body == Body::Own {
@@ -99,7 +128,7 @@ impl<'a> Writer<'a> {
         }
         head.old = match (change.old(), &state) {
             (None, _) => Old::None,
-            (Some(old), Some(state)) if !head.is_addressed() && head.body == Body::Own && state.is(old) => {
+            (Some(_), Some(state)) if !head.is_addressed() && head.body == Body::Own && state.is(prints.old) => {
                 Old::Superseded
             }
             (Some(old), _) => {
@@ -113,14 +142,25 @@ impl<'a> Writer<'a> {
         if matches!(head.kind, ChangeKind::Deleted | ChangeKind::Removed) {
             head.supersedes = state.map(|state| state.sequence);
             self.batch.remove(&self.files.objects, key.as_slice());
-            self.changed.insert(key, None);
+            self.supersede(key, state, None);
         } else if head.body == Body::Own {
             head.supersedes = state.map(|state| state.sequence);
-            let state = Pointer::to(head.sequence, object);
-            self.batch.insert(&self.files.objects, key.as_slice(), state.encode());
-            self.changed.insert(key, Some(state));
+            let pointer = Pointer::to(head.sequence, object);
+            self.batch.insert(&self.files.objects, key.as_slice(), pointer.encode());
+            self.supersede(key, state, Some(State { sequence: head.sequence, print: prints.object }));
         }
         Ok(())
+    }
+
+    /// Notes which state an object is in from now on.
+    fn supersede(&mut self, key: Vec<u8>, before: Option<State>, now: Option<State>) {
+        if let Some(print) = before.and_then(|state| state.print) {
+            self.recent.remove(print);
+        }
+        if let Some(State { sequence, print: Some(print) }) = now {
+            self.recent.put(print, sequence);
+        }
+        self.changed.insert(key, now);
     }
 
     fn put_body(&mut self, key: &[u8], object: &Object) {
@@ -128,16 +168,22 @@ impl<'a> Writer<'a> {
         self.batch.insert(&self.files.bodies, key, body);
     }
 
-    /// Returns where the state of an object lies.
-    fn state(&self, key: &[u8]) -> Result<Option<Pointer>, Fault> {
+    /// Returns the state that an object is in: most often one of those that the change is about.
+    fn state(&mut self, key: &[u8], prints: Prints) -> Result<Option<State>, Fault> {
+        for print in [prints.old, prints.object].into_iter().flatten() {
+            if let Some(sequence) = self.recent.find(print) {
+                return Ok(Some(State { sequence, print: Some(print) }));
+            }
+        }
         if let Some(changed) = self.changed.get(key) {
-            return Ok(changed.clone());
+            return Ok(*changed);
         }
         let Some(value) = self.files.objects.get(key)? else { return Ok(None) };
         let unreadable = || {
             let what = format!("where {} lies is unreadable", String::from_utf8_lossy(key));
             Fault::damaged(self.files.objects.path().to_owned(), what)
         };
-        Pointer::decode(&value).map(Some).ok_or_else(unreadable)
+        let Pointer { sequence, uid, resource_version } = Pointer::decode(&value).ok_or_else(unreadable)?;
+        Ok(Some(State { sequence, print: self.recent.print(key, uid.as_str(), resource_version) }))
     }
 }

@@ -1,6 +1,6 @@
 //! Bodies, and where the states of objects lie.
 
-use super::wire::{Wire, put_number, put_text, put_uid};
+use super::wire::{Uid, Wire, put_number, put_text, put_uid};
 use crate::{
     journal::UnitId,
     object::{
@@ -90,40 +90,31 @@ pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Res
 }
 
 /// Where the state of an object lies, and which one it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pointer {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pointer<'a> {
     pub(super) sequence: u64,
-    pub(super) uid: Box<str>,
-    pub(super) resource_version: Box<str>,
+    pub(super) uid: Uid<'a>,
+    pub(super) resource_version: &'a str,
 }
 
-impl Pointer {
-    pub(super) fn to(sequence: u64, object: &Object) -> Self {
-        Self { sequence, uid: object.uid().into(), resource_version: object.resource_version().into() }
-    }
-
-    /// Returns whether it is that very state; versions are compared where there are any.
-    pub(super) fn is(&self, object: &Object) -> bool {
-        !self.resource_version.is_empty()
-            && *self.resource_version == *object.resource_version()
-            && *self.uid == *object.uid()
+impl<'a> Pointer<'a> {
+    pub(super) fn to(sequence: u64, object: &'a Object) -> Self {
+        Self { sequence, uid: Uid::Text(object.uid()), resource_version: object.resource_version() }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(40);
         out.push(FORM);
         put_number(&mut out, self.sequence);
-        put_uid(&mut out, &self.uid);
-        put_text(&mut out, &self.resource_version);
+        put_uid(&mut out, self.uid.as_str());
+        put_text(&mut out, self.resource_version);
         out
     }
 
-    pub(super) fn decode(value: &[u8]) -> Option<Self> {
+    pub(super) fn decode(value: &'a [u8]) -> Option<Self> {
         let mut wire = Wire(value);
         (wire.byte()? == FORM).then_some(())?;
-        let sequence = wire.number()?;
-        let uid = wire.uid()?.as_str().into();
-        Some(Self { sequence, uid, resource_version: wire.text()?.into() })
+        Some(Self { sequence: wire.number()?, uid: wire.uid()?, resource_version: wire.text()? })
     }
 }
 

@@ -64,6 +64,7 @@ pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovere
         lock: Mutex::new(Some(taken)),
         files: RwLock::new(State::Open(files)),
         packers: RwLock::new(packers),
+        recent: Mutex::default(),
         forgotten: Mutex::new(forgotten),
         compacted: Mutex::new(compacted),
         first: AtomicU64::new(recovered.first.0),

@@ -102,5 +102,6 @@ pub(super) fn forget_unit(inner: &Inner, files: &Files, unit: UnitId) -> Result<
         }
     }
     lock(&inner.forgotten).insert(unit);
+    lock(&inner.recent).remove(&unit);
     Ok(())
 }

@@ -87,27 +87,32 @@ impl Uid<'_> {
 
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
+/// Where the digits of each byte of a uid begin.
+const BYTES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
+
+/// No digit.
+const NONE: u8 = 0xff;
+
+/// What each byte is as a digit of a uid.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NONE; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        digits[b"0123456789abcdef"[digit as usize] as usize] = digit;
+        digit += 1;
+    }
+    digits
+};
+
 fn uuid_bytes(uid: &str) -> Option<[u8; 16]> {
     let text: &[u8; 36] = uid.as_bytes().try_into().ok()?;
-    let mut bytes = [0; 16];
-    let (mut at, mut digits) = (0, 0_usize);
-    while at < text.len() {
-        if DASHES.contains(&at) {
-            if text[at] != b'-' {
-                return None;
-            }
-        } else {
-            let digit = match text[at] {
-                digit @ b'0'..=b'9' => digit - b'0',
-                digit @ b'a'..=b'f' => digit - b'a' + 10,
-                _ => return None,
-            };
-            bytes[digits / 2] = (bytes[digits / 2] << 4) | digit;
-            digits += 1;
-        }
-        at += 1;
+    let (mut bytes, mut all) = ([0; 16], 0);
+    for (byte, at) in bytes.iter_mut().zip(BYTES) {
+        let (high, low) = (DIGITS[usize::from(text[at])], DIGITS[usize::from(text[at + 1])]);
+        all |= high | low;
+        *byte = high << 4 | low;
     }
-    Some(bytes)
+    (all != NONE && DASHES.iter().all(|at| text[*at] == b'-')).then_some(bytes)
 }
 
 fn uuid_text(bytes: [u8; 16]) -> [u8; 36] {

@@ -1,6 +1,8 @@
 //! The scan proper: walks an object once, remembers where its identity lies and what is to be cut.
 
-use memchr::memmem;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use super::{
     ChangedBy, Cow, Cursor, IGNORE_ANNOTATION, Identity, Object, PathTree, ScanError, ScanPlan, Text, TypeJson,
@@ -301,7 +303,8 @@ fn opts_out(annotations: &[u8]) -> bool {
         }
         Ok(opts_out)
     }
-    memmem::find(annotations, IGNORE_ANNOTATION.as_bytes()).is_some() && read(annotations).unwrap_or(false)
+    static NAME: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(IGNORE_ANNOTATION));
+    NAME.find(annotations).is_some() && read(annotations).unwrap_or(false)
 }
 
 fn decode(text: Option<Text<'_>>) -> Result<Cow<'_, str>, ScanError> {
