@@ -222,6 +222,21 @@ fn d8_a_deleted_object_that_is_created_again_is_another_one() {
 }
 
 #[test]
+fn d8_an_object_that_went_and_comes_back_in_the_version_it_had_brings_its_body_again() {
+    let changes = [added("a", "u1", 1), removed("a", "u1", 1), added("a", "u1", 1), updated("a", "u1", 1, 2)];
+    for changes_an_append in 1..=4 {
+        let opened = fresh();
+        for (first, changes) in (1..).step_by(changes_an_append).zip(changes.chunks(changes_an_append)) {
+            opened.store.append(&batch(first, changes)).unwrap();
+        }
+        opened.store.retain(Sequence(3)).unwrap();
+        assert_eq!(briefs(&opened.store, 1..=4), ["added u1/1", "updated u1/2<1"], "{changes_an_append} an append");
+        assert_eq!(states(&opened.store, 1), ["ns/a u1/2"]);
+        assert_eq!(bodies(&opened.store), 2);
+    }
+}
+
+#[test]
 fn d7_what_is_for_one_reader_leaves_states_and_costs_no_body() {
     let opened = fresh();
     opened.store.append(&batch(1, &[added("a", "u1", 1)])).unwrap();
