@@ -274,13 +274,15 @@ impl ListDecoder {
 
     fn item(&mut self, scanned: &Scanned<'_>) -> Result<(), Failure> {
         let error = |error: ScanError| malformed(error.to_string());
-        let (api_version, kind) = (scanned.api_version().map_err(error)?, scanned.kind().map_err(error)?);
-        self.has_untyped |= api_version.is_empty() || kind.is_empty();
         self.place = Place::AfterItem;
-        let fits = |found: &str, served: &str| found.is_empty() || found == served;
-        if !fits(&api_version, &self.served.api_version) || !fits(&kind, &self.served.kind) {
-            self.page.rejected += 1;
-            return Ok(());
+        if !scanned.is_of(&self.served).map_err(error)? {
+            let (api_version, kind) = (scanned.api_version().map_err(error)?, scanned.kind().map_err(error)?);
+            self.has_untyped |= api_version.is_empty() || kind.is_empty();
+            let fits = |found: &str, served: &str| found.is_empty() || found == served;
+            if !fits(&api_version, &self.served.api_version) || !fits(&kind, &self.served.kind) {
+                self.page.rejected += 1;
+                return Ok(());
+            }
         }
         match scanned.object_to_show(&self.plan) {
             Ok(object) => self.page.items.push(object),

@@ -206,12 +206,12 @@ impl Reader {
 
     /// Makes the event of an object.
     fn event(&self, event_type: EventType, scanned: &Scanned<'_>) -> Result<WatchEvent, ScanError> {
-        let (api_version, kind) = (scanned.api_version()?, scanned.kind()?);
-        if kind.is_empty() {
-            return Ok(WatchEvent::Undecodable("object without kind".into()));
-        }
-        if *api_version != *self.served.api_version || *kind != *self.served.kind {
-            return Ok(WatchEvent::Skipped(wrong_type(&api_version, &kind)));
+        if !scanned.is_of(&self.served)? {
+            let (api_version, kind) = (scanned.api_version()?, scanned.kind()?);
+            return Ok(match &*kind {
+                "" => WatchEvent::Undecodable("object without kind".into()),
+                _ => WatchEvent::Skipped(wrong_type(&api_version, &kind)),
+            });
         }
         if event_type == EventType::Bookmark {
             return Self::bookmark(scanned);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{
     ScanError,
-    block::{self, Nesting, Progress},
+    block::{self, Progress},
 };
 
 /// Brackets that may be open at once: as many as `serde_json` reads, so that what was accepted can be decoded.
@@ -66,6 +66,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Says that something else was expected here.
+    #[cold]
     pub(crate) fn unexpected(&self, expected: &'static str) -> ScanError {
         if self.at >= self.json.len() {
             ScanError::Truncated { len: self.json.len() }
@@ -75,7 +76,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips whitespace and returns the next byte, which it leaves.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&mut self) -> Result<u8, ScanError> {
         while let Some(byte) = self.json.get(self.at) {
             if !matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
@@ -108,6 +109,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes the next key and its colon, or the closing brace.
+    #[inline(always)]
     pub(crate) fn next_member(&mut self, first: &mut bool) -> Result<Option<Member<'a>>, ScanError> {
         let Some(comma) = self.next(first, b'}', "`,` or `}`")? else { return Ok(None) };
         let key = self.string("a key")?;
@@ -123,6 +125,7 @@ impl<'a> Cursor<'a> {
         Ok(self.next(first, b']', "`,` or `]`")?.map(|comma| Element { comma }))
     }
 
+    #[inline(always)]
     #[expect(clippy::option_option, reason = "the end, an element to read, an element whose end is known")]
     fn next(
         &mut self,
@@ -151,6 +154,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes a string.
+    #[inline(always)]
     pub(crate) fn string(&mut self, expected: &'static str) -> Result<Text<'a>, ScanError> {
         if self.peek()? != b'"' {
             return Err(self.unexpected(expected));
@@ -163,6 +167,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes a string or `null`.
+    #[inline(always)]
     pub(crate) fn string_or_null(&mut self, expected: &'static str) -> Result<Option<Text<'a>>, ScanError> {
         if self.peek()? != b'n' {
             return self.string(expected).map(Some);
@@ -206,7 +211,7 @@ impl<'a> Cursor<'a> {
             return Err(ScanError::TooDeep { at: self.at });
         }
         let from = self.at + 1;
-        match Nesting::inside().advance(&self.json[from..], DEPTH_MAX - self.depth) {
+        match block::container_end(&self.json[from..], DEPTH_MAX - self.depth) {
             Progress::Done(len) => self.at = from + len,
             Progress::More => return Err(ScanError::Truncated { len: self.json.len() }),
             Progress::TooDeep(offset) => {
@@ -242,11 +247,13 @@ impl<'a> Text<'a> {
     }
 
     /// Returns the bytes of the string that is meant; they are checked only where there are escapes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bytes(&self) -> Result<Cow<'a, [u8]>, ScanError> {
-        if !self.escapes {
-            return Ok(Cow::Borrowed(self.raw));
-        }
+        if self.escapes { self.unescaped() } else { Ok(Cow::Borrowed(self.raw)) }
+    }
+
+    #[cold]
+    fn unescaped(&self) -> Result<Cow<'a, [u8]>, ScanError> {
         Ok(match self.decode()? {
             Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
             Cow::Owned(text) => Cow::Owned(text.into_bytes()),

@@ -81,6 +81,11 @@ impl<'a> Scanned<'a> {
         self.kind.decode()
     }
 
+    /// Returns whether `apiVersion` and `kind` are those of `types`; as long as they are, neither need be decoded.
+    pub(crate) fn is_of(&self, types: &TypeMeta) -> Result<bool, ScanError> {
+        Ok(self.api_version.is(&types.api_version)? && self.kind.is(&types.kind)?)
+    }
+
     /// Returns `metadata.resourceVersion`; empty where there is none.
     pub(crate) fn resource_version(&self) -> Result<Cow<'a, str>, ScanError> {
         decode(self.resource_version)
@@ -189,7 +194,7 @@ impl<'a> Scanned<'a> {
         let text = cursor.string_or_null("a string as apiVersion and as kind")?;
         let found = text.map_or(Found::Null, Found::Text);
         if let Some(wanted) = wanted
-            && !(found.is_text() && found.decode()? == wanted)
+            && !found.is(wanted)?
         {
             self.edits.push(Edit { from, to: cursor.at(), by });
         }
@@ -316,6 +321,14 @@ impl<'a> Found<'a> {
         match self {
             Self::Text(text) => text.decode(),
             Self::Missing | Self::Null => Ok(Cow::Borrowed("")),
+        }
+    }
+
+    /// Returns whether it is this text.
+    fn is(self, wanted: &str) -> Result<bool, ScanError> {
+        match self {
+            Self::Text(text) => Ok(*text.bytes()? == *wanted.as_bytes()),
+            Self::Missing | Self::Null => Ok(false),
         }
     }
 
