@@ -396,7 +396,12 @@ fn a_custom_resource_may_name_its_list_as_it_likes() {
         read("x.io/v1", &format!(r#"{{"items":[{foo}],"kind":"Foos","apiVersion":"x.io/v1"}}"#)).unwrap().items.len(),
         1
     );
-    read("x.io/v1", r#"{"items":[{"metadata":{"name":"a"}}],"kind":"Foos","apiVersion":"x.io/v1"}"#).unwrap_err();
+    for untyped in ["", r#""apiVersion":"x.io/v1","#, r#""kind":"Foo","#] {
+        let item = format!(r#"{{{untyped}"metadata":{{"name":"a"}}}}"#);
+        let list = |kind: &str| format!(r#"{{"items":[{item}],"kind":"{kind}","apiVersion":"x.io/v1"}}"#);
+        assert_eq!(read("x.io/v1", &list("FooList")).unwrap().items.len(), 1);
+        read("x.io/v1", &list("Foos")).unwrap_err();
+    }
     read("x.io/v1", r#"{"items":[],"kind":"Status","apiVersion":"x.io/v1"}"#).unwrap_err();
     read("batch/v1", r#"{"items":[],"kind":"Foos","apiVersion":"batch/v1"}"#).unwrap_err();
 }
