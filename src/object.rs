@@ -15,6 +15,7 @@ mod opt_out;
 pub mod packer;
 pub mod scan;
 mod shared;
+pub(crate) mod spare;
 
 use std::{
     borrow::Cow,
@@ -298,7 +299,7 @@ impl Object {
             end += part.len();
             *start = Self::length(end);
         }
-        Self(Shared::new(Head { starts, form }, end + len + who.len(), |room| {
+        Self(Shared::new(Head { starts, form }, Self::length(end + len + who.len()), |room| {
             for part in head {
                 room.put(part.as_bytes());
             }
@@ -446,7 +447,7 @@ impl Object {
         }
     }
 
-    /// Returns the bytes this object occupies in memory, its own header included; what is packed of it elsewhere is not.
+    /// Returns the bytes this object needs in memory, its own header included; what is packed of it elsewhere is not.
     pub fn size_bytes(&self) -> usize {
         self.0.size_bytes()
     }

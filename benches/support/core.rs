@@ -105,7 +105,8 @@ pub(crate) fn on_whole_core(phases: &[(Phase, &[Slice])], count: usize, widest: 
     Some((cpu(&whole) / seen + outside, whole.len()))
 }
 
-/// Returns how many adds go through at a time: those that wait for each other beside those that do not.
+/// Returns how many adds go through at a time: those that wait for each other beside those that do not. What is added lies in
+/// a register: processors since Intel's Golden Cove add up constants ahead of time, and then no add waits.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "a compiler would add it all up beforehand")]
 fn width() -> f64 {
@@ -116,9 +117,9 @@ fn width() -> f64 {
         // SAFETY: registers alone are written to, and the compiler is told which.
         unsafe {
             asm!(
-                "2:", "add {a}, 1", "add {a}, 1", "add {a}, 1", "add {a}, 1", "add {a}, 1", "add {a}, 1", "add {a}, 1",
-                "add {a}, 1", "sub {n}, 8", "jnz 2b",
-                a = inout(reg) 0_u64 => _, n = inout(reg) ADDS => _, options(nomem, nostack)
+                "2:", "add {a}, {one}", "add {a}, {one}", "add {a}, {one}", "add {a}, {one}", "add {a}, {one}",
+                "add {a}, {one}", "add {a}, {one}", "add {a}, {one}", "sub {n}, 8", "jnz 2b",
+                a = inout(reg) 0_u64 => _, n = inout(reg) ADDS => _, one = in(reg) 1_u64, options(nomem, nostack)
             );
         }
     };
@@ -126,12 +127,12 @@ fn width() -> f64 {
         // SAFETY: as above.
         unsafe {
             asm!(
-                "2:", "add {a}, 1", "add {b}, 1", "add {c}, 1", "add {d}, 1", "add {e}, 1", "add {f}, 1", "add {g}, 1",
-                "add {h}, 1", "sub {n}, 8", "jnz 2b",
+                "2:", "add {a}, {one}", "add {b}, {one}", "add {c}, {one}", "add {d}, {one}", "add {e}, {one}",
+                "add {f}, {one}", "add {g}, {one}", "add {h}, {one}", "sub {n}, 8", "jnz 2b",
                 a = inout(reg) 0_u64 => _, b = inout(reg) 0_u64 => _, c = inout(reg) 0_u64 => _,
                 d = inout(reg) 0_u64 => _, e = inout(reg) 0_u64 => _, f = inout(reg) 0_u64 => _,
                 g = inout(reg) 0_u64 => _, h = inout(reg) 0_u64 => _,
-                n = inout(reg) ADDS => _, options(nomem, nostack)
+                n = inout(reg) ADDS => _, one = in(reg) 1_u64, options(nomem, nostack)
             );
         }
     };
