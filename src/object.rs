@@ -254,6 +254,22 @@ enum Form {
     OptedOut,
 }
 
+/// What is left of the room for the JSON of an object that is being made.
+struct JsonRoom<'r, 'a> {
+    room: &'r mut Room<'a>,
+    /// Whether all of it is ASCII, as almost every JSON is; that is told faster than whether it is UTF-8.
+    is_ascii: bool,
+}
+
+impl JsonRoom<'_, '_> {
+    /// Puts bytes behind those that were put before.
+    fn put(&mut self, bytes: &[u8]) {
+        // where they are from: they were just read there, and to read them where they go would wait for that memory
+        self.is_ascii = self.is_ascii && scan::is_ascii(bytes);
+        self.room.put(bytes);
+    }
+}
+
 /// A packed body, what packed it, and its dictionary.
 type PackedBody<'a> = (&'a [u8], Codec, Option<&'a Arc<Dictionary>>);
 
@@ -268,7 +284,7 @@ impl Object {
     /// As [`Object::assemble`], with [who](Object::who) changed it.
     fn assemble_with_who(identity: Identity<'_>, json: &[&[u8]], who: &[u8]) -> Self {
         let len = json.iter().map(|piece| piece.len()).sum();
-        let write = |room: &mut Room<'_>| json.iter().for_each(|piece| room.put(piece));
+        let write = |room: &mut JsonRoom<'_, '_>| json.iter().for_each(|piece| room.put(piece));
         Self::assemble_with(identity, who, len, write).expect("the caller vouches for it")
     }
 
@@ -280,12 +296,16 @@ impl Object {
         identity: Identity<'_>,
         who: &[u8],
         len: usize,
-        write: impl FnOnce(&mut Room<'_>),
+        write: impl FnOnce(&mut JsonRoom<'_, '_>),
     ) -> Result<Self, Utf8Error> {
         let form = Form::Json { packed: OnceLock::new(), who_bytes: Self::length(who.len()) };
-        let object = Self::lay_out(identity, form, len, who, write);
-        // almost every one is ASCII, which is told faster
-        if !object.body().is_ascii() {
+        let mut is_ascii = true;
+        let object = Self::lay_out(identity, form, len, who, |room| {
+            let mut room = JsonRoom { room, is_ascii };
+            write(&mut room);
+            is_ascii = room.is_ascii;
+        });
+        if !is_ascii {
             std::str::from_utf8(object.body())?;
         }
         Ok(object)

@@ -27,6 +27,7 @@ mod tests;
 
 use std::borrow::Cow;
 
+pub(super) use block::is_ascii;
 pub(crate) use block::{Nesting, Progress};
 pub(crate) use cursor::{Cursor, Text};
 pub(crate) use cut::Scanned;

@@ -143,6 +143,13 @@ fn long_string_end(bytes: &[u8]) -> Option<StringEnd> {
     run_fastest(FindStringEnd { bytes })
 }
 
+/// Returns whether none of `bytes` is beyond ASCII.
+///
+/// The standard library has this for the baseline processor only.
+pub(in crate::object) fn is_ascii(bytes: &[u8]) -> bool {
+    run_fastest(IsAscii { bytes })
+}
+
 /// Returns which bytes are quotes, and which are backslashes.
 #[inline]
 fn ends(bytes: &[u8; SHORT]) -> (u32, u32) {
@@ -255,6 +262,25 @@ impl BlockWork for FindStringEnd<'_> {
             }
         }
         step(blocks.len() * 64, classify(&padded(tail)))
+    }
+}
+
+struct IsAscii<'a> {
+    bytes: &'a [u8],
+}
+
+impl BlockWork for IsAscii<'_> {
+    type Output = bool;
+
+    /// The compiler does it with the kernel's registers without being told.
+    #[inline(always)]
+    fn run(self, _classify: impl Fn(&Block) -> Masks, _parity: impl Fn(u64) -> u64) -> bool {
+        let (blocks, tail) = self.bytes.as_chunks::<64>();
+        let mut united = padded(tail);
+        for block in blocks {
+            united.iter_mut().zip(block).for_each(|(united, byte)| *united |= byte);
+        }
+        united.iter().fold(0, |all, byte| all | byte).is_ascii()
     }
 }
 
@@ -637,5 +663,20 @@ mod tests {
                 prop_assert_eq!(found, expected);
             }
         });
+    }
+
+    #[test]
+    fn every_kernel_finds_a_byte_beyond_ascii_wherever_it_lies() {
+        for len in 0..300 {
+            let mut bytes = vec![0x7f; len];
+            assert!(is_ascii(&bytes));
+            assert_eq!(run_each(|| IsAscii { bytes: &bytes }).into_iter().find(|ascii| !ascii), None);
+            for at in 0..len {
+                bytes[at] = 0x80;
+                assert!(!is_ascii(&bytes));
+                assert_eq!(run_each(|| IsAscii { bytes: &bytes }).into_iter().find(|ascii| *ascii), None);
+                bytes[at] = 0x7f;
+            }
+        }
     }
 }
