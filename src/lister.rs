@@ -246,7 +246,13 @@ impl Query<'_> {
     /// Returns the object of `key`.
     pub fn get(&self, key: KeyRef<'_>) -> Result<Object, ReadError> {
         let not_found = || ReadError::NotFound { resource: self.resource.qualified_name(), key: key.to_string() };
-        self.snapshot.get(key).cloned().ok_or_else(not_found)
+        self.find(key).cloned().ok_or_else(not_found)
+    }
+
+    /// Returns the object of `key`, which no reference is counted for: in a large cache the processor waits for several at
+    /// once, where [`Query::get`] waits for one after the other.
+    pub fn find(&self, key: KeyRef<'_>) -> Option<&Object> {
+        self.snapshot.get(key)
     }
 
     /// Returns the objects of several keys, in their order; `None` for one that is not there.

@@ -438,6 +438,16 @@ impl Object {
         KeyRef { namespace: self.namespace(), name: self.name() }
     }
 
+    /// Returns whether `key` is its key.
+    pub(crate) fn has_key(&self, key: KeyRef<'_>) -> bool {
+        // where the bytes lie that must be equal follows from `key`: nothing waits for the header before it is compared
+        let (namespace, name) = (key.namespace.as_bytes(), key.name.as_bytes());
+        let bytes = self.0.bytes().strip_prefix(namespace);
+        bytes.is_some_and(|bytes| bytes.starts_with(name))
+            && self.starts()[0] as usize == namespace.len()
+            && self.starts()[1] as usize == namespace.len() + name.len()
+    }
+
     /// Returns namespace, name, uid and resourceVersion.
     pub fn identity(&self) -> Identity<'_> {
         Identity {
@@ -511,6 +521,18 @@ mod tests {
         assert_eq!(ObjectKey::parse("web").expect("one part").as_ref(), KeyRef { namespace: "", name: "web" });
         assert_eq!(ObjectKey::parse("ns/web").expect("two parts").to_string(), "ns/web");
         assert!(ObjectKey::parse("a/b/c").is_err());
+    }
+
+    #[test]
+    fn k1_an_object_has_its_own_key_and_no_other() {
+        let parts = ["", "a", "ab", "abc", "b", "bc", "c"];
+        let keys: Vec<_> = parts.iter().flat_map(|namespace| parts.map(|name| KeyRef { namespace, name })).collect();
+        for KeyRef { namespace, name } in &keys {
+            let identity = Identity { namespace, name, uid: "c", resource_version: "" };
+            let object = Object::assemble(identity, &[b"{}"]);
+            let own: Vec<_> = keys.iter().filter(|key| object.has_key(**key)).collect();
+            assert_eq!(own, [&object.key()]);
+        }
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Reads {
     pub p99_nanos: u64,
     /// The same, 999 in 1000.
     pub p999_nanos: u64,
+    /// Reads by key a second in snapshots, 64 each, one after the other; `None` where that was not measured.
+    pub found: Option<f64>,
     /// Reads by key a second, 64 keys at once; `None` where that was not measured.
     pub by_keys: Option<f64>,
     /// Objects a second that were read by the index of namespaces; `None` where that was not measured.
@@ -152,7 +154,7 @@ const fn figure(
 }
 
 /// All figures, in the order of the table. `docs/benchmarks.md` says what each means.
-pub const FIGURES: [Figure; 29] = [
+pub const FIGURES: [Figure; 30] = [
     figure("objectBytes", "an object on the wire", "bytes", 0, |run| {
         per(run.object_bytes, 1).filter(|bytes| *bytes > 0.0)
     }),
@@ -194,6 +196,7 @@ pub const FIGURES: [Figure; 29] = [
     figure("readsPerSecond", "reads by key, a thread", "1/s", 0, |run| quiet(run).map(|reads| reads.by_key)),
     figure("readP50Nanos", "one read by key, p50", "ns", 0, |run| quiet(run).map(|reads| float(reads.p50_nanos))),
     figure("readP99Nanos", "the same, p99", "ns", 0, |run| quiet(run).map(|reads| float(reads.p99_nanos))),
+    figure("readsPerSecondInSnapshot", "reads by key in a snapshot", "1/s", 0, |run| quiet(run)?.found),
     figure("readsPerSecondOfManyKeys", "reads by key, 64 at once", "1/s", 0, |run| quiet(run)?.by_keys),
     figure("indexObjectsPerSecond", "objects read by an index", "1/s", 0, |run| quiet(run)?.by_index),
     figure("selectorObjectsPerSecond", "objects that a label selector looked at", "1/s", 0, |run| {
@@ -253,6 +256,7 @@ pub(super) mod testing {
             p50_nanos: 150,
             p99_nanos: 400,
             p999_nanos: 900,
+            found: Some(7e6),
             by_keys: Some(9e6),
             by_index: Some(2e6),
             by_selector: Some(3e5),
@@ -313,6 +317,7 @@ mod tests {
             ("latencyP50Micros", 250.0),
             ("latencyMaxMicros", 3_000.0),
             ("readsPerSecond", 5e6),
+            ("readsPerSecondInSnapshot", 7e6),
             ("readP99NanosBesideWriter", 600.0),
             ("writerEventsPerSecond", 90_000.0),
         ] {

@@ -61,14 +61,24 @@ impl Reading {
         });
         took.sort_unstable();
         let [p50, p99, p999] = [500, 990, 999].map(|permille| percentile(&took, permille).unwrap_or_default());
+        let found = (!by_key_only).then(|| self.found(within));
         let by_keys = (!by_key_only).then(|| self.by_keys(within));
         let by_index = (!by_key_only).then(|| self.by_index(within));
         let by_selector = if by_key_only { None } else { self.by_selector(within) };
-        Reads { by_key, p50_nanos: p50, p99_nanos: p99, p999_nanos: p999, by_keys, by_index, by_selector }
+        Reads { by_key, p50_nanos: p50, p99_nanos: p99, p999_nanos: p999, found, by_keys, by_index, by_selector }
     }
 
     fn read(&self, key: KeyRef<'_>) {
         drop(black_box(self.lister.get(key)));
+    }
+
+    fn found(&self, within: Duration) -> f64 {
+        let mut rounds = self.keys.chunks(AT_ONCE).cycle();
+        rate(within, || {
+            let keys = rounds.next().unwrap_or_default();
+            self.lister
+                .snapshot(|query| keys.iter().filter(|key| black_box(query.find(key.as_ref())).is_some()).count())
+        })
     }
 
     fn by_keys(&self, within: Duration) -> f64 {

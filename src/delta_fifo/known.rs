@@ -23,7 +23,7 @@ impl Known {
     }
 
     pub(super) fn get(&self, key: KeyRef<'_>) -> Option<&Object> {
-        self.table.find(self.hash_of(key), |object| object.key() == key)
+        self.table.find(self.hash_of(key), |object| object.has_key(key))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Object> {
@@ -46,13 +46,13 @@ impl Known {
     /// Every key is looked up before any is changed: see [`LineTable::find_all`].
     pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep) {
         let wanted: Vec<_> = deltas.iter().map(|delta| (self.hash_of(delta.object.key()), delta)).collect();
-        let found = self.table.find_all(&wanted, |delta, object| object.key() == delta.object.key());
+        let found = self.table.find_all(&wanted, |delta, object| object.has_key(delta.object.key()));
         let absent = found.iter().filter(|found| found.is_none()).count();
         keep.look_at(deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object));
         self.table.reserve(absent);
         for (hash, Delta { kind, object }) in wanted {
             if kind.is_deletion() {
-                self.table.remove(hash, |known| known.key() == object.key());
+                self.table.remove(hash, |known| known.has_key(object.key()));
             } else {
                 self.put(hash, keep.of(object));
             }
@@ -60,7 +60,7 @@ impl Known {
     }
 
     fn put(&mut self, hash: u32, object: Object) {
-        self.table.put(hash, object, |object, known| known.key() == object.key());
+        self.table.put(hash, object, |object, known| known.has_key(object.key()));
     }
 }
 

@@ -63,6 +63,11 @@ fn l1_several_keys_are_answered_in_their_order() {
     let found: Vec<_> = found.iter().map(|object| object.as_ref().map(|object| object.key().to_string())).collect();
     assert_eq!(found, [Some("b/x".to_owned()), None, Some("a/x".to_owned()), Some("b/x".to_owned())]);
     assert!(lister.get_all([]).is_empty());
+    lister.snapshot(|query| {
+        for (key, expected) in keys.iter().zip(found) {
+            assert_eq!(query.find(key.as_ref()).map(|object| object.key().to_string()), expected);
+        }
+    });
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Table {
     }
 
     pub(super) fn object(&self, hash: u32, key: KeyRef<'_>) -> Option<&Object> {
-        self.objects.find(hash, |object| object.key() == key)
+        self.objects.find(hash, |object| object.has_key(key))
     }
 
     pub(super) fn posting(&self, hash: u32, index: u32, value: &str) -> Option<&Arc<Posting>> {
@@ -64,8 +64,8 @@ impl Table {
     ) {
         for (hash, change) in objects {
             match change {
-                Change::Put(new) => self.objects.put(hash, new, |new, object| object.key() == new.key()),
-                Change::Remove(old) => self.objects.remove(hash, |object| object.key() == old.key()),
+                Change::Put(new) => self.objects.put(hash, new, |new, object| object.has_key(new.key())),
+                Change::Remove(old) => self.objects.remove(hash, |object| object.has_key(old.key())),
             }
         }
         for (hash, new) in postings {
@@ -78,12 +78,12 @@ impl Table {
     }
 
     pub(super) fn objects(&self, wanted: &[(u32, KeyRef<'_>)]) -> Vec<Option<&Object>> {
-        self.objects.find_all(wanted, |key, object| object.key() == *key)
+        self.objects.find_all(wanted, |key, object| object.has_key(*key))
     }
 
     /// Makes room for what `changes` adds. All are found before the first is changed, which is what takes the time.
     fn prepare(&mut self, changes: &[(u32, Change)]) {
-        let found = self.objects.find_all(changes, |change, object| object.key() == change.key());
+        let found = self.objects.find_all(changes, |change, object| object.has_key(change.key()));
         let additions = found.iter().filter(|found| found.is_none()).count();
         self.objects.reserve(additions);
     }
