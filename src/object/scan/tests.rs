@@ -307,6 +307,18 @@ fn invalid_utf8_is_refused_wherever_it_is() {
 }
 
 #[test]
+fn invalid_utf8_is_refused_in_front_of_what_is_cut_and_behind_it() {
+    let json = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"a":"b"},"x":1,"uid":"u"},"spec":{"y":"z"}}"#;
+    let cut = ScanPlan::new(&paths(&["metadata.x"]), None);
+    for at in [70, 100] {
+        let mut json = json.to_vec();
+        assert!(matches!(json[at], b'b' | b'y'), "{}", char::from(json[at]));
+        json[at] = 0xff;
+        assert_eq!(scan_object(&json, &cut).unwrap_err(), ScanError::Malformed { at, expected: "UTF-8" });
+    }
+}
+
+#[test]
 fn nesting_is_accepted_as_deep_as_serde_json_decodes_it() {
     for depth in [1, 63, 64, 65, 125, 126, 127, 128, 1_000_000] {
         let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
