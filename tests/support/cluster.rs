@@ -24,6 +24,12 @@ const START_TIMEOUT: Duration = Duration::from_mins(3);
 /// Set to 1 (in CI) to make a test fail where it would be skipped.
 const REQUIRE_ENV: &str = "DELTABUS_REQUIRE_CLUSTER";
 
+/// So often a new cluster is tried while the ports that were free a moment ago are another test's.
+const STARTS: usize = 4;
+
+/// What stands in the log where a port is taken.
+const PORT_TAKEN: &str = "address already in use";
+
 /// Why there is no cluster.
 #[derive(Debug)]
 pub(crate) enum Unavailable {
@@ -76,8 +82,19 @@ impl Cluster {
     /// Starts a server as [`Cluster::start`], with further flags of the `apiserver` command itself before them.
     pub(crate) fn start_with(own_flags: &'static [&'static str], flags: &[&str]) -> Result<Self, Unavailable> {
         let binary = build(".")?;
+        let flags: Vec<_> = flags.iter().map(ToString::to_string).collect();
+        for _ in 1..STARTS {
+            match Self::start_once(&binary, own_flags, &flags) {
+                Err(Unavailable::StartFailed(reason)) if reason.contains(PORT_TAKEN) => (),
+                started => return started,
+            }
+        }
+        Self::start_once(&binary, own_flags, &flags)
+    }
+
+    fn start_once(binary: &Path, own_flags: &'static [&'static str], flags: &[String]) -> Result<Self, Unavailable> {
         let home = Home::create().map_err(|error| Unavailable::StartFailed(error.to_string()))?;
-        let flags = flags.iter().map(ToString::to_string).collect();
+        let (binary, flags) = (binary.to_owned(), flags.to_vec());
         let mut cluster = Self { binary, home, own_flags, flags, server: None, info: Value::Null };
         cluster.start_server()?;
         Ok(cluster)
