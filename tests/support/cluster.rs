@@ -24,12 +24,6 @@ const START_TIMEOUT: Duration = Duration::from_mins(3);
 /// Set to 1 (in CI) to make a test fail where it would be skipped.
 const REQUIRE_ENV: &str = "DELTABUS_REQUIRE_CLUSTER";
 
-/// So often a new cluster is tried while the ports that were free a moment ago are another test's.
-const STARTS: usize = 4;
-
-/// What stands in the log where a port is taken.
-const PORT_TAKEN: &str = "address already in use";
-
 /// Why there is no cluster.
 #[derive(Debug)]
 pub(crate) enum Unavailable {
@@ -66,7 +60,7 @@ impl std::error::Error for Unavailable {}
 pub(crate) struct Cluster {
     binary: PathBuf,
     home: Home,
-    own_flags: &'static [&'static str],
+    own_flags: Vec<String>,
     flags: Vec<String>,
     server: Option<Child>,
     info: Value,
@@ -80,21 +74,15 @@ impl Cluster {
     }
 
     /// Starts a server as [`Cluster::start`], with further flags of the `apiserver` command itself before them.
-    pub(crate) fn start_with(own_flags: &'static [&'static str], flags: &[&str]) -> Result<Self, Unavailable> {
+    pub(crate) fn start_with(own_flags: &[&str], flags: &[&str]) -> Result<Self, Unavailable> {
         let binary = build(".")?;
-        let flags: Vec<_> = flags.iter().map(ToString::to_string).collect();
-        for _ in 1..STARTS {
-            match Self::start_once(&binary, own_flags, &flags) {
-                Err(Unavailable::StartFailed(reason)) if reason.contains(PORT_TAKEN) => (),
-                started => return started,
-            }
-        }
-        Self::start_once(&binary, own_flags, &flags)
-    }
-
-    fn start_once(binary: &Path, own_flags: &'static [&'static str], flags: &[String]) -> Result<Self, Unavailable> {
-        let home = Home::create().map_err(|error| Unavailable::StartFailed(error.to_string()))?;
-        let (binary, flags) = (binary.to_owned(), flags.to_vec());
+        let failed = |error: io::Error| Unavailable::StartFailed(error.to_string());
+        let home = Home::create().map_err(failed)?;
+        // No two servers of this process are given the same: the command's own draw would not know of the others' draws.
+        let [secure, etcd] = free_ports().map_err(failed)?;
+        let ports = [format!("--secure-port={}", secure.port()), format!("--etcd-port={}", etcd.port())];
+        let own_flags = ports.into_iter().chain(own_flags.iter().map(ToString::to_string)).collect();
+        let flags = flags.iter().map(ToString::to_string).collect();
         let mut cluster = Self { binary, home, own_flags, flags, server: None, info: Value::Null };
         cluster.start_server()?;
         Ok(cluster)
@@ -261,8 +249,14 @@ impl Cluster {
     fn start_server(&mut self) -> Result<(), Unavailable> {
         let failed = |error: io::Error| Unavailable::StartFailed(error.to_string());
         let log = File::options().create(true).append(true).open(self.log_file()).map_err(failed)?;
-        let mut command = self.command("apiserver", self.own_flags);
-        command.arg("--").args(&self.flags).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let mut command = self.command("apiserver", &[]);
+        command
+            .args(&self.own_flags)
+            .arg("--")
+            .args(&self.flags)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log);
         let mut child = command.spawn().map_err(failed)?;
         let stdout = child.stdout.take().expect("stdout is piped");
         self.server = Some(child);
