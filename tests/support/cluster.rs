@@ -3,6 +3,7 @@
 // Each test binary includes this file and uses its own part of it.
 #![allow(clippy::allow_attributes, dead_code, reason = "expect would fail in the binary that uses all of it")]
 
+use std::borrow::Borrow;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
@@ -12,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -94,6 +95,19 @@ impl Cluster {
     /// If the server does not start although it was built, and on any reason to skip if `DELTABUS_REQUIRE_CLUSTER=1`.
     pub(crate) fn start_or_skip(test_name: &str, flags: &[&str]) -> Option<Self> {
         or_skip(test_name, Self::start(flags))
+    }
+
+    /// Returns the one server that tests of this program share, or says on stderr why the test is skipped and returns `None`.
+    ///
+    /// For tests that neither restart nor compact it: each keeps to namespaces, custom types and roles of its own. The server
+    /// stops with the program; the next start of any server removes its data.
+    ///
+    /// # Panics
+    /// As [`Cluster::start_or_skip`].
+    pub(crate) fn shared_or_skip(test_name: &str) -> Option<&'static Self> {
+        static SHARED: OnceLock<Result<Cluster, Unavailable>> = OnceLock::new();
+
+        or_skip(test_name, SHARED.get_or_init(|| Self::start(&[])).as_ref())
     }
 
     /// The server's address, `https://127.0.0.1:…`. The same after a restart.
@@ -315,11 +329,12 @@ impl Drop for Cluster {
 ///
 /// # Panics
 /// If something does not start although it was built, and on any reason to skip if `DELTABUS_REQUIRE_CLUSTER=1`.
-pub(super) fn or_skip<T>(test_name: &str, started: Result<T, Unavailable>) -> Option<T> {
+pub(super) fn or_skip<T, E: Borrow<Unavailable>>(test_name: &str, started: Result<T, E>) -> Option<T> {
     let reason = match started {
         Ok(started) => return Some(started),
         Err(reason) => reason,
     };
+    let reason = reason.borrow();
     let required = std::env::var_os(REQUIRE_ENV).is_some_and(|value| value == "1");
     assert!(!required && !matches!(reason, Unavailable::StartFailed(_)), "{test_name}: {reason}");
     note(&format!("skipped: {test_name}: {reason}"));

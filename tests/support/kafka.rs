@@ -353,7 +353,7 @@ pub(crate) fn compacted(messages: &[Stored]) -> BTreeMap<String, Value> {
 /// Returns the directory of what Java runs, after fetching it if it is not there.
 fn libs() -> Result<PathBuf, Unavailable> {
     let failed = |error: std::io::Error| Unavailable::StartFailed(error.to_string());
-    let pom = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kafka/pom.xml");
+    let pom = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/kafka/pom.xml");
     let version = fs::read_to_string(&pom).map_err(failed)?;
     let version = version.split(['<', '>']).skip_while(|part| *part != "kafka.version").nth(1).unwrap_or_default();
     let libs = target_dir().join(format!("kafka-{version}"));
@@ -370,7 +370,7 @@ fn libs() -> Result<PathBuf, Unavailable> {
     let missing = |tool: &str, error: std::io::Error| Unavailable::Missing(format!("{tool} cannot be run: {error}"));
     let java = Command::new("java").arg("-version").output();
     java.map_err(|error| missing("java", error))?;
-    note(&format!("fetching Kafka {version} by Maven (tests/kafka); half a minute the first time"));
+    note(&format!("fetching Kafka {version} by Maven (tests/support/kafka); half a minute the first time"));
     let unfinished = libs.with_extension("unfinished");
     let output = Command::new("mvn")
         .args([OsStr::new("-q"), OsStr::new("-B"), OsStr::new("-f"), pom.as_os_str()])

@@ -1,4 +1,4 @@
-//! Every reason there is, and what is sent; `tests/test_command.rs` holds it against an engine at work.
+//! Every reason there is, and what is sent; `tests/cli/test_command.rs` holds it against an engine at work.
 
 use serde_json::{Value, json};
 

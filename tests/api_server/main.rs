@@ -1,0 +1,7 @@
+//! The engine, an example and the simulator beside a real Kubernetes API server.
+
+mod controller;
+mod run;
+mod simulator;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,168 @@
+//! `deltabus run` against a real Kubernetes API server, as a user runs it: what the file handler wrote is replayed from
+//! empty and held against what the server lists.
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use crate::support::{
+    cluster::Cluster,
+    engine::{Engine, text},
+    proxy::{Faults, Proxy},
+    stream::{Replay, State, replay},
+};
+use serde_json::Value;
+
+/// What is watched, as kubectl spells it.
+const RESOURCES: [&str; 4] = ["pods", "deployments.apps", "configmaps", "widgets.test.deltabus.dev"];
+
+fn config(kubeconfig: &Path, dir: &Path) -> String {
+    format!(
+        r#"
+        shutdown_timeout = "60s"
+        [cluster]
+        name = "test"
+        [kube]
+        kubeconfig = "{kubeconfig}"
+        backoff = {{ initial = "100ms", max = "2s" }}
+        [resources.all]
+        match = {RESOURCES:?}
+        [handlers.out]
+        type = "file"
+        path = "{out}"
+        initial = "send"
+        on = ["added", "updated", "deleted", "removed", "synced"]
+        "#,
+        kubeconfig = kubeconfig.display(),
+        out = text(dir, "out.jsonl"),
+    )
+}
+
+/// What the server lists now, as the replayed stream names it.
+fn server_state(cluster: &Cluster) -> State {
+    let dump = cluster.dump(&RESOURCES);
+    let mut state = State::new();
+    for resource in RESOURCES {
+        for (key, object) in dump[resource]["items"].as_object().expect("a dump has items") {
+            let field = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
+            let key = if key.contains('/') { key.clone() } else { format!("/{key}") };
+            state.insert(format!("{resource}/{key}"), (field("uid"), field("resourceVersion")));
+        }
+    }
+    state
+}
+
+/// Waits until the cache holds what the server lists, then stops the engine.
+fn settle_and_stop(engine: Engine, cluster: &Cluster) -> State {
+    let server = server_state(cluster);
+    engine.wait_for("equal to the server", Duration::from_mins(3), || cached_state(&engine) == server);
+    let status = engine.terminate();
+    assert_eq!(status.code(), Some(0), "a stop that was asked for is success");
+    server
+}
+
+/// What the read API lists.
+fn cached_state(engine: &Engine) -> State {
+    let mut state = State::new();
+    let paths = ["api/v1/pods", "apis/apps/v1/deployments", "api/v1/configmaps", "apis/test.deltabus.dev/v1/widgets"];
+    for (resource, path) in RESOURCES.iter().zip(paths) {
+        let list: Value = match engine.get(&format!("/{path}")) {
+            Ok((200, body)) => serde_json::from_str(&body).expect("a list is JSON"),
+            _ => return State::new(),
+        };
+        for item in list["items"].as_array().expect("a list has items") {
+            let field = |name: &str| item["metadata"][name].as_str().unwrap_or_default().to_owned();
+            let key = format!("{resource}/{}/{}", field("namespace"), field("name"));
+            state.insert(key, (field("uid"), field("resourceVersion")));
+        }
+    }
+    state
+}
+
+fn assert_equal(replay: &Replay, server: &State) {
+    for (key, object) in server {
+        assert_eq!(replay.state.get(key), Some(object), "{key} as the stream has it, and as the server has it");
+    }
+    for key in replay.state.keys() {
+        assert!(server.contains_key(key), "{key} was shown and never deleted, the server does not have it");
+    }
+    eprintln!("{} events, {} objects at the end, {:?}", replay.events, server.len(), replay.counts);
+}
+
+#[test]
+fn i1_ten_thousand_random_writes_end_in_the_state_the_server_lists() {
+    let Some(cluster) = Cluster::start_or_skip("i1_ten_thousand_random_writes", &[]) else { return };
+    cluster.churn(&["--setup", "--ops", "500", "--seed", "1"]);
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let engine = Engine::run(dir.path(), &config(cluster.kubeconfig(), dir.path()));
+    engine.wait_ready(Duration::from_mins(2));
+    let churned = cluster.churn(&["--ops", "10000", "--clients", "6", "--seed", "2"]);
+    assert!(churned.status.success(), "churn: {}", String::from_utf8_lossy(&churned.stderr));
+
+    let server = settle_and_stop(engine, &cluster);
+    let replay = replay(&dir.path().join("out.jsonl"));
+    assert_equal(&replay, &server);
+    assert_eq!(replay.duplicates, 0, "nothing was sent twice without a restart");
+    assert!(replay.counts.keys().any(|(kind, cause)| kind == "deleted" && cause == "watch"));
+}
+
+#[test]
+fn i4_sigterm_in_mid_stream_leaves_no_accepted_event_undelivered() {
+    let Some(cluster) = Cluster::start_or_skip("i4_sigterm_in_mid_stream", &[]) else { return };
+    cluster.churn(&["--setup", "--ops", "200", "--seed", "3"]);
+    for round in 0..3 {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let engine = Engine::run(dir.path(), &config(cluster.kubeconfig(), dir.path()));
+        engine.wait_ready(Duration::from_mins(2));
+        let churn = cluster.start_churn(&["--duration", "4s", "--clients", "4", "--seed", &format!("{}", 10 + round)]);
+        std::thread::sleep(Duration::from_millis(1500 + 400 * round));
+        let out = dir.path().join("out.jsonl");
+        engine.wait_for("writing", Duration::from_mins(1), || {
+            std::fs::read_to_string(&out).is_ok_and(|text| text.lines().count() > 110)
+        });
+        // What readers have seen was accepted: it must be in the file after the stop.
+        let seen = cached_state(&engine);
+        let status = engine.terminate();
+        assert_eq!(status.code(), Some(0));
+        churn.finish();
+        let replay = replay(&dir.path().join("out.jsonl"));
+        let text = std::fs::read_to_string(dir.path().join("out.jsonl")).expect("the file is there");
+        assert!(text.ends_with('\n'), "the last line is whole");
+        for (key, (uid, version)) in seen {
+            let id = format!("\"id\":\"{uid}.{version}\"");
+            assert!(text.contains(&id), "{key} was readable at version {version} and was not delivered");
+        }
+        assert!(replay.events > 100, "{}", replay.events);
+    }
+}
+
+#[test]
+fn i1_through_a_proxy_that_cuts_delays_and_resets_and_over_restarts_with_compacted_history() {
+    let name = "i1_through_a_bad_proxy_and_restarts";
+    let Some(mut cluster) = Cluster::start_or_skip(name, &[]) else { return };
+    cluster.churn(&["--setup", "--ops", "500", "--seed", "4"]);
+    let upstream: SocketAddr = cluster.url().trim_start_matches("https://").parse().expect("a loopback address");
+    let proxy = Proxy::start(upstream, 7);
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let kubeconfig = std::fs::read_to_string(cluster.kubeconfig()).expect("the fixture wrote it");
+    let through = text(dir.path(), "kubeconfig");
+    std::fs::write(&through, kubeconfig.replace(cluster.url(), &format!("https://{}", proxy.address)))
+        .expect("written");
+
+    let engine = Engine::run(dir.path(), &config(Path::new(&through), dir.path()));
+    engine.wait_ready(Duration::from_mins(2));
+    proxy.set(Faults { cut_one_in: 150, reset_one_in: 200, delay_one_in: 60, refuse_one_in: 12 });
+    for round in 0..2 {
+        let churn = cluster.start_churn(&["--ops", "5000", "--clients", "6", "--seed", &format!("{}", 20 + round)]);
+        std::thread::sleep(Duration::from_secs(4));
+        cluster.compact();
+        cluster.restart();
+        churn.finish();
+        cluster.compact();
+    }
+    proxy.set(Faults::default());
+
+    let server = settle_and_stop(engine, &cluster);
+    let replay = replay(&dir.path().join("out.jsonl"));
+    assert_equal(&replay, &server);
+    assert!(proxy.injected() > 20, "the proxy did harm: {}", proxy.injected());
+    assert!(replay.counts.keys().any(|(_, cause)| cause == "relist"), "a relist found something: {:?}", replay.counts);
+}

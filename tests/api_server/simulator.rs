@@ -1,0 +1,199 @@
+//! The embedded API server beside a real one: the same requests, and answers that are the same where the engine looks.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::Duration,
+};
+
+use crate::support::cluster::Cluster;
+use deltabus::simulator::{Area, Simulator, SimulatorOptions};
+use serde_json::{Value, json};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const FOOS: &str = "/apis/x.dev/v1/namespaces/default/foos";
+/// How long the real server may take for what the simulator does at once.
+const PATIENCE: u32 = 200;
+
+/// Both servers, asked by the same client.
+struct Both {
+    cluster: &'static Cluster,
+    simulator: Simulator,
+    simulated: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Both {
+    fn start(test: &str) -> Option<Self> {
+        let cluster = Cluster::shared_or_skip(test)?;
+        let simulator = Simulator::start(SimulatorOptions::default()).expect("loopback");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let simulated = dir.path().join("simulated.kubeconfig");
+        fs::write(&simulated, simulator.kubeconfig()).expect("the directory is writable");
+        Some(Self { cluster, simulator, simulated, _dir: dir })
+    }
+
+    /// Asks both; the real one first, as whom `real` says.
+    fn ask_as(&self, real: &Path, method: &str, path: &str, body: Option<&Value>) -> [(u16, Value); 2] {
+        [real, &self.simulated].map(|who| self.cluster.request_as(who, method, path, body))
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> [(u16, Value); 2] {
+        self.ask_as(self.cluster.kubeconfig(), method, path, body)
+    }
+
+    /// Asks both for the same, and compares what `part` makes of the answers.
+    #[track_caller]
+    fn compare(&self, method: &str, path: &str, body: Option<&Value>, part: impl Fn(&Value) -> Value) -> Value {
+        let [real, simulated] = self.ask(method, path, body).map(|(code, answer)| (code, part(&answer)));
+        assert_eq!(real, simulated, "{method} {path}, the real server's answer first");
+        real.1
+    }
+
+    /// Waits until both answer so.
+    fn wait_for(&self, path: &str, code: u16) {
+        for _ in 0..PATIENCE {
+            if self.ask("GET", path, None).iter().all(|(found, _)| *found == code) {
+                return;
+            }
+            sleep(Duration::from_millis(50));
+        }
+        panic!("{path} is not answered with {code} by both");
+    }
+
+    /// The changes of a collection since the versions, as `part` sees them.
+    fn compare_history(&self, path: &str, since: &[u64; 2], part: impl Fn(&Value) -> Value) {
+        let watch = |who: &Path, version: u64| {
+            let path = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=3");
+            let (_, events) = self.cluster.request_as(who, "GET", &path, None);
+            let lines = events.as_str().unwrap_or_default().lines().map(str::to_owned).collect::<Vec<_>>();
+            let events = lines.iter().map(|line| serde_json::from_str::<Value>(line).expect("an event"));
+            events.map(|event| json!([event["type"], part(&event["object"])])).collect::<Vec<_>>()
+        };
+        let real = watch(self.cluster.kubeconfig(), since[0]);
+        assert!(real.len() > 1, "{real:?}");
+        assert_eq!(real, watch(&self.simulated, since[1]), "{path}, the real server's history first");
+    }
+
+    fn versions(&self, path: &str) -> [u64; 2] {
+        let version =
+            |answer: &Value| answer["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+        self.ask("GET", path, None).map(|(_, answer)| version(&answer).expect("a list has a version"))
+    }
+}
+
+fn definition() -> Value {
+    let names = json!({"kind": "Foo", "listKind": "FooList", "plural": "foos", "singular": "foo"});
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let version =
+        json!({"name": "v1", "served": true, "storage": true, "subresources": {"status": {}}, "schema": schema});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "foos.x.dev"},
+        "spec": {"group": "x.dev", "scope": "Namespaced", "names": names, "versions": [version]},
+    })
+}
+
+/// What a definition says of its own life, without times.
+fn life(definition: &Value) -> Value {
+    let mut status = definition["status"].clone();
+    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+        condition.as_object_mut().expect("a condition").remove("lastTransitionTime");
+    }
+    let metadata = &definition["metadata"];
+    json!([status, metadata["finalizers"], metadata["deletionTimestamp"].is_string(), metadata["generation"]])
+}
+
+fn whole(answer: &Value) -> Value {
+    answer.clone()
+}
+
+#[test]
+fn definitions_come_and_go_as_on_a_real_server() {
+    let Some(both) = Both::start("definitions_come_and_go_as_on_a_real_server") else { return };
+    both.compare("GET", "/apis/x.dev/v1/foos", None, whole);
+    let before = both.versions(DEFINITIONS);
+    both.compare("POST", DEFINITIONS, Some(&definition()), life);
+    // discovery follows by itself
+    let served = ["/apis/x.dev/v1/foos", "/apis/x.dev", "/apis/x.dev/v1"];
+    for path in served {
+        both.wait_for(path, 200);
+    }
+    both.compare("GET", &format!("{DEFINITIONS}/foos.x.dev"), None, life);
+    both.compare("GET", "/apis/x.dev", None, whole);
+    let discovered = |answer: &Value| {
+        let resources = answer["resources"].as_array().into_iter().flatten();
+        let facts = |resource: &Value| {
+            let verbs = resource["verbs"].clone();
+            json!([resource["name"], resource["kind"], resource["namespaced"], resource["singularName"], verbs])
+        };
+        resources.map(facts).collect()
+    };
+    both.compare("GET", "/apis/x.dev/v1", None, discovered);
+    let objects = both.versions("/apis/x.dev/v1/foos");
+    for foo in ["a", "b"] {
+        let foo = json!({"apiVersion": "x.dev/v1", "kind": "Foo", "metadata": {"name": foo}});
+        both.compare("POST", FOOS, Some(&foo), |answer| answer["metadata"]["generation"].clone());
+    }
+    both.compare_history("/apis/x.dev/v1/foos", &objects, |foo| foo["metadata"]["name"].clone());
+    both.compare("DELETE", &format!("{DEFINITIONS}/foos.x.dev"), None, |answer| answer["kind"].clone());
+    for path in served {
+        both.wait_for(path, 404);
+    }
+    for path in ["/apis/x.dev/v1/foos", "/apis/x.dev/v1", "/apis/x.dev", "/nothing", "/apis/apps/v9/things"] {
+        both.compare("GET", path, None, whole);
+    }
+    both.compare_history(DEFINITIONS, &before, life);
+}
+
+#[test]
+fn rights_that_lack_are_refused_as_by_a_real_server() {
+    let Some(both) = Both::start("rights_that_lack_are_refused_as_by_a_real_server") else { return };
+    both.simulator.faults().forbid("*", "*", Area::Everywhere);
+    let limited = both.cluster.limited_kubeconfig().to_owned();
+    let compare = |method: &str, path: &str, body: Option<&Value>, part: fn(&Value) -> Value| {
+        let [real, simulated] = both.ask_as(&limited, method, path, body);
+        let renamed = simulated.1.to_string().replace("simulator", "limited");
+        let renamed: Value = serde_json::from_str(&renamed).expect("it was JSON before");
+        assert_eq!((real.0, part(&real.1)), (simulated.0, part(&renamed)), "{method} {path}");
+    };
+    for path in [
+        "/api/v1/pods",
+        "/api/v1/pods?watch=1",
+        "/api/v1/namespaces/default/pods",
+        "/apis/apps/v1/deployments",
+        "/apis/apps/v1/namespaces/default/deployments/x",
+        "/apis/apps/v1/namespaces/default/deployments/x/status",
+        "/apis/nobody.dev/v1/things",
+    ] {
+        compare("GET", path, None, whole);
+    }
+    for (group, resource, namespace) in [("", "pods", ""), ("apps", "deployments", "default")] {
+        let asked = json!({"verb": "list", "group": group, "resource": resource, "namespace": namespace});
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        });
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        compare("POST", path, Some(&review), |answer| answer["status"].clone());
+    }
+}
+
+#[test]
+fn a_namespace_that_goes_takes_nothing_more() {
+    let Some(both) = Both::start("a_namespace_that_goes_takes_nothing_more") else { return };
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gone"}});
+    let state = |answer: &Value| json!([answer["metadata"]["labels"], answer["spec"], answer["status"]]);
+    both.compare("POST", "/api/v1/namespaces", Some(&namespace), state);
+    let maps = "/api/v1/namespaces/gone/configmaps";
+    let map = |name: &str| {
+        let metadata = json!({"name": name, "finalizers": ["x.dev/held"]});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    };
+    both.compare("POST", maps, Some(&map("held")), |answer| answer["metadata"]["finalizers"].clone());
+    let patch = json!({"metadata": {"labels": {"env": "prod", "kubernetes.io/metadata.name": null}}});
+    both.compare("PATCH", "/api/v1/namespaces/gone", Some(&patch), state);
+    let marked = |answer: &Value| json!([state(answer), answer["metadata"]["deletionTimestamp"].is_string()]);
+    both.compare("DELETE", "/api/v1/namespaces/gone", None, marked);
+    both.compare("POST", maps, Some(&map("late")), whole);
+}

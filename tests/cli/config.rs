@@ -1,0 +1,630 @@
+//! The configuration as users meet it: what loads, what is refused, and how that is told.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod json_schema;
+
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+
+use deltabus::cloud_event::ContentMode;
+use deltabus::config::{
+    Cache, Compression, Config, ConfigErrors, EventType, Finding, Format, Fsync, Http, Initial, Loaded, LogLevel, Mode,
+    OnMissing, OnRemoved, Origin, QueueOrder, Rediscover, Sink, WhenFull, schema::schema,
+};
+use proptest::prelude::*;
+use serde_json::Value;
+
+const MINIMAL: &str = "[resources.pods]\nmatch = [\"pods\"]\n\n[handlers.out]\ntype = \"stdout\"\n";
+
+fn load(files: &[&Path], environment: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
+    Config::load(files, environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+}
+
+/// Tells an outcome as `validate` does.
+fn tell(outcome: &Result<Loaded, ConfigErrors>) -> String {
+    let (errors, warnings) = match outcome {
+        Ok(loaded) => (&[][..], &loaded.warnings),
+        Err(errors) => (&errors.errors[..], &errors.warnings),
+    };
+    let errors = errors.iter().map(|error| format!("error: {error}\n"));
+    errors.chain(warnings.iter().map(|warning| format!("warning: {warning}\n"))).collect()
+}
+
+#[test]
+fn each_broken_configuration_is_told_in_full_with_file_line_key_and_the_nearest_right_name() {
+    let mut names: Vec<_> =
+        fs::read_dir("tests/configs/broken").unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert!(names.len() >= 40);
+    for name in names {
+        let path = Path::new("tests/configs/broken").join(&name);
+        let (texts, environment) = fixture(&path);
+        let environment: Vec<_> = environment.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let outcome = load(&[&path], &environment);
+        assert!(outcome.is_err(), "{} loads", path.display());
+        let name = name.to_str().unwrap().trim_end_matches(".toml");
+        insta::with_settings!({ description => texts, omit_expression => true }, {
+            insta::assert_snapshot!(name, tell(&outcome));
+        });
+    }
+}
+
+/// Reads a broken configuration, a file or a directory of them, with the environment that its lines `#env NAME=VALUE` set.
+fn fixture(path: &Path) -> (String, Vec<(String, String)>) {
+    let mut files = if path.is_dir() {
+        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect()
+    } else {
+        vec![path.to_owned()]
+    };
+    files.sort();
+    let texts: Vec<String> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let variables = texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.strip_prefix("#env "));
+    let variables = variables.map(|line| line.split_once('=').unwrap());
+    let environment = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    (texts.join("# ── the next file ──\n"), environment)
+}
+
+// ── files and the environment ──
+
+/// Writes files into a directory and loads the paths given, relative to it.
+#[track_caller]
+fn load_files(files: &[(&str, &str)], paths: &[&str], environment: &[(&str, &str)]) -> Result<Loaded, String> {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let paths: Vec<_> = paths.iter().map(|path| directory.path().join(path)).collect();
+    let paths: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
+    let root = format!("{}/", directory.path().display());
+    load(&paths, environment).map_err(|errors| errors.to_string().replace(&root, ""))
+}
+
+#[track_caller]
+fn override_minimal(environment: &[(&str, &str)]) -> Result<Config, String> {
+    load_files(&[("a.toml", MINIMAL)], &["a.toml"], environment).map(|loaded| loaded.config)
+}
+
+#[test]
+fn later_files_merge_tables_and_replace_lists_and_scalars() {
+    let base = "[resources.pods]\nmatch = [\"pods\"]\nindex = [\"owner\", \"spec.nodeName\"]\nlabels = \"a=b\"\n\
+                [handlers.out]\ntype = \"stdout\"\nretry = { initial = \"1s\", max = \"2s\" }\n";
+    let local = "[resources.pods]\nindex = [\"metadata.uid\"]\n[resources.nodes]\nmatch = [\"nodes\"]\n\
+                 [handlers.out.retry]\nmax = \"3s\"\n";
+    let config = load_files(&[("a", base), ("b", local)], &["a", "b"], &[]).unwrap().config;
+    assert_eq!(config.resources.keys().collect::<Vec<_>>(), ["nodes", "pods"]);
+    assert_eq!(config.resources["pods"].index, ["metadata.uid"]);
+    assert_eq!(config.resources["pods"].labels, "a=b");
+    let retry = &config.handlers["out"].options.retry;
+    assert_eq!((retry.initial, retry.max), (Duration::from_secs(1), Duration::from_secs(3)));
+}
+
+#[test]
+fn a_directory_is_its_toml_files_in_the_order_of_their_names() {
+    let files = [
+        ("conf/10-base.toml", MINIMAL),
+        ("conf/20-more.toml", "[log]\nlevel = \"warn\"\n"),
+        ("conf/30-most.toml", "[log]\nlevel = \"error\"\n"),
+        ("conf/notes.txt", "this is not TOML"),
+        ("conf/deeper/40.toml", "nor is this read"),
+    ];
+    assert_eq!(load_files(&files, &["conf"], &[]).unwrap().config.log.level, LogLevel::Error);
+    let empty = load_files(&[("empty/x.txt", "")], &["empty", "gone.toml"], &[]).unwrap_err();
+    assert!(
+        empty.starts_with("empty: no *.toml files in this directory\ngone.toml: failed to read the file"),
+        "{empty}"
+    );
+}
+
+#[test]
+fn a_mistake_is_reported_at_the_layer_that_made_it() {
+    let wrong = "[handlers.out]\ninitial = \"now\"\n";
+    let text = load_files(&[("a", MINIMAL), ("b", wrong)], &["a", "b"], &[]).unwrap_err();
+    assert!(text.starts_with("b:2:11: handlers.out.initial: expected one of"), "{text}");
+    // A later layer that is right heals an earlier one.
+    load_files(&[("a", MINIMAL), ("b", wrong), ("c", "handlers.out.initial = \"send\"")], &["a", "b", "c"], &[])
+        .unwrap();
+    // A value in the place of a table is the later layer's doing.
+    let text = load_files(&[("a", MINIMAL), ("b", "handlers = 1")], &["a", "b"], &[]).unwrap_err();
+    assert_eq!(text, "b:1:12: handlers: expected a table, found the number 1");
+    // Columns count characters.
+    let text = load_files(&[("a", "cluster = { \"ä\" = 1, nam = 2 }\n")], &["a"], &[]).unwrap_err();
+    assert!(text.contains("a:1:22: cluster.nam: unknown key"), "{text}");
+    // What another file leaves behind is told where it is.
+    let file = "[handlers.out]\ntype = \"file\"\npath = \"/tmp/x\"\n";
+    let text = load_files(&[("a", file), ("b", MINIMAL)], &["a", "b"], &[]).unwrap_err();
+    assert_eq!(text, "a:3:1: handlers.out.path: unknown key; `path` belongs to handlers of type file");
+}
+
+#[test]
+fn syntax_errors_of_all_files_are_reported_at_once() {
+    let text = load_files(&[("a", "x = "), ("b", "[y")], &["a", "b"], &[]).unwrap_err();
+    assert!(text.contains("a:1:5: invalid TOML") && text.contains("b:1:3: invalid TOML"), "{text}");
+}
+
+#[test]
+fn environment_variables_override_files_with_values_of_every_type() {
+    let config = override_minimal(&[
+        ("DELTABUS__HANDLERS__OUT__TYPE", "file"),
+        ("DELTABUS__HANDLERS__OUT__PATH", "/tmp/12"),
+        ("DELTABUS__HANDLERS__OUT__ON", "[\"added\", 'synced']"),
+        ("DELTABUS__HANDLERS__OUT__BUFFER__MAX_EVENTS", "50_000"),
+        ("DELTABUS__HANDLERS__OUT__RETRY__JITTER", "false"),
+        ("DELTABUS__HANDLERS__OUT__ROTATE", "{ keep = 3 }"),
+        ("DELTABUS__KUBE__BACKOFF__FACTOR", "3"),
+        ("DELTABUS__KUBE__CONTEXT", "5"),
+        ("DELTABUS__HTTP__LISTEN", ""),
+        ("DELTABUS__RESOURCES__NODES__MATCH", "[\"nodes\"]"),
+        ("DELTABUS_CONFIG", "is another program's"),
+        ("PATH", "/bin"),
+    ])
+    .unwrap();
+    let out = &config.handlers["out"];
+    let Sink::File(file) = &out.sink else { panic!("another type") };
+    assert_eq!((&*file.path, file.rotate.as_ref().unwrap().keep), ("/tmp/12", 3));
+    assert_eq!(out.options.on, [EventType::Added, EventType::Synced]);
+    assert_eq!((out.options.buffer.max_events, out.options.retry.jitter), (50_000, false));
+    assert!((config.kube.backoff.factor - 3.0).abs() < f64::EPSILON);
+    assert_eq!((config.kube.context.as_deref(), config.http.listen), (Some("5"), None));
+    assert!(config.resources.contains_key("nodes"));
+}
+
+#[test]
+fn mistakes_in_environment_variables_name_the_variable() {
+    #[track_caller]
+    fn check(variables: &[(&str, &str)], expected: &str) {
+        assert_eq!(override_minimal(variables).unwrap_err(), expected);
+    }
+    check(
+        &[("DELTABUS__HANDLERS__OUT__INITAL", "send")],
+        "environment variable DELTABUS__HANDLERS__OUT__INITAL: handlers.out.inital: unknown key; did you mean `initial`?",
+    );
+    check(
+        &[("DELTABUS__KUBE__PAGE_SIZE", "many")],
+        "environment variable DELTABUS__KUBE__PAGE_SIZE: kube.page_size: expected a whole number of at least 1, found \
+         the string \"many\"",
+    );
+    check(
+        &[("DELTABUS__KUBE__PAGE_SIZE", "1\nmax_frame = 2")],
+        "environment variable DELTABUS__KUBE__PAGE_SIZE: kube.page_size: expected a whole number of at least 1, found \
+         the string \"1\\nmax_frame = 2\"",
+    );
+    check(
+        &[("DELTABUS__RESOURCES__PODS__MATCH", "[\"pods\", \"*.*\"]")],
+        "environment variable DELTABUS__RESOURCES__PODS__MATCH: resources.pods.match[1]: unexpected resource type \
+         \"*.*\", expected *.GROUP, like *.apps",
+    );
+    check(
+        &[("DELTABUS__HANDLERS__AUDIT__PATH", "/tmp/x")],
+        "environment variable DELTABUS__HANDLERS__AUDIT__PATH: handlers.audit: missing `type`: expected one of \
+         `stdout`, `file`, `blackhole`, `webhook`, `nats`, `kafka`, `exec`",
+    );
+    check(
+        &[("DELTABUS__LOG", "x"), ("DELTABUS__LOG__LEVEL", "info")],
+        "environment variable DELTABUS__LOG: log: sets the whole of what DELTABUS__LOG__LEVEL sets a part of: expected \
+         one of the two",
+    );
+}
+
+// ── what a configuration means ──
+
+#[test]
+fn the_smallest_configuration_has_the_documented_defaults() {
+    let config = Config::from_toml_str(MINIMAL).unwrap();
+    let pods = &config.resources["pods"];
+    assert_eq!(
+        (pods.mode, pods.options.order, pods.options.on_missing),
+        (Mode::Full, QueueOrder::Stream, OnMissing::Wait)
+    );
+    assert_eq!((pods.cache, pods.options.on_removed, &pods.exclude[..]), (Cache::Full, OnRemoved::Drain, &[][..]));
+    assert!(pods.namespaces.is_all() && pods.namespace_selector.is_empty());
+    assert_eq!((config.kube.rediscover, config.reload.watch), (Rediscover::CrdWatch, true));
+    assert_eq!(pods.options.fifo_max_bytes, 64 << 20);
+    assert_eq!(pods.options.drop.len(), 2);
+    let out = &config.handlers["out"];
+    assert_eq!((&out.sink, out.enabled, out.options.initial), (&Sink::Stdout, true, Initial::Skip));
+    assert_eq!(out.options.buffer.when_full, WhenFull::Coalesce);
+    assert!(out.takes("pods"));
+    assert_eq!(config.http.listen.unwrap().to_string(), "127.0.0.1:8080");
+}
+
+#[test]
+fn entries_inherit_the_defaults_key_by_key_and_override_them() {
+    let config = load(&[Path::new("tests/configs/full.toml")], &[]).unwrap().config;
+    let [pods, secrets] = ["pods", "secrets"].map(|name| &config.resources[name]);
+    assert_eq!((pods.options.order, secrets.options.order), (QueueOrder::PerKey, QueueOrder::Stream));
+    assert_eq!((pods.options.drop.len(), secrets.options.drop.len()), (2, 0));
+    let [out, null] = ["out", "null"].map(|name| &config.handlers[name].options);
+    assert_eq!((out.retry.initial, out.retry.max), (Duration::from_secs(1), Duration::from_mins(3)));
+    assert_eq!((null.retry.max, out.initial, null.initial), (Duration::from_mins(2), Initial::Skip, Initial::Send));
+    assert_eq!((out.buffer.max_events, out.buffer.when_full), (5, WhenFull::DropNewest));
+    let Sink::File(file) = &config.handlers["dlq"].sink else { panic!("another type") };
+    assert_eq!(file.fsync, Fsync::Interval(Duration::from_millis(250)));
+    let formats = ["dlq", "out", "signed_hook"].map(|name| config.handlers[name].options.format);
+    assert_eq!(formats, [Format::Diff, Format::Template, Format::MergePatch]);
+    let modes = ["hook", "signed_hook", "bus"].map(|name| match &config.handlers[name].sink {
+        Sink::Webhook(hook) => hook.mode,
+        Sink::Nats(bus) => bus.mode,
+        _ => panic!("another type"),
+    });
+    assert_eq!(modes, [ContentMode::Binary, ContentMode::Binary, ContentMode::Structured]);
+}
+
+#[test]
+fn a_handler_takes_names_and_globs_and_excludes_win() {
+    #[track_caller]
+    fn check(patterns: &str, expected: &[&str]) {
+        let resources = ["pods", "podtemplates", "nodes"];
+        let entries = resources.map(|name| format!("[resources.{name}]\nmatch = [\"{name}\"]\n")).concat();
+        let text = format!("{entries}[handlers.out]\ntype = \"stdout\"\nresources = {patterns}\n");
+        let config = Config::from_toml_str(&text).unwrap();
+        let takes: Vec<_> = resources.into_iter().filter(|name| config.handlers["out"].takes(name)).collect();
+        assert_eq!(takes, expected, "{patterns}");
+    }
+    check(r#"["*"]"#, &["pods", "podtemplates", "nodes"]);
+    check("[]", &[]);
+    check(r#"["pods"]"#, &["pods"]);
+    check(r#"["pod*"]"#, &["pods", "podtemplates"]);
+    check(r#"["pod*", "!pods"]"#, &["podtemplates"]);
+    check(r#"["!pods", "*"]"#, &["podtemplates", "nodes"]);
+    check(r#"["!pod*"]"#, &["nodes"]);
+    check(r#"["pods", "!*"]"#, &[]);
+}
+
+#[test]
+fn what_is_odd_is_allowed_and_warned_of() {
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        let loaded = load_files(&[("a", text)], &["a"], &[]).unwrap();
+        let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
+        let told = warnings.join("\n");
+        assert!(!told.is_empty() && told.contains(expected), "{told}");
+    }
+    check("[resources.pods]\nmatch = [\"pods\"]", "no handlers: nothing will be sent");
+    check(&format!("{MINIMAL}enabled = false"), "no handler is enabled");
+    check(&format!("{MINIMAL}resources = []"), "gets nothing");
+    check(&format!("{MINIMAL}resync = \"1h\""), "there will be no resync events");
+    check(&format!("{MINIMAL}resources = [\"*\", \"!node*\"]"), "\"!node*\" matches no entry of [resources]");
+    let one_at_a_time = "handlers.out.concurrency: has no effect with type = \"stdout\"";
+    check(&format!("{MINIMAL}concurrency = 4"), one_at_a_time);
+    let no_list = "handlers.out.changed[0]: goes into a list without `[*]`, where nothing is found; did you mean \
+                   `spec.template.spec.containers[*].image`?";
+    check(&format!("{MINIMAL}changed = [\"spec.template.spec.containers.image\"]"), no_list);
+    let selected = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\nlabels = \"app=web\"") + "on = [\"deleted\"]";
+    check(&selected, "handlers.out.on: [resources.pods] has a selector");
+    let metadata =
+        MINIMAL.replace("[\"pods\"]", "[\"pods\"]\nmode = \"metadata\"\nindex = [\"spec.nodeName\", \"owner\"]");
+    check(&metadata, "a:4:10: resources.pods.index[0]: with mode = \"metadata\" no object has `spec.nodeName`");
+    let no_digests = format!("[redact]\nsecrets = \"drop\"\nhmac_key = {{ env = \"K\" }}\n{MINIMAL}");
+    check(&no_digests, "a:3:1: redact.hmac_key: has no effect: nothing becomes a digest");
+    let of_nothing = format!("[redact]\npaths = [{{ path = \"data\", resources = [\"node*\"] }}]\n{MINIMAL}");
+    check(&of_nothing, "redact.paths[0].resources[0]: \"node*\" matches no entry of [resources]");
+    let stubs = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\ncache = \"none\"\nresync = \"1h\"");
+    check(&stubs, "a:4:10: resources.pods.resync: with cache = \"none\" no bodies are kept: there will be no resync");
+    let stubs = MINIMAL.replace("[\"pods\"]", "[\"pods\"]\ncache = \"none\"") + "format = \"diff\"";
+    check(
+        &stubs,
+        "handlers.out.format: with [resources.pods] cache = \"none\" the state before an update is not known",
+    );
+    let template = |text: &str| format!("{MINIMAL}format = \"template\"\ntemplate = \"{text}\"");
+    check(
+        &template("{{ old.spec }}"),
+        "a:7:12: handlers.out.template: of `added`, `deleted`, `removed` events, some or all will be given up: line 1, \
+         column 4: undefined value",
+    );
+    let hook = template("x").replace("stdout", "webhook\"\nurl = \"http://127.0.0.1/\"\nbatch = {}\n#");
+    check(&hook, "handlers.out.template: may make a text that is no JSON");
+    check(&format!("{MINIMAL}template = \"x\""), "handlers.out.template: has no effect without format = \"template\"");
+    let disabled = format!("{MINIMAL}dead_letter = \"d\"\n[handlers.d]\ntype = \"blackhole\"\nenabled = false");
+    check(&disabled, "[handlers.d] is not enabled");
+}
+
+#[test]
+fn d11_secrets_load_in_every_mode_that_redaction_allows_and_what_is_shown_of_them_loads_again() {
+    for (redact, entry, loads) in [
+        ("", "match = [\"secrets\"]", true),
+        ("", "match = [\"secrets\"]\nmode = \"full\"", true),
+        ("secrets = \"drop\"", "match = [\"secrets\"]\nmode = \"full\"", true),
+        ("secrets = \"metadata\"", "match = [\"secrets\"]", true),
+        ("secrets = \"metadata\"", "match = [\"pods\", \"Secret\"]", true),
+        ("secrets = \"metadata\"", "match = [\"secrets\"]\nmode = \"metadata\"", true),
+        ("secrets = \"metadata\"", "match = [\"secrets\"]\nmode = \"full\"", false),
+    ] {
+        let text = format!("[redact]\n{redact}\n[resources.s]\n{entry}\n[handlers.out]\ntype = \"stdout\"\n");
+        let loaded = load_files(&[("a", &text)], &["a"], &[]);
+        assert_eq!(loaded.is_ok(), loads, "{text}");
+        let Ok(loaded) = loaded else { continue };
+        assert_eq!(loaded.warnings, [], "{text}");
+        assert_eq!(Config::from_toml_str(&loaded.config.to_toml()).unwrap(), loaded.config, "{text}");
+    }
+}
+
+#[test]
+fn d11_an_address_beyond_loopback_needs_a_token_and_a_certificate() {
+    #[track_caller]
+    fn check(http: &str, expected: &str) {
+        let said = load_files(&[("a", &format!("{MINIMAL}[http]\n{http}"))], &["a"], &[]).err().unwrap_or_default();
+        assert_eq!(said, expected, "{http}");
+    }
+    const TOKEN: &str = "auth = \"token\"\ntoken = { env = \"T\" }";
+    const TLS: &str = "tls = { cert_file = \"c\", key_file = \"k\" }";
+    for listen in ["", "127.0.0.1:8080", "[::1]:8080", "127.9.9.9:0"] {
+        check(&format!("listen = \"{listen}\""), "");
+    }
+    check(TOKEN, "");
+    check(TLS, "");
+    check("listen = \"\"\nprobe_listen = \"0.0.0.0:8081\"", "");
+    check(&format!("listen = \"0.0.0.0:8080\"\n{TOKEN}\n{TLS}"), "");
+    let open = "can be reached from other machines, and everybody there could read everything: expected";
+    check(
+        "listen = \"192.168.0.1:8080\"",
+        &format!(
+            "a:7:10: http.listen: 192.168.0.1:8080 {open} auth = \"token\" and `tls`, or a loopback address such as \
+             \"127.0.0.1:8080\""
+        ),
+    );
+    check(
+        &format!("listen = \"[2001:db8::1]:80\"\n{TLS}"),
+        &format!(
+            "a:7:10: http.listen: [2001:db8::1]:80 {open} auth = \"token\", or a loopback address such as \"[::1]:80\""
+        ),
+    );
+    check(
+        &format!("listen = \"0.0.0.0:8080\"\n{TOKEN}"),
+        "a:7:10: http.listen: 0.0.0.0:8080 can be reached from other machines, and the token would travel without \
+         encryption: expected `tls`, or a loopback address such as \"127.0.0.1:8080\"",
+    );
+    check(
+        "auth = \"token\"",
+        "a:7:8: http.auth: nobody could be let in: expected `token` too, such as { file = \
+         \"/run/secrets/deltabus/token\" }",
+    );
+    check("token = { env = \"T\" }", "a:7:1: http.token: is not asked for: expected auth = \"token\" too, or no token");
+    check("tls = { key_file = \"k\" }", "a:7:20: http.tls.key_file: expected `cert_file` too");
+}
+
+#[test]
+fn d12_entries_share_a_type_where_their_namespaces_have_none_in_common() {
+    #[track_caller]
+    fn check(left: &str, right: &str, shared: bool) {
+        let text = format!("[resources.a]\nmatch = [\"pods\"]\n{left}\n[resources.b]\nmatch = [\"pods\"]\n{right}\n");
+        let loaded = Config::from_toml_str(&text);
+        assert_eq!(loaded.is_ok(), shared, "{text}{loaded:?}");
+    }
+    check("", "", false);
+    check("namespaces = [\"a\"]", "namespaces = [\"b\"]", true);
+    check("namespaces = [\"!b\"]", "namespaces = [\"b\"]", true);
+    check("namespaces = [\"team-*\"]", "namespaces = [\"*-b\"]", false);
+    // labels come and go
+    check("namespace_selector = \"team=a\"", "namespace_selector = \"team=b\"", false);
+}
+
+#[test]
+fn d11_secrets_under_a_wildcard_need_no_word() {
+    for entry in ["match = [\"*\"]", "match = [\"*\"]\nmode = \"full\""] {
+        let text = format!("[resources.all]\n{entry}\n[handlers.out]\ntype = \"stdout\"\n");
+        assert_eq!(load_files(&[("a", &text)], &["a"], &[]).unwrap().warnings, [], "{entry}");
+    }
+}
+
+// ── what is shown loads again, and is what the schema says ──
+
+/// Uncomments the options of the top-level config.toml: lines with `#` right before what stands there.
+fn uncomment(text: &str) -> String {
+    let bare = |line: &str| {
+        line.strip_prefix('#').filter(|rest| !rest.is_empty() && !rest.starts_with("# ")).map(str::to_owned)
+    };
+    // `#  "metadata.managedFields",` goes on a list; prose is `# text`.
+    let option = |line: &str| bare(line).filter(|rest| !rest.starts_with(' ') || rest.starts_with("  \""));
+    text.lines().map(|line| option(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
+}
+
+fn shipped() -> String {
+    fs::read_to_string("config.toml").unwrap()
+}
+
+fn full() -> String {
+    fs::read_to_string("tests/configs/full.toml").unwrap()
+}
+
+fn from_toml(text: &str) -> Value {
+    toml::from_str(text).unwrap()
+}
+
+#[test]
+fn the_shipped_configuration_loads_without_a_warning_as_it_is() {
+    let loaded = load(&[Path::new("config.toml")], &[]).unwrap();
+    assert_eq!(loaded.warnings, []);
+    assert_eq!(loaded.config.resources.len(), 2);
+    assert_eq!(loaded.config.handlers["out"].sink, Sink::Stdout);
+}
+
+#[test]
+fn the_shipped_configuration_loads_with_every_comment_lifted_and_shows_the_true_defaults() {
+    let text = uncomment(&shipped());
+    let lifted = Config::from_toml_str(&text).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+    let mut plain = Config::from_toml_str(&shipped()).unwrap();
+    assert_eq!((lifted.resources.len(), lifted.handlers.len()), (5, 7));
+    // All but the entries and handlers that are examples is a default.
+    for example in ["certificates", "everything", "warnings"] {
+        plain.resources.insert(example.to_owned(), lifted.resources[example].clone());
+    }
+    // So are secrets, and files that are named.
+    plain.http = Http { listen: plain.http.listen, probe_listen: plain.http.probe_listen, ..lifted.http.clone() };
+    plain.redact.hmac_key.clone_from(&lifted.redact.hmac_key);
+    plain.redact.paths.clone_from(&lifted.redact.paths);
+    plain.tests.clone_from(&lifted.tests);
+    plain.handlers = lifted.handlers.clone();
+    plain.handlers.insert("out".to_owned(), Config::from_toml_str(&shipped()).unwrap().handlers["out"].clone());
+    assert_eq!(lifted, plain);
+}
+
+/// Collects the paths of all keys, entries of maps as `*`.
+fn keys_of_schema(root: &Value, schema: &Value, at: &str, keys: &mut BTreeSet<String>) {
+    let reference = schema.get("$ref").and_then(Value::as_str);
+    let schema = reference.and_then(|reference| root.pointer(&reference[1..])).unwrap_or(schema);
+    for variant in schema["oneOf"].as_array().into_iter().flatten() {
+        keys_of_schema(root, variant, at, keys);
+    }
+    for entry in schema["patternProperties"].as_object().into_iter().flat_map(|entries| entries.values()) {
+        keys_of_schema(root, entry, &format!("{at}.*"), keys);
+    }
+    // Of a choice, one can be shown at a time.
+    let is_choice = schema["maxProperties"] == 1;
+    for (key, schema) in schema["properties"].as_object().filter(|_| !is_choice).into_iter().flatten() {
+        keys.insert(format!("{at}.{key}"));
+        keys_of_schema(root, schema, &format!("{at}.{key}"), keys);
+    }
+}
+
+fn keys_of(value: &Value, at: &str, keys: &mut BTreeSet<String>) {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let key = if at == ".resources" || at == ".handlers" { "*" } else { key };
+        let at = format!("{at}.{key}");
+        keys_of(value, &at, keys);
+        keys.insert(at);
+    }
+}
+
+#[test]
+fn every_option_of_the_schema_is_in_the_shipped_configuration_and_in_the_full_one() {
+    let schema = schema().to_value();
+    let mut known = BTreeSet::new();
+    keys_of_schema(&schema, &schema, "", &mut known);
+    for text in [uncomment(&shipped()), full()] {
+        let mut used = BTreeSet::new();
+        keys_of(&from_toml(&text), "", &mut used);
+        // What can be inherited need not be repeated in an entry.
+        let inherited: Vec<_> = used.iter().filter_map(|key| key.strip_prefix(".defaults.")?.split_once('.')).collect();
+        let inherited: Vec<_> = inherited.iter().map(|(section, key)| format!(".{section}.*.{key}")).collect();
+        used.extend(inherited);
+        used.insert(".resources.*".to_owned());
+        let missing: Vec<_> = known.difference(&used).filter(|key| !key.ends_with('*')).collect();
+        assert!(missing.is_empty(), "not shown: {missing:?}");
+    }
+}
+
+#[test]
+fn what_config_show_prints_loads_again_as_the_same() {
+    for text in [MINIMAL.to_owned(), shipped(), uncomment(&shipped()), full()] {
+        let config = Config::from_toml_str(&text).unwrap();
+        let shown = config.to_toml();
+        assert_eq!(Config::from_toml_str(&shown).unwrap(), config, "{shown}");
+        assert_eq!(json_schema::violations(schema().as_value(), &from_toml(&shown)), [""; 0]);
+    }
+}
+
+#[test]
+fn the_shipped_configurations_conform_to_the_schema() {
+    for text in [MINIMAL.to_owned(), shipped(), uncomment(&shipped()), full()] {
+        assert_eq!(json_schema::violations(schema().as_value(), &from_toml(&text)), [""; 0]);
+    }
+}
+
+#[test]
+fn d2_bodies_are_packed_by_zstd_by_lz4_or_not_at_all() {
+    for (text, expected) in [("zstd", Compression::Zstd), ("lz4", Compression::Lz4), ("none", Compression::None)] {
+        let config =
+            Config::from_toml_str(&format!("{MINIMAL}[defaults.resources]\ncompression = \"{text}\"\n")).unwrap();
+        assert_eq!(config.resources["pods"].options.compression, expected);
+        assert_eq!(json_schema::violations(schema().as_value(), &from_toml(&config.to_toml())), [""; 0]);
+    }
+    let names: Vec<_> = schema().to_value()["$defs"]["Compression"]["oneOf"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|choice| choice["const"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(names, ["zstd", "lz4", "none"]);
+}
+
+#[test]
+fn the_schema_refuses_a_key_it_does_not_know_in_any_table() {
+    // One table at a time: the others stay right.
+    fn each_table(value: &Value, at: &str, pointers: &mut Vec<String>) {
+        let Value::Object(table) = value else { return };
+        pointers.push(at.to_owned());
+        table.iter().for_each(|(key, value)| each_table(value, &format!("{at}/{key}"), pointers));
+    }
+    let schema = schema().to_value();
+    let whole = from_toml(&full());
+    let mut pointers = Vec::new();
+    each_table(&whole, "", &mut pointers);
+    assert!(pointers.len() > 20);
+    for pointer in pointers {
+        let mut odd = whole.clone();
+        odd.pointer_mut(&pointer).unwrap()["Unknown"] = 1.into();
+        assert!(!json_schema::violations(&schema, &odd).is_empty(), "{pointer:?} takes unknown keys");
+    }
+}
+
+#[test]
+fn every_option_of_the_schema_is_described() {
+    fn check(schema: &Value, at: &str) {
+        schema["oneOf"].as_array().into_iter().flatten().for_each(|schema| check(schema, at));
+        for (key, schema) in schema["properties"].as_object().into_iter().flatten() {
+            let described = schema["description"].is_string() || key == "type";
+            assert!(described, "{at}.{key} has no description");
+            check(schema, &format!("{at}.{key}"));
+        }
+    }
+    let schema = schema().to_value();
+    check(&schema, "");
+    schema["$defs"].as_object().unwrap().iter().for_each(|(name, definition)| check(definition, name));
+}
+
+// ── whatever is wrong ──
+
+/// Tells whether an error could not be placed, though something in the file caused it.
+fn is_lost(error: &Finding) -> bool {
+    error.origin == Origin::Nowhere && error.key != "resources"
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What the schema lets through must deserialize: otherwise the mistake would have no place.
+    #[test]
+    fn any_value_in_the_place_of_any_other_is_told_with_its_place(at in 0..10_000_usize, value in 0..VALUES.len()) {
+        let text = full();
+        let lines: Vec<&str> = text.lines().collect();
+        let assignments: Vec<usize> = (0..lines.len()).filter(|i| lines[*i].contains(" = ")).collect();
+        let line = assignments[at % assignments.len()];
+        let (key, _) = lines[line].split_once(" = ").unwrap();
+        let changed = format!("{key} = {}", VALUES[value]);
+        let text: Vec<&str> = lines.iter().enumerate().map(|(i, old)| if i == line { &*changed } else { old }).collect();
+        if let Err(errors) = Config::from_toml_str(&text.join("\n")) {
+            prop_assert!(!errors.errors.iter().any(is_lost), "{changed}: {errors}");
+        }
+    }
+
+    #[test]
+    fn a_mutilated_file_is_told_with_its_places(from in 0..4_000_usize, len in 0..200_usize) {
+        let text = full();
+        let from = text.floor_char_boundary(from);
+        let to = text.floor_char_boundary(from + len);
+        if let Err(errors) = Config::from_toml_str(&format!("{}{}", &text[..from], &text[to..])) {
+            prop_assert!(!errors.errors.iter().any(is_lost), "{errors}");
+        }
+    }
+}
+
+const VALUES: [&str; 16] = [
+    "\"\"",
+    "\"x\"",
+    "\"*\"",
+    "\"5m\"",
+    "\"1B\"",
+    "0",
+    "-1",
+    "4294967296",
+    "9223372036854775807",
+    "1e300",
+    "nan",
+    "true",
+    "[]",
+    "[[1], {}]",
+    "{}",
+    "1979-05-27T07:32:00Z",
+];

@@ -1,0 +1,15 @@
+//! The command line as users meet it.
+
+mod bench;
+mod config;
+mod exit_codes;
+mod get;
+mod rbac;
+mod resources;
+mod run;
+#[path = "../support/mod.rs"]
+mod support;
+mod tail;
+mod test_command;
+mod validate;
+mod verify;

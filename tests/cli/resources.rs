@@ -1,0 +1,169 @@
+//! `deltabus resources`: what the server offers, what the configuration matches, and what RBAC allows.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{fs, path::Path, process::Command};
+
+use crate::support::{cluster::Cluster, engine::text};
+use deltabus::simulator::{Fault, Simulator, SimulatorOptions, Times, Verb};
+use serde_json::Value;
+
+/// Runs `deltabus resources` on a configuration: stdout, stderr.
+fn resources(dir: &Path, kubeconfig: &str, config: &str, args: &[&str]) -> (String, String) {
+    resources_with(dir, kubeconfig, config, args, &[])
+}
+
+fn resources_with(
+    dir: &Path,
+    kubeconfig: &str,
+    config: &str,
+    args: &[&str],
+    environment: &[(&str, &str)],
+) -> (String, String) {
+    fs::write(dir.join("r.toml"), config).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+        .args(["resources", "-c", "r.toml"])
+        .args(args)
+        .current_dir(dir)
+        .env_clear()
+        .env("KUBECONFIG", kubeconfig)
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    (stdout, stderr)
+}
+
+fn simulator() -> (Simulator, tempfile::TempDir, String) {
+    let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();
+    let kubeconfig = text(dir.path(), "kubeconfig");
+    (simulator, dir, kubeconfig)
+}
+
+const CONFIG: &str = "[resources.work]\nmatch = [\"deploy\", \"*.batch\", \"podz\"]\nexclude = [\"jobs\"]\n\
+                      [resources.rest]\nmatch = [\"*.apps\", \"no\"]\n[handlers.out]\ntype = \"stdout\"\n";
+
+#[test]
+fn d12_each_type_stands_in_a_line_with_its_entry_and_pattern() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let (stdout, stderr) = resources(dir.path(), &kubeconfig, CONFIG, &[]);
+    insta::assert_snapshot!("resources_table", stdout);
+    let missing =
+        "note: [resources.work] \"podz\" matches nothing now: the server serves no such type; did you mean pods?\n";
+    assert!(stderr.starts_with(missing), "{stderr}");
+}
+
+#[test]
+fn all_shows_what_is_not_matched_too() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let (stdout, stderr) = resources(dir.path(), &kubeconfig, CONFIG, &["--all"]);
+    let (matched, told) = resources(dir.path(), &kubeconfig, CONFIG, &[]);
+    let others = stdout.lines().count() - matched.lines().count();
+    assert!(
+        others >= 10 && told.ends_with(&format!("note: {others} types of the server not matched; --all shows them\n")),
+        "{told}"
+    );
+    let pods = stdout.lines().find(|line| line.starts_with("pods ")).unwrap();
+    let cells: Vec<&str> = pods.split_whitespace().collect();
+    assert_eq!(cells, ["pods", "-", "v1", "Pod", "Namespaced", "-", "-", "list,", "watch"]);
+    assert!(!stderr.contains("--all"), "{stderr}");
+}
+
+#[test]
+fn colours_are_for_terminals_unless_asked_for_and_change_no_text() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let (plain, _) = resources(dir.path(), &kubeconfig, CONFIG, &["--all"]);
+    let (coloured, _) = resources_with(dir.path(), &kubeconfig, CONFIG, &["--all"], &[("CLICOLOR_FORCE", "1")]);
+    assert!(!plain.contains('\x1b') && coloured.contains("\x1b[1mNAME"), "{coloured}");
+    let escapes = regex::Regex::new("\x1b\\[[0-9;]*m").unwrap();
+    assert_eq!(escapes.replace_all(&coloured, ""), plain);
+}
+
+#[test]
+fn json_has_the_same_for_programs() {
+    let (simulator, dir, kubeconfig) = simulator();
+    let refused = Fault::Status { code: 405, retry_after: None };
+    simulator.faults().add("*selfsubjectaccessreviews", Verb::Any, Times::Always, refused).unwrap();
+    let (stdout, stderr) = resources(dir.path(), &kubeconfig, CONFIG, &["-o", "json"]);
+    assert_eq!(stderr, "");
+    let document: Value = serde_json::from_str(&stdout).unwrap();
+    let rows = document["resources"].as_array().unwrap();
+    let (table, _) = resources(dir.path(), &kubeconfig, CONFIG, &[]);
+    assert_eq!(rows.len(), table.lines().count() - 1, "{stdout}");
+    let nodes = rows.iter().find(|row| row["name"] == "nodes").unwrap();
+    // a server that reviews nothing leaves it open
+    let expected = serde_json::json!({
+        "name": "nodes", "group": "", "version": "v1", "kind": "Node", "namespaced": false, "entry": "rest", "pattern": "no",
+        "access": "unknown", "refused": [], "unknown": "the server does not tell what a user may do",
+    });
+    assert_eq!(nodes, &expected);
+    assert_eq!(document["unmatched"][0]["pattern"], "podz");
+    assert_eq!((&document["conflicts"], &document["unavailable"]), (&serde_json::json!([]), &serde_json::json!([])));
+}
+
+#[test]
+fn a_server_that_cannot_be_asked_is_exit_code_1() {
+    let (simulator, dir, kubeconfig) = simulator();
+    let url = simulator.url();
+    simulator.stop();
+    fs::write(dir.path().join("r.toml"), CONFIG).unwrap();
+    for command in ["resources", "rbac"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+            .args([command, "-c", "r.toml"])
+            .current_dir(dir.path())
+            .env_clear()
+            .env("KUBECONFIG", &kubeconfig)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]), "{stderr}");
+        assert!(
+            stderr.contains(&format!("error: the API server {url} cannot be asked: failed to get /api: ")),
+            "{stderr}"
+        );
+    }
+}
+
+#[test]
+fn what_rbac_refuses_stands_in_its_line() {
+    let Some(cluster) = Cluster::shared_or_skip("what_rbac_refuses_stands_in_its_line") else { return };
+    cluster.apply(&serde_json::json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "nodes" },
+        "rules": [{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["list"] }],
+    }));
+    cluster.apply(&serde_json::json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "nodes" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "nodes" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "limited" }],
+    }));
+    let review = serde_json::json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": { "resource": "nodes", "verb": "list" } },
+    });
+    let goes_by_it = (0..400).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let (_, answer) = cluster.request_as(cluster.limited_kubeconfig(), "POST", path, Some(&review));
+        answer["status"]["allowed"] == true
+    });
+    assert!(goes_by_it, "the server never goes by the new role");
+    let dir = tempfile::tempdir().unwrap();
+    let config = "[resources.all]\nmatch = [\"*\"]\nexclude = [\"secrets\"]\n[resources.mine]\nmatch = [\"pods\"]\n\
+                  namespaces = [\"team-a\", \"team-b\"]\n[handlers.out]\ntype = \"stdout\"\n";
+    let kubeconfig = |path: &Path| path.to_str().unwrap().to_owned();
+    let (stdout, _) = resources(dir.path(), &kubeconfig(cluster.limited_kubeconfig()), config, &[]);
+    let ends = |name: &str, access: &str| {
+        let line =
+            stdout.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{stdout}"));
+        assert!(line.ends_with(access), "{line}");
+    };
+    ends("nodes", "*        no watch");
+    ends("pods", "pods     no list, watch in team-a, team-b");
+    assert!(!stdout.contains("secrets ") && stdout.matches("\nevents ").count() == 1, "{stdout}");
+    let (stdout, stderr) = resources(dir.path(), &kubeconfig(cluster.kubeconfig()), config, &[]);
+    assert!(!stdout.contains(" no list") && stdout.lines().count() > 40, "{stdout}{stderr}");
+}

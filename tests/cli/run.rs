@@ -1,0 +1,313 @@
+//! `deltabus run` and `demo` as processes: exit codes, what is said, and what must never be.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _},
+    net::TcpListener,
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use crate::support::engine::{Engine, text};
+use deltabus::simulator::{Simulator, SimulatorOptions};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_mins(1);
+
+/// A simulated cluster with three config maps, and the directory of a test with its kubeconfig.
+fn cluster() -> (Simulator, tempfile::TempDir) {
+    let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
+    for i in 0..3 {
+        simulator.store().create("configmaps", json!({"metadata": {"name": format!("c{i}")}})).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();
+    (simulator, dir)
+}
+
+/// Watches config maps; `more` is added.
+fn config(dir: &Path, more: &str) -> String {
+    format!("[kube]\nkubeconfig = {:?}\n[resources.maps]\nmatch = [\"configmaps\"]\n{more}\n", text(dir, "kubeconfig"))
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
+    command.args(arguments).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn kill(child: &Child, signal: &str) {
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// Waits for the end; kills what does not end in time.
+fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
+    for _ in 0..timeout.as_millis() / 20 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}
+
+/// Runs a configuration that cannot start: exit code and stderr.
+fn run_to_the_end(dir: &Path, config: &str) -> (i32, String) {
+    fs::write(dir.join("config.toml"), config).unwrap();
+    let mut child = command(&["run", "-c", &text(dir, "config.toml")]).spawn().unwrap();
+    let status = wait(&mut child, SOON);
+    let mut said = String::new();
+    child.stderr.unwrap().read_to_string(&mut said).unwrap();
+    (status.unwrap_or_else(|| panic!("still runs\n{said}")).code().unwrap(), said)
+}
+
+#[track_caller]
+fn refuses(dir: &Path, config: &str, expected: &[&str]) {
+    let (code, said) = run_to_the_end(dir, config);
+    assert_eq!(code, 1, "{said}");
+    for part in expected {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn a_start_that_cannot_succeed_fails_with_1_and_says_what_to_do() {
+    let (simulator, dir) = cluster();
+    let dir = dir.path();
+    let gone = config(dir, "").replace("/kubeconfig", "/no-such-kubeconfig");
+    refuses(dir, &gone, &["failed to use kubeconfig", "no-such-kubeconfig"]);
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let config_of = |more: &str| config(dir, &format!("[http]\nlisten = \"\"\n{more}"));
+    let port = config(dir, &format!("[http]\nlisten = \"{address}\""));
+    refuses(dir, &port, &[&format!("failed to listen on {address} ([http] listen)"), "choose another address"]);
+
+    fs::write(dir.join("plain"), "").unwrap();
+    for path in [text(dir, "plain/below"), dir.to_str().unwrap().to_owned()] {
+        let file = config_of(&format!("[handlers.audit]\ntype = \"file\"\npath = {path:?}"));
+        refuses(
+            dir,
+            &file,
+            &["failed to start handler audit: failed to open", &path, "set [handlers.audit] path to a file"],
+        );
+    }
+
+    let missing = "[resources.odd]\nmatch = [\"configmapz\"]\non_missing = \"fail\"";
+    refuses(dir, &config_of(missing), &["[resources.odd] match \"configmapz\"", "did you mean configmaps"]);
+    drop(simulator);
+}
+
+#[test]
+fn an_api_server_that_is_down_is_waited_for_and_said() {
+    let (simulator, dir) = cluster();
+    simulator.go_down();
+    let mut engine = Engine::run(dir.path(), &config(dir.path(), ""));
+    let (code, said) = engine.get("/readyz").unwrap();
+    assert_eq!(code, 503);
+    assert!(said.contains("[-]discovery failed: the API server has not told its resource types yet"), "{said}");
+    engine.wait_for("heard", SOON, || engine.log().contains("failed to ask the API server for its types"));
+    engine.wait_for_log(&simulator.url());
+    engine.wait_for("shown", SOON, || engine.json("/v1/resources")["resources"][0]["lastError"].is_string());
+    assert!(engine.is_running());
+    simulator.come_up();
+    engine.wait_ready(SOON * 2);
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn stdout_carries_json_lines_alone_whatever_files_and_environment_add() {
+    let (_simulator, dir) = cluster();
+    let (base, local) = (text(dir.path(), "base.toml"), text(dir.path(), "local.toml"));
+    fs::write(&base, config(dir.path(), "[http]\nlisten = \"\"\n[handlers.out]\ntype = \"blackhole\"")).unwrap();
+    fs::write(&local, "[handlers.out]\ntype = \"stdout\"\n").unwrap();
+    let mut child = command(&["run", "-c", &base, &local])
+        .envs([("NO_COLOR", "1"), ("DELTABUS__HANDLERS__OUT__INITIAL", "send")])
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut names: Vec<String> = Vec::new();
+    for _ in 0..3 {
+        let event: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!((&event["specversion"], &event["cause"]), (&json!("1.0"), &json!("initial")), "{event}");
+        names.push(event["name"].as_str().unwrap().to_owned());
+    }
+    names.sort();
+    assert_eq!(names, ["c0", "c1", "c2"]);
+    kill(&child, "-TERM");
+    assert!(wait(&mut child, SOON).unwrap().success());
+    assert_eq!(lines.count(), 0);
+    let mut said = String::new();
+    child.stderr.unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("stopped") && !said.contains('\x1b'), "{said}");
+}
+
+#[test]
+fn a_reader_of_stdout_that_has_seen_enough_ends_the_program_cleanly() {
+    let mut child = command(&["demo", "--listen", "127.0.0.1:0"]).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with(r#"{"specversion":"1.0""#), "{first}");
+    let status = wait(&mut child, SOON);
+    let mut said = String::new();
+    child.stderr.unwrap().read_to_string(&mut said).unwrap();
+    assert!(status.is_some_and(|status| status.success()), "{status:?} {said}");
+    assert!(!said.contains("ERROR") && !said.contains("error:"), "{said}");
+}
+
+#[test]
+fn a_second_signal_stops_at_once() {
+    let (_simulator, dir) = cluster();
+    // A pipe that nobody reads: the handler never comes back.
+    let pipe = text(dir.path(), "pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let stuck = format!("[handlers.pipe]\ntype = \"file\"\npath = {pipe:?}\ninitial = \"send\"\n");
+    let engine = config(dir.path(), &format!("{stuck}[http]\nlisten = \"127.0.0.1:0\""));
+    fs::write(dir.path().join("config.toml"), engine).unwrap();
+    let mut child = command(&["run", "-c", &text(dir.path(), "config.toml")]).spawn().unwrap();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut lines = stderr.lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("every type that exists and is allowed is synced")));
+    kill(&child, "-TERM");
+    assert!(lines.any(|line| line.contains("a second signal stops at once")));
+    assert_eq!(wait_a_moment(&mut child), None, "the first signal waits for the delivery");
+    kill(&child, "-INT");
+    assert_eq!(wait(&mut child, SOON).and_then(|status| status.code()), Some(1));
+    assert!(lines.any(|line| line.contains("stopped by a second signal")));
+}
+
+/// Waits longer than signals count as one.
+fn wait_a_moment(child: &mut Child) -> Option<ExitStatus> {
+    std::thread::sleep(Duration::from_millis(1_500));
+    child.try_wait().unwrap()
+}
+
+/// Row 28 of what users of other tools ask for: Secrets in payloads, also by the annotation of `kubectl apply`.
+#[test]
+fn d11_values_of_secrets_appear_nowhere() {
+    const MARKER: &str = "bWFya2VyLXZhbHVl";
+    let (simulator, dir) = cluster();
+    let secret = |n: u32| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": "s", "annotations": {
+                "kubectl.kubernetes.io/last-applied-configuration": format!("{{\"data\":{{\"k\":\"{MARKER}\"}}}}"),
+                "n": n.to_string(),
+            }},
+            "data": {"k": MARKER}, "stringData": {"k": MARKER},
+        })
+    };
+    simulator.store().create("secrets", secret(1)).unwrap();
+    let (audit, out) = (text(dir.path(), "audit.jsonl"), text(dir.path(), "stdout"));
+    for spelling in ["secrets", "Secret", "secrets.v1."] {
+        // Nothing is dropped by the configuration, and everything is logged.
+        let config = config(
+            dir.path(),
+            &format!(
+                "[resources.s]\nmatch = [{spelling:?}]\ndrop = []\n[log]\nlevel = \"trace\"\n\
+                 [http]\nlisten = \"127.0.0.1:0\"\n[defaults.handlers]\ninitial = \"send\"\n\
+                 [handlers.audit]\ntype = \"file\"\npath = {audit:?}\nfsync = \"always\"\n[handlers.out]\ntype = \"stdout\"\n"
+            ),
+        );
+        fs::write(dir.path().join("config.toml"), config).unwrap();
+        let engine = Engine::spawn_writing(&["run", "-c", &text(dir.path(), "config.toml")], Path::new(&out));
+        engine.wait_ready(SOON);
+        simulator.store().delete("secrets", "default", "s").unwrap();
+        simulator.store().create("secrets", secret(2)).unwrap();
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let deleted_and_added = || {
+            [&audit, &out]
+                .iter()
+                .all(|path| read(path).matches("\"subject\":\"/api/v1/namespaces/default/secrets/s\"").count() >= 3)
+        };
+        engine.wait_for("told", SOON, deleted_and_added);
+        let mut seen = vec![read(&audit), read(&out), engine.log()];
+        for path in [
+            "/api/v1/secrets",
+            "/api/v1/namespaces/default/secrets/s",
+            "/v1/resources",
+            "/v1/handlers",
+            "/metrics",
+            "/readyz?verbose",
+        ] {
+            seen.push(engine.get(path).unwrap().1);
+        }
+        assert!(engine.terminate().success());
+        for text in seen {
+            let at = text.find(MARKER).unwrap_or(0);
+            assert!(!text.contains(MARKER), "{spelling}: {}", &text[at.saturating_sub(300)..at + 20]);
+        }
+        fs::remove_file(&audit).unwrap();
+    }
+}
+
+/// Row 26 of what users of other tools ask for: a changed configuration without a restart.
+#[test]
+fn changed_files_are_applied_and_bad_ones_refused_with_every_finding_once() {
+    let (_simulator, dir) = cluster();
+    let engine = Engine::run(dir.path(), &config(dir.path(), ""));
+    engine.wait_ready(SOON);
+    let write = |more: &str| {
+        let text = format!("{}\n[http]\nlisten = \"127.0.0.1:0\"\n", config(dir.path(), more));
+        fs::write(dir.path().join("config.toml"), text).unwrap();
+    };
+    let names = || -> Vec<String> {
+        let rows = engine.json("/v1/resources")["resources"].as_array().unwrap().clone();
+        rows.iter().map(|row| row["plural"].as_str().unwrap().to_owned()).collect()
+    };
+
+    write("[resources.ns]\nmatch = [\"namespaces\"]\n[log]\nlevel = \"debug\"\n[kube.backoff]\nmax = \"10s\"");
+    engine.wait_for("watching namespaces", SOON, || names().contains(&"namespaces".to_owned()));
+    engine.wait_for("applied", SOON, || engine.log().contains("applied the changed configuration"));
+    assert!(!engine.log().contains("takes effect at the next start"), "{}", engine.log());
+
+    write("[resources.ns]\nmatch = [\"namespaces\"]\nmod = \"full\"\n[handlers.o]\ntype = \"nothing\"");
+    engine.wait_for("refused", SOON, || engine.log().contains("refused the changed configuration"));
+    let findings = ["resources.ns.mod", "handlers.o.type"];
+    for finding in findings {
+        engine.wait_for_log(finding);
+    }
+    std::thread::sleep(Duration::from_millis(2_500));
+    for finding in findings {
+        let log = engine.log();
+        let count = log.matches(finding).count();
+        assert_eq!(count, 1, "{finding}: {log}");
+    }
+    assert!(names().contains(&"namespaces".to_owned()));
+    let (_, metrics) = engine.get("/metrics").unwrap();
+    for line in
+        ["deltabus_config_reloads_total{result=\"applied\"} 1", "deltabus_config_reloads_total{result=\"refused\"} 1"]
+    {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+    assert!(metrics.contains("deltabus_config_last_reload_success_timestamp_seconds"), "{metrics}");
+
+    write("[supervision]\ndegraded_after = 9");
+    engine.wait_for("back", SOON, || !names().contains(&"namespaces".to_owned()));
+    engine.wait_for("told", SOON, || engine.log().contains("takes effect at the next start"));
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn sighup_applies_files_that_are_not_watched() {
+    let (_simulator, dir) = cluster();
+    let unwatched = "[reload]\nwatch = false";
+    let path = dir.path().join("config.toml");
+    let http = "\n[http]\nlisten = \"127.0.0.1:0\"\n";
+    fs::write(&path, format!("{}{http}", config(dir.path(), unwatched))).unwrap();
+    let engine = Engine::spawn(&["run", "-c", path.to_str().unwrap()]);
+    engine.wait_ready(SOON);
+    let more = format!("{unwatched}\n[resources.ns]\nmatch = [\"namespaces\"]");
+    fs::write(&path, format!("{}{http}", config(dir.path(), &more))).unwrap();
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert!(!engine.log().contains("applied the changed configuration"), "{}", engine.log());
+    engine.signal("-HUP");
+    engine.wait_for("applied", SOON, || engine.log().contains("applied the changed configuration"));
+    assert!(engine.terminate().success());
+}

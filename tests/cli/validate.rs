@@ -1,0 +1,198 @@
+//! `deltabus validate` where there is an API server to ask.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{fs, path::Path, process::Command};
+
+use crate::support::{cluster::Cluster, engine::text};
+use deltabus::simulator::{Fault, Simulator, SimulatorOptions, Times, Verb};
+use serde_json::json;
+
+/// Validates a file `v.toml` from within `dir`: exit code, stdout, stderr.
+fn validate(dir: &Path, kubeconfig: &str, config: &str) -> (i32, String, String) {
+    fs::write(dir.join("v.toml"), config).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+        .args(["validate", "-c", "v.toml"])
+        .current_dir(dir)
+        .env_clear()
+        .env("KUBECONFIG", kubeconfig)
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn simulator() -> (Simulator, tempfile::TempDir, String) {
+    let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();
+    let kubeconfig = text(dir.path(), "kubeconfig");
+    (simulator, dir, kubeconfig)
+}
+
+const OUT: &str = "[handlers.out]\ntype = \"stdout\"\n";
+
+#[test]
+fn what_each_pattern_means_is_told_with_its_place() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = format!("[resources.w]\nmatch = [\"po\", \"Deployment.v1.apps\", \"podz\"]\n{OUT}");
+    let (code, stdout, stderr) = validate(dir.path(), &kubeconfig, &config);
+    assert_eq!(code, 0, "{stderr}");
+    let rows: Vec<Vec<&str>> = stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[1], ["w", "po", "pods", "v1", "Pod", "list,", "watch", "v.toml:2:10"], "{stdout}");
+    let deployments =
+        ["w", "Deployment.v1.apps", "deployments.apps", "apps/v1", "Deployment", "list,", "watch", "v.toml:2:16"];
+    assert_eq!(rows[2], deployments, "{stdout}");
+    let missing = "note: v.toml:2:38: resources.w.match[2]: \"podz\" will be waited for: the server serves no such type; did you mean pods";
+    assert!(stderr.contains(missing), "{stderr}");
+    assert!(stderr.ends_with("note: the configuration is valid: 1 resource, 1 handler\n"), "{stderr}");
+}
+
+#[test]
+fn d12_two_entries_on_one_type_and_types_that_must_exist_are_mistakes() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = format!(
+        "[resources.a]\nmatch = [\"deploy\"]\n[resources.b]\nmatch = [\"deployments.apps\", \"po\", \"pods\"]\n\
+         [resources.c]\nmatch = [\"gadgets\"]\non_missing = \"fail\"\n{OUT}"
+    );
+    let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
+    assert_eq!(code, 2, "{stderr}");
+    for line in [
+        "error: v.toml:4:10: resources.b.match[0]: \"deployments.apps\" is deployments.apps, as \"deploy\" in [resources.a] is: a type belongs to one entry, or to several whose `namespaces` have none in common\n",
+        "warning: v.toml:4:36: resources.b.match[2]: \"pods\" is pods, as \"po\" is: one of them is enough\n",
+        "error: v.toml:6:10: resources.c.match[0]: \"gadgets\": the server serves no such type",
+        "error: the configuration cannot be used: 2 errors, 1 warning\n",
+    ] {
+        assert!(stderr.contains(line), "no {line:?} in\n{stderr}");
+    }
+}
+
+#[test]
+fn namespaces_that_are_not_there_are_told_with_the_nearest_that_is() {
+    let (simulator, dir, kubeconfig) = simulator();
+    simulator.store().create("namespaces", json!({"metadata": {"name": "shop"}})).unwrap();
+    let validate = |namespaces: &str| {
+        let config = format!("[resources.p]\nmatch = [\"po\"]\nnamespaces = {namespaces}\n{OUT}");
+        let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
+        assert_eq!(code, 0, "{stderr}");
+        stderr
+    };
+    let told = validate(r#"["shop", "shpo"]"#);
+    let warning = "warning: v.toml:3:23: resources.p.namespaces[1]: there is no namespace `shpo` now, it is watched once there is; \
+                   did you mean `shop`?\n";
+    assert!(told.contains(warning) && told.matches("no namespace").count() == 1, "{told}");
+    let told = validate(r#"["*", "!kube-sytem", "!*-sandbox"]"#);
+    assert!(
+        told.contains(
+            "[1]: there is no namespace `kube-sytem` now that could be left out; did you mean `kube-system`?"
+        )
+    );
+    assert!(
+        told.contains("note: v.toml:3:35: resources.p.namespaces[2]: no namespace is like `*-sandbox` now\n"),
+        "{told}"
+    );
+    assert!(!validate(r#"["*"]"#).contains("no namespace"));
+    let forbidden = Fault::Status { code: 403, retry_after: None };
+    simulator.faults().add("/api/v1/namespaces*", Verb::Any, Times::Always, forbidden).unwrap();
+    assert!(!validate(r#"["gone"]"#).contains("no namespace"), "who may not see them is told nothing");
+}
+
+#[test]
+fn d12_wildcards_are_counted_and_what_says_nothing_is_odd() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = format!(
+        "[resources.all]\nmatch = [\"*\", \"*.acme.io\"]\nexclude = [\"leases\", \"gadgets\"]\n\
+         [resources.apps]\nmatch = [\"*.apps\"]\nexclude = [\"*.batch\"]\n\
+         [resources.nodes]\nmatch = [\"nodes\", \"ns\"]\nnamespaces = [\"team-*\"]\nnamespace_selector = \"a=b\"\n\
+         [resources.some]\nmatch = [\"po\", \"crd\", \"lease\", \"*.coordination.k8s.io\"]\nnamespaces = [\"a\"]\n{OUT}"
+    );
+    let (code, stdout, stderr) = validate(dir.path(), &kubeconfig, &config);
+    assert_eq!(code, 0, "{stderr}");
+    let rows: Vec<Vec<&str>> = stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    for (row, entry, pattern, least, place) in
+        [(1, "all", "*", 7, "v.toml:2:10"), (2, "apps", "*.apps", 4, "v.toml:5:10")]
+    {
+        let count: usize = rows[row][2].parse().unwrap();
+        assert!(count >= least, "{stdout}");
+        assert_eq!(rows[row], [entry, pattern, rows[row][2], "types", "list,", "watch", place], "{stdout}");
+    }
+    for line in [
+        "note: v.toml:2:15: resources.all.match[1]: \"*.acme.io\" will be waited for: the server serves no type in the group acme.io",
+        "warning: v.toml:3:22: resources.all.exclude[1]: \"gadgets\" keeps nothing out: `match` means no such type now\n",
+        "warning: v.toml:6:12: resources.apps.exclude[0]: \"*.batch\" keeps nothing out",
+        "warning: v.toml:9:14: resources.nodes.namespaces: no type of this entry has namespaces: all their objects are shown\n",
+        "warning: v.toml:10:22: resources.nodes.namespace_selector: no type of this entry has namespaces",
+        "note: v.toml:13:14: resources.some.namespaces: types without namespaces are shown in full: customresourcedefinitions.apiextensions.k8s.io\n",
+        "note: v.toml:12:32: resources.some.match[3]: \"*.coordination.k8s.io\" brings no type now: closer patterns have all that it means\n",
+    ] {
+        assert!(stderr.contains(line), "no {line:?} in\n{stderr}");
+    }
+}
+
+#[test]
+fn d12_wildcards_that_conflict_are_told_once() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = format!(
+        "[resources.a]\nmatch = [\"*.apps\"]\nexclude = [\"jobs\"]\n[resources.b]\nmatch = [\"*.apps\"]\n\
+         [resources.c]\nmatch = [\"po\"]\nnamespaces = [\"default\"]\n[resources.d]\nmatch = [\"pods\"]\nnamespaces = [\"!default\"]\n{OUT}"
+    );
+    let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
+    assert_eq!(code, 2, "{stderr}");
+    let line = "error: v.toml:5:10: resources.b.match[0]: \"*.apps\" is deployments.apps, replicasets.apps, statefulsets.apps, ";
+    assert!(
+        stderr.contains(line) && stderr.contains(", as \"*.apps\" in [resources.a] is: a type belongs to one entry")
+    );
+    assert!(stderr.contains("cannot be used: 1 error, 1 warning\n"), "{stderr}");
+}
+
+#[test]
+fn a_server_that_reviews_no_access_leaves_it_unknown() {
+    let (simulator, dir, kubeconfig) = simulator();
+    let refused = Fault::Status { code: 404, retry_after: None };
+    simulator.faults().add("*selfsubjectaccessreviews", Verb::Any, Times::Always, refused).unwrap();
+    let (code, stdout, stderr) = validate(dir.path(), &kubeconfig, &format!("[resources.w]\nmatch = [\"po\"]\n{OUT}"));
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains(" unknown "), "{stdout}");
+    assert!(stderr.contains("not known: the server does not tell what a user may do\n"), "{stderr}");
+}
+
+#[test]
+fn a_server_that_cannot_be_asked_is_exit_code_1() {
+    let (simulator, dir, kubeconfig) = simulator();
+    let url = simulator.url();
+    simulator.stop();
+    let (code, stdout, stderr) = validate(dir.path(), &kubeconfig, &format!("[resources.w]\nmatch = [\"po\"]\n{OUT}"));
+    assert_eq!((code, &*stdout), (1, ""), "{stderr}");
+    let said =
+        format!("error: the API server {url} cannot be asked, --offline checks without it: failed to get /api: ");
+    assert!(stderr.contains(&said), "{stderr}");
+}
+
+#[test]
+fn what_rbac_refuses_is_told_with_what_to_grant() {
+    let Some(cluster) = Cluster::shared_or_skip("what_rbac_refuses_is_told_with_what_to_grant") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!("[resources.w]\nmatch = [\"pods\", \"deployments.apps\"]\n{OUT}");
+    let kubeconfig = |path: &Path| path.to_str().unwrap().to_owned();
+    let (code, stdout, stderr) = validate(dir.path(), &kubeconfig(cluster.kubeconfig()), &config);
+    assert_eq!((code, stdout.matches("list, watch").count()), (0, 2), "{stdout}{stderr}");
+    let (code, stdout, stderr) = validate(dir.path(), &kubeconfig(cluster.limited_kubeconfig()), &config);
+    assert_eq!((code, stdout.matches("no list, watch").count()), (0, 2), "{stdout}{stderr}");
+    let said = "warning: v.toml:2:18: resources.w.match[1]: this user may not list and watch deployments.apps: grant it by a \
+                ClusterRole with apiGroups [\"apps\"], resources [\"deployments\"], verbs [\"list\", \"watch\"], and its binding; \
+                `deltabus rbac` prints all that is needed\n";
+    assert!(stderr.contains(said), "{stderr}");
+    // of a wildcard all at once, in a namespace with its name
+    let config = format!(
+        "[resources.w]\nmatch = [\"*.apps\"]\n[resources.n]\nmatch = [\"pods\"]\nnamespaces = [\"team-a\", \"team-b\"]\n{OUT}"
+    );
+    let (code, stdout, stderr) = validate(dir.path(), &kubeconfig(cluster.limited_kubeconfig()), &config);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("5 types") && stdout.contains("no list, watch in team-a, team-b"), "{stdout}");
+    for said in [
+        "may not list and watch pods in team-a, team-b: grant it by a Role there with apiGroups [\"\"]",
+        "resources.w.match[0]: this user may not list and watch controllerrevisions.apps, daemonsets.apps, ",
+    ] {
+        assert!(stderr.contains(said), "no {said:?} in\n{stderr}");
+    }
+}

@@ -1,0 +1,191 @@
+//! Who changed an object, from its `managedFields` to what handlers, streams and people are told.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{fs, path::Path, process::Command};
+
+use crate::support::{
+    engine::{Engine, text},
+    scripted::PATIENCE,
+    simulated::Simulated,
+};
+use serde_json::{Value, json};
+
+/// Later than whatever the simulator writes by itself.
+const TIME: &str = "2999-01-01T00:00:00Z";
+
+/// Creates or changes a config map in the name of somebody.
+fn put(world: &Simulated, name: &str, x: &str, manager: &str) {
+    let entry =
+        json!({ "manager": manager, "operation": "Update", "time": TIME, "fieldsType": "FieldsV1", "fieldsV1": {} });
+    let object = json!({ "metadata": { "name": name, "managedFields": [entry] }, "data": { "x": x } });
+    world.simulator.store().put("configmaps", object).unwrap();
+}
+
+fn changed_by(manager: &str) -> Value {
+    json!({ "manager": manager, "operation": "Update", "time": TIME })
+}
+
+fn file(dir: &Path, name: &str, options: &str) -> String {
+    format!("[handlers.{name}]\ntype = \"file\"\npath = {:?}\n{options}\n", text(dir, name))
+}
+
+/// Returns the lines of a file that are whole.
+fn lines(dir: &Path, name: &str) -> Vec<String> {
+    let text = fs::read_to_string(dir.join(name)).unwrap_or_default();
+    text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(str::to_owned).collect()
+}
+
+/// Returns `data` of the events in a file.
+fn data(dir: &Path, name: &str) -> Vec<Value> {
+    let data = |line: &String| serde_json::from_str::<Value>(line).unwrap()["data"].take();
+    lines(dir, name).iter().map(data).collect()
+}
+
+fn wait_lines(engine: &Engine, dir: &Path, name: &str, count: usize) {
+    engine.wait_for(name, PATIENCE, || lines(dir, name).len() >= count);
+}
+
+#[test]
+fn handlers_are_told_who_changed_an_object_also_after_a_restart_and_cloud_events_stay_as_they_are() {
+    let world = Simulated::start();
+    let dir = world.dir().to_owned();
+    let template = "format = \"template\"\ntemplate = \"{{ type }} {{ changed_by.manager }}\"";
+    let handlers = [
+        file(&dir, "out", "").replace("[handlers.out]\n", ""),
+        file(&dir, "diff", "format = \"diff\""),
+        file(&dir, "texts", template),
+        file(&dir, "people", "when = 'changed_by != null && changed_by.manager == \"kubectl-edit\"'"),
+    ];
+    let config = format!("[state]\ndir = {:?}\n{}", text(&dir, "state"), world.config(&handlers.join("\n")));
+    let engine = Engine::run(&dir, &config);
+    engine.wait_ready(PATIENCE);
+    let unit = |engine: &Engine| engine.json("/v1/resources")["resources"][0]["unit"].clone();
+    let first = unit(&engine);
+    put(&world, "a", "1", "helm");
+    put(&world, "a", "2", "kubectl-edit");
+    wait_lines(&engine, &dir, "diff", 2);
+    wait_lines(&engine, &dir, "texts", 2);
+    wait_lines(&engine, &dir, "people", 1);
+    wait_lines(&engine, &dir, "out", 2);
+    assert!(engine.terminate().success());
+    let told = data(&dir, "diff");
+    assert_eq!([&told[0]["changed_by"], &told[1]["changed_by"]], [&changed_by("helm"), &changed_by("kubectl-edit")]);
+    let changes = told[1]["changes"].as_array().unwrap();
+    assert!(changes.contains(&json!({ "path": "data.x", "old": "1", "new": "2" })), "{changes:?}");
+    assert!(told.iter().all(|data| !data.to_string().contains("managedFields")));
+    assert_eq!(lines(&dir, "texts"), ["added helm", "updated kubectl-edit"]);
+    let events = data(&dir, "out");
+    assert!(events.iter().all(|data| data.get("changed_by").is_none()), "{events:?}");
+    assert_eq!(data(&dir, "people"), events[1..]);
+
+    // While the engine is away it goes: a list finds that, and what is told of it was in the state.
+    world.simulator.store().delete("configmaps", "default", "a").unwrap();
+    world.simulator.store().compact();
+    let engine = Engine::run(&dir, &config);
+    wait_lines(&engine, &dir, "diff", 3);
+    wait_lines(&engine, &dir, "texts", 3);
+    assert_eq!(unit(&engine), first, "what is noted is as before: the unit goes on");
+    assert!(engine.terminate().success());
+    let last = data(&dir, "diff").pop().unwrap();
+    assert_eq!((&last["finalstateunknown"], &last["changed_by"]), (&json!(true), &changed_by("kubectl-edit")));
+    assert_eq!(lines(&dir, "texts")[2], "deleted kubectl-edit");
+
+    let nobody = format!("[state]\ndir = {:?}\n{}", text(&dir, "state"), world.config("type = \"blackhole\""));
+    let engine = Engine::run(&dir, &nobody);
+    let is_another = |unit: &Value| unit.is_u64() && *unit != first;
+    engine.wait_for("another unit", PATIENCE, || is_another(&unit(&engine)));
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn who_begins_to_ask_is_told_of_objects_that_were_there_before_also_after_the_next_restart() {
+    let world = Simulated::start();
+    let dir = world.dir().to_owned();
+    let config = |handler: &str| format!("[state]\ndir = {:?}\n{}", text(&dir, "state"), world.config(handler));
+    let unit = |engine: &Engine| engine.json("/v1/resources")["resources"][0]["unit"].clone();
+    let nobody = config("type = \"blackhole\"");
+    let asking = config(&file(&dir, "diff", "format = \"diff\"").replace("[handlers.diff]\n", ""));
+    put(&world, "a", "1", "helm");
+    let engine = Engine::run(&dir, &nobody);
+    engine.wait_ready(PATIENCE);
+    let before = unit(&engine);
+    assert!(engine.terminate().success());
+    let engine = Engine::run(&dir, &asking);
+    engine.wait_for("another unit", PATIENCE, || unit(&engine).is_u64() && unit(&engine) != before);
+    engine.wait_ready(PATIENCE);
+    assert!(engine.terminate().success());
+    // What is told of it comes of the state alone.
+    world.simulator.store().delete("configmaps", "default", "a").unwrap();
+    world.simulator.store().compact();
+    let engine = Engine::run(&dir, &asking);
+    wait_lines(&engine, &dir, "diff", 1);
+    assert_eq!(data(&dir, "diff")[0]["changed_by"], changed_by("helm"));
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn events_that_wait_and_are_merged_tell_who_made_the_last_change() {
+    let world = Simulated::start();
+    let dir = world.dir().to_owned();
+    let bounds = "buffer = { max_events = 3, when_full = \"coalesce\" }\nformat = \"diff\"";
+    let handler = file(&dir, "out", bounds).replace("[handlers.out]\n", "");
+    let engine = world.run(&handler);
+    put(&world, "a", "0", "helm");
+    wait_lines(&engine, &dir, "out", 1);
+    let post = |action: &str| {
+        let path = format!("/v1/handlers/out/{action}");
+        assert_eq!(crate::support::engine::request(&engine.http, "POST", &path, &[]).unwrap().code, 200);
+    };
+    post("pause");
+    for change in 1..40 {
+        put(&world, "a", &change.to_string(), if change == 39 { "kubectl-edit" } else { "argocd" });
+    }
+    let version = world.simulator.store().get("configmaps", "default", "a").unwrap().version().to_string();
+    let path = "/api/v1/namespaces/default/configmaps/a";
+    engine.wait_for("the last state", PATIENCE, || engine.json(path)["metadata"]["resourceVersion"] == *version);
+    post("resume");
+    let is_last = |data: &Value| data["changes"].to_string().contains("\"new\":\"39\"");
+    engine.wait_for("the last change", PATIENCE, || data(&dir, "out").last().is_some_and(is_last));
+    let mut told = data(&dir, "out");
+    assert!(told.len() < 40, "they were merged: {}", told.len());
+    assert_eq!(told.pop().unwrap()["changed_by"], changed_by("kubectl-edit"));
+    assert!(engine.terminate().success());
+}
+
+/// What `deltabus tail` prints first, without the time of day.
+fn tail(engine: &Engine, arguments: &[&str]) -> String {
+    use std::io::{BufRead as _, BufReader};
+    let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
+    command.args(["tail", "cm", "-n", "default", "--since", "0"]).args(arguments).env("NO_COLOR", "1");
+    command.env("DELTABUS_ENGINE", format!("http://{}", engine.http));
+    let mut child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    line.trim_end().split_once(' ').map(|(_, said)| said.to_owned()).unwrap_or(line)
+}
+
+#[test]
+fn tail_shows_who_changed_an_object_where_a_handler_asks_or_managed_fields_are_kept() {
+    let handler = |options: &str| format!("type = \"blackhole\"\n{options}");
+    for (drop, options, expected) in [
+        ("", "when = 'changed_by != null'", Some("kubectl-edit")),
+        ("mode = \"metadata\"", "when = 'changed_by != null'", Some("kubectl-edit")),
+        ("drop = []", "", Some("kubectl-edit")),
+        ("", "", None),
+    ] {
+        let world = Simulated::start();
+        let config = world.config(&handler(options)).replace("[handlers.out]", &format!("{drop}\n[handlers.out]"));
+        let config = format!("[state]\ndir = {:?}\n{config}", text(world.dir(), "state"));
+        let engine = Engine::run(world.dir(), &config);
+        engine.wait_ready(PATIENCE);
+        put(&world, "a", "1", "kubectl-edit");
+        let version = world.simulator.store().get("configmaps", "default", "a").unwrap().version();
+        let by = expected.map(|manager| format!("  by {manager}")).unwrap_or_default();
+        let said = tail(&engine, &["--type", "added"]);
+        assert_eq!(said, format!("+ default/configmap/a  v{version}{by}"), "{drop} {options}");
+        assert!(engine.terminate().success());
+    }
+}

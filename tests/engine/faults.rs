@@ -1,0 +1,299 @@
+//! What a bad server or a bad network does to a watch, and what the engine does about it: `deltabus run` against the
+//! simulator. What lists do about it is in `relist.rs`.
+
+use std::time::Duration;
+
+use crate::support::scripted::{FAST, PATIENCE, Scene};
+use deltabus::{
+    object::ObjectKey,
+    simulator::{Fault, RawObject, SeenRequest, SimulatorOptions, StreamFault, Times, Verb},
+};
+use tokio::time::Instant;
+
+/// Runs a scene whose first watch has shown an event: its end is then answered with a watch, not with a list (R-44).
+fn watching() -> Scene {
+    let mut scene = Scene::lists();
+    scene.run_lists("");
+    scene.put("a", "1");
+    scene.settle();
+    scene
+}
+
+#[test]
+fn t1_429_and_503_with_retry_after_are_repeated_with_the_same_query() {
+    let mut scene = Scene::lists();
+    scene.fault(Verb::List, Times::Next(1), Fault::Status { code: 503, retry_after: Some(1) });
+    scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::Status { code: 429, retry_after: Some(1) });
+    scene.fault(Verb::Watch, Times::Next(1), Fault::Status { code: 429, retry_after: Some(1) });
+    scene.run_lists("");
+    scene.finish();
+    let asked = scene.asked();
+    assert_eq!(asked[..3], ["list limit=500&resourceVersion=0"; 3]);
+    assert_eq!(asked.len(), 5, "{asked:?}");
+    let seen = scene.simulator.requests();
+    let watches: Vec<&SeenRequest> = seen.iter().filter(|request| request.verb == Verb::Watch).collect();
+    assert_eq!(watches[0], watches[1], "timeoutSeconds too");
+}
+
+#[test]
+fn r40_refused_connections_and_429_wait_for_the_same_watch_and_no_list_is_needed() {
+    let mut scene = watching();
+    let last = scene.version();
+    scene.simulator.go_down();
+    scene.engine().wait_for("cut off", PATIENCE, || scene.simulator.open_watches() == 0);
+    scene.put("a", "2");
+    scene.delete("b");
+    std::thread::sleep(Duration::from_millis(300));
+    scene.fault(Verb::Watch, Times::Next(2), Fault::Status { code: 429, retry_after: None });
+    scene.simulator.come_up();
+    let ending = scene.finish();
+    assert_eq!(scene.count("list"), 1, "{:?}", scene.asked());
+    assert_eq!(scene.asked()[2..], vec![format!("watch resourceVersion={last}"); 3]);
+    assert_eq!(ending.story("a"), ["added initial", "updated watch", "updated watch"]);
+    assert_eq!(ending.story("b"), ["added initial", "deleted watch"]);
+}
+
+#[test]
+fn r43_an_end_a_cut_a_reset_and_a_truncated_frame_are_answered_with_a_watch_from_last() {
+    for what in [StreamFault::End, StreamFault::Cut, StreamFault::Reset, StreamFault::Truncate] {
+        let mut scene = watching();
+        scene.next_watch(1, what);
+        scene.simulator.close_connections();
+        scene.wait_asked("watch", 2);
+        scene.put("a", "2");
+        scene.put("b", "2"); // half of it, with Truncate
+        scene.put("c", "2");
+        let ending = scene.finish();
+        assert_eq!(scene.count("list"), 1, "{what:?}: {:?}", scene.asked());
+        assert_eq!(scene.count("watch"), 3, "{what:?}: {:?}", scene.asked());
+        for name in ["b", "c"] {
+            assert_eq!(ending.story(name), ["added initial", "updated watch"], "{what:?}");
+        }
+    }
+}
+
+#[test]
+fn t3_a_list_that_breaks_off_is_asked_again_and_nothing_of_the_half_is_delivered() {
+    let mut scene = Scene::lists();
+    scene.fault(Verb::List, Times::Next(1), Fault::ResetAfterBytes(700));
+    scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::CutAfterBytes(700));
+    scene.run_lists("");
+    let ending = scene.finish();
+    assert_eq!(scene.asked()[..3], ["list limit=500&resourceVersion=0"; 3]);
+    assert_eq!(ending.replay.events, 4, "three objects and synced");
+}
+
+#[test]
+fn r54_r45_what_breaks_a_stream_is_answered_with_a_list() {
+    let broken = [
+        ("malformed", StreamFault::Malformed),
+        ("longer than max_frame", StreamFault::LongFrame(100_000)),
+        ("410", StreamFault::Error(410)),
+        ("500", StreamFault::Error(500)),
+    ];
+    for (name, what) in broken {
+        let mut scene = Scene::lists();
+        scene.run(&format!("streaming_lists = \"never\"\nmax_frame = \"64KiB\"\n{FAST}"), "");
+        scene.ready();
+        scene.put("a", "1");
+        scene.settle();
+        scene.next_watch(1, what);
+        scene.simulator.close_connections();
+        scene.wait_asked("watch", 2);
+        scene.put("a", "2");
+        let last = scene.version();
+        scene.wait_asked("list", 2);
+        scene.put("a", "3");
+        let ending = scene.finish();
+        assert_eq!(scene.count(&format!("list resourceVersion={last}")), 1, "{name}: {:?}", scene.asked());
+        assert_eq!(scene.count("list"), 2, "{name}: {:?}", scene.asked());
+        assert_eq!(ending.story("a").len(), 4, "{name}: {:?}", ending.story("a"));
+    }
+}
+
+#[test]
+fn r45_a_429_inside_a_stream_waits_and_goes_on_from_last_without_a_list() {
+    let mut scene = watching();
+    scene.next_watch(1, StreamFault::Error(429));
+    scene.simulator.close_connections();
+    scene.wait_asked("watch", 2);
+    scene.put("a", "2");
+    let last = scene.version();
+    scene.wait_asked(&format!("watch resourceVersion={last}"), 1);
+    scene.put("a", "3");
+    let ending = scene.finish();
+    assert_eq!(scene.count("list"), 1, "{:?}", scene.asked());
+    assert_eq!(ending.story("a")[1..], ["updated watch"; 3]);
+}
+
+#[test]
+fn r50_r55_foreign_kinds_and_tables_on_a_stream_are_skipped_and_counted() {
+    let mut scene = watching();
+    scene.next_watch(1, StreamFault::WrongKind);
+    scene.fault(Verb::Watch, Times::Next(1), Fault::At { events: 2, what: StreamFault::Table });
+    scene.simulator.close_connections();
+    scene.wait_asked("watch", 2);
+    for value in ["2", "3", "4"] {
+        scene.put("a", value);
+    }
+    scene.settle();
+    assert_eq!(scene.view()["skipped"], 2);
+    let ending = scene.finish();
+    assert!(ending.story("stray").is_empty(), "foreign objects reach nobody");
+    assert_eq!(scene.count("list"), 1, "{:?}", scene.asked());
+    assert_eq!(ending.story("a")[1..], ["updated watch"; 4]);
+}
+
+#[test]
+fn d1_r44_a_server_that_closes_at_once_is_not_stormed() {
+    let mut scene = Scene::lists();
+    scene.fault(Verb::Watch, Times::Always, Fault::At { events: 0, what: StreamFault::End });
+    scene.run("streaming_lists = \"never\"\nbackoff = { initial = \"200ms\", max = \"400ms\" }", "");
+    scene.ready();
+    let began = Instant::now();
+    scene.simulator.clear_requests();
+    std::thread::sleep(Duration::from_secs(3));
+    scene.wait_asked("", 2);
+    scene.wait_asked("list", 1); // very short watches are answered with lists
+    let asked = scene.asked();
+    let most = 2 * began.elapsed().as_millis() / 200;
+    assert!(asked.len() as u128 <= most, "{} lists and watches, not {most}: {asked:?}", asked.len());
+    scene.simulator.faults().clear();
+    scene.finish();
+}
+
+#[test]
+fn d1_r43_a_server_that_sends_a_bookmark_and_closes_is_not_stormed_either() {
+    let mut scene = Scene::lists();
+    scene.fault(Verb::Watch, Times::Always, Fault::At { events: 0, what: StreamFault::LongFrame(8) });
+    scene.fault(Verb::Watch, Times::Always, Fault::At { events: 0, what: StreamFault::End });
+    scene.run("streaming_lists = \"never\"\nbackoff = { initial = \"200ms\", max = \"400ms\" }", "");
+    scene.ready();
+    let began = Instant::now();
+    scene.simulator.clear_requests();
+    std::thread::sleep(Duration::from_secs(3));
+    scene.wait_asked("watch", 2);
+    let asked = scene.asked().len();
+    let most = began.elapsed().as_millis() / 200;
+    assert!(asked as u128 <= most, "{asked} watches, not {most}: the reference sends 7,000 a second");
+    assert_eq!(scene.count("list"), 0, "one event makes it a normal end");
+    scene.simulator.faults().clear();
+    scene.finish();
+}
+
+/// Row 7 of what users of other tools ask for: it just stops, without an error.
+#[test]
+fn d6_a_stream_without_the_bookmarks_it_used_to_send_is_stalled_and_opened_again() {
+    let mut scene =
+        Scene::new(SimulatorOptions { bookmark_interval: Duration::from_millis(200), ..SimulatorOptions::default() });
+    scene.run(&format!("streaming_lists = \"never\"\nstall_after = \"3s\"\n{FAST}"), "");
+    scene.ready();
+    scene.put("a", "1");
+    std::thread::sleep(Duration::from_millis(1_500));
+    scene.next_watch(1, StreamFault::Stall);
+    scene.simulator.close_connections();
+    scene.wait_asked("watch", 2);
+    scene.put("a", "2");
+    scene.put("a", "3");
+    let stalls = || scene.view()["stalls"].as_u64().is_some_and(|stalls| stalls > 0);
+    scene.engine().wait_for("seen as stalled", PATIENCE, stalls);
+    let (_, metrics) = scene.engine().get("/metrics").expect("it answers");
+    assert!(metrics.contains("deltabus_watch_last_activity_age_seconds{"), "{metrics}");
+    let ending = scene.finish();
+    assert_eq!(scene.count("list"), 1, "{:?}", scene.asked());
+    assert_eq!(ending.story("a")[1..], ["updated watch"; 3]);
+}
+
+#[test]
+fn d6_a_stream_that_outlives_its_timeout_in_silence_is_given_up() {
+    let mut scene = Scene::lists();
+    scene.fault(Verb::Watch, Times::Next(1), Fault::At { events: 1, what: StreamFault::Stall });
+    scene.run(&format!("streaming_lists = \"never\"\nwatch_timeout = \"2s\"\n{FAST}"), "");
+    scene.ready();
+    scene.put("a", "1");
+    scene.put("a", "2");
+    scene.engine().wait_for("seen as stalled", PATIENCE, || scene.view()["stalls"] == 1); // 2 … 4 s and 15 s of grace
+    let ending = scene.finish();
+    assert_eq!(scene.count("list"), 1, "{:?}", scene.asked());
+    assert_eq!(ending.story("a").len(), 3);
+}
+
+#[test]
+fn t3_a_watch_that_is_cut_off_while_it_opens_is_opened_again() {
+    let mut scene = Scene::lists();
+    scene.fault(Verb::Watch, Times::Next(1), Fault::Close);
+    scene.fault(Verb::Watch, Times::After { skip: 1, n: 1 }, Fault::Reset);
+    scene.run_lists("");
+    scene.put("a", "1");
+    scene.finish();
+    assert_eq!(scene.count("list"), 1, "{:?}", scene.asked());
+    assert_eq!(scene.count("watch"), 3, "{:?}", scene.asked());
+}
+
+#[test]
+fn r40_a_500_on_opening_a_watch_is_answered_with_a_list() {
+    let mut scene = watching();
+    scene.fault(Verb::Watch, Times::Next(1), Fault::Status { code: 500, retry_after: None });
+    scene.simulator.close_connections();
+    scene.wait_asked("list", 2);
+    scene.put("a", "2");
+    let ending = scene.finish();
+    assert_eq!(ending.story("a").len(), 3);
+}
+
+#[test]
+fn a_server_that_is_down_at_the_start_is_waited_for() {
+    let mut scene = Scene::lists();
+    scene.simulator.go_down();
+    scene.run(&format!("streaming_lists = \"never\"\n{FAST}"), "");
+    let (ready, why) = scene.engine().get("/readyz").expect("it answers without the API server");
+    assert_eq!(ready, 503, "{why}");
+    std::thread::sleep(Duration::from_millis(500));
+    scene.simulator.come_up();
+    scene.finish();
+}
+
+#[test]
+fn an_object_without_a_uid_is_named_by_its_path_and_seen_to_come_change_and_go() {
+    let mut scene = Scene::lists();
+    let bare = |value: &str| RawObject {
+        key: ObjectKey::new("default", "bare"),
+        before: br#""metadata":{"name":"bare","namespace":"default","resourceVersion":""#.to_vec(),
+        after: format!(r#""}},"data":{{"value":"{value}"}}}}"#).into_bytes(),
+    };
+    let ingest = |scene: &Scene, value| {
+        scene.simulator.store().ingest("configmaps", [bare(value)]).expect("a served type");
+    };
+    ingest(&scene, "0");
+    scene.run_lists("");
+    ingest(&scene, "1");
+    scene.settle();
+    scene.simulator.go_down();
+    scene.engine().wait_for("cut off", PATIENCE, || scene.simulator.open_watches() == 0);
+    ingest(&scene, "2");
+    scene.simulator.store().compact();
+    scene.simulator.come_up();
+    scene.settle();
+    scene.delete("bare");
+    let ending = scene.finish();
+    assert_eq!(ending.story("bare"), ["added initial", "updated watch", "updated relist", "deleted watch"]);
+}
+
+#[test]
+fn f10_the_per_key_order_ends_in_the_same_state() {
+    let mut scene = Scene::lists();
+    scene.run_lists("order = \"per-key\"");
+    for round in 0..20 {
+        for name in ["a", "b", "c", "d"] {
+            scene.put(name, &round.to_string());
+            if round % 3 == 0 {
+                scene.delete(name);
+            }
+        }
+        if round % 7 == 0 {
+            scene.next_watch(2, StreamFault::Truncate);
+            scene.simulator.close_connections();
+        }
+    }
+    scene.finish();
+}

@@ -1,0 +1,488 @@
+//! What keeps a cache safe from what a server says: lists that would delete most of it, replicas that lag behind, an etcd
+//! that was restored. Units that begin with a saved cache, and `deltabus run`, against the simulator; a restored etcd for real.
+
+use std::{fs, path::Path, rc::Rc, sync::Arc, time::Duration};
+
+use crate::support::{
+    cluster::Cluster,
+    scripted::{PATIENCE, Scene},
+};
+use actix::System;
+use deltabus::{
+    backoff::BackoffConfig,
+    delta_fifo::Order,
+    indexer::{Change, IndexerOptions, store::Meta},
+    informer::{Actors, Informer, InformerOptions, Seed, Shared, SourceFactory},
+    journal::{Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, Start, UnitId, UnitInterest},
+    list_watch::{
+        ListWatch,
+        kube::{ClusterAccess, KubeListWatch, KubeOptions, Limits, Scope},
+        scoped::Gate,
+    },
+    object::{ResourceType, scan::ScanPlan},
+    reflector::{ReflectorConfig, StreamingLists},
+    simulator::{Fault, Simulator, SimulatorOptions, StreamFault, Times, Verb},
+    status::Siblings,
+};
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+const PATH: &str = "/api/v1/configmaps";
+
+struct Sources(ClusterAccess);
+
+impl SourceFactory for Sources {
+    fn source(&self, informer: &Informer) -> Result<Rc<dyn ListWatch>, String> {
+        let client = self.0.client().map_err(|error| error.to_string())?;
+        let (resource, options) = (Arc::clone(&informer.resource), &informer.options);
+        let (scope, plan) = (options.scope.clone(), options.plan.clone());
+        Ok(Rc::new(KubeListWatch::new(client, resource, scope, plan, Limits::default())))
+    }
+}
+
+/// One unit of config maps after the other, as over starts of a process; the journal and its one reader stay.
+struct Bench {
+    simulator: Simulator,
+    shared: Shared,
+    reader: ReaderId,
+    streaming: StreamingLists,
+}
+
+impl Bench {
+    fn new(streaming: StreamingLists) -> Self {
+        let options = SimulatorOptions { fresh_timeout: Duration::from_millis(100), ..SimulatorOptions::default() };
+        let simulator = Simulator::start(options).expect("a loopback port is free");
+        for number in 0..150 {
+            put(&simulator, &format!("n{number:03}"), "0");
+        }
+        let access = ClusterAccess::without_credentials(&simulator.url(), "test").expect("a valid address");
+        let (shared, reader) = shared(access);
+        Self { simulator, shared, reader, streaming }
+    }
+
+    fn unit(&self, seed: Option<Seed>) -> Informer {
+        unit(self.streaming, seed)
+    }
+
+    async fn until(&self, what: &str, condition: impl Fn() -> bool) {
+        until(&format!("{what}; asked: {:?}", self.asked()), condition).await;
+    }
+
+    /// Starts the actors of a unit and waits until a watch is open.
+    async fn watch(&self, unit: &Informer, epoch: u64) -> Actors {
+        let actors = unit.launch(epoch, &self.shared).expect("a unit that does not run");
+        self.until("watching", || self.simulator.open_watches() == 1).await;
+        actors
+    }
+
+    /// Ends the actors as a crash does: what is queued is lost.
+    async fn end(&self, actors: Actors) {
+        end(actors).await;
+        self.until("closed", || self.simulator.open_watches() == 0).await;
+    }
+
+    /// Runs a unit until it is synced and equal to the server, and returns what a process saves of it.
+    async fn saved(&self) -> Seed {
+        let unit = self.unit(None);
+        let actors = self.watch(&unit, 1).await;
+        self.until("equal", || self.is_equal(&unit)).await;
+        self.end(actors).await;
+        self.said();
+        self.simulator.clear_requests();
+        let Meta { store_version, resume_version, .. } = unit.meta();
+        Seed::Saved { objects: unit.objects(), store_version, resume_version }
+    }
+
+    fn is_equal(&self, unit: &Informer) -> bool {
+        let mut cached: Vec<_> =
+            unit.objects().iter().map(|o| (o.name().to_owned(), o.resource_version().to_owned())).collect();
+        cached.sort();
+        let server = self.simulator.store().list("configmaps");
+        let text =
+            |object: &serde_json::Value, field: &str| object["metadata"][field].as_str().expect("it is set").to_owned();
+        let server = server.iter().map(|object| object.value());
+        cached == server.map(|object| (text(&object, "name"), text(&object, "resourceVersion"))).collect::<Vec<_>>()
+    }
+
+    fn said(&self) -> Vec<String> {
+        said(&self.shared, self.reader)
+    }
+
+    /// Lists as `list 0 of 500`, `list newest of 1`; watches as `watch 7`, `stream newest`.
+    fn asked(&self) -> Vec<String> {
+        let requests = self.simulator.requests();
+        let ours = requests.iter().filter(|request| request.path == PATH && !request.query.contains_key("continue"));
+        ours.map(|request| {
+            let param = |name: &str| request.query.get(name).map(String::as_str);
+            let version = param("resourceVersion").unwrap_or("newest");
+            match (request.verb, param("sendInitialEvents")) {
+                (Verb::Watch, None) => format!("watch {version}"),
+                (Verb::Watch, Some(_)) => format!("stream {version}"),
+                _ => format!("list {version} of {}", param("limit").unwrap_or("all")),
+            }
+        })
+        .collect()
+    }
+
+    /// Strikes the n-th request from now.
+    fn fault(&self, verb: Verb, skip: u32, fault: Fault) {
+        self.simulator.faults().add(PATH, verb, Times::After { skip, n: 1 }, fault).expect("a valid glob");
+    }
+
+    /// Strikes the first complete list of a unit whose first watch is refused.
+    fn strike_list(&self, fault: Fault) {
+        match self.streaming {
+            StreamingLists::Never => self.fault(Verb::List, 1, fault), // behind the look at the version
+            _ => self.fault(Verb::Watch, 1, fault),
+        }
+    }
+
+    /// How a complete list is asked for.
+    fn list(&self, version: &str) -> String {
+        match (self.streaming, version) {
+            (StreamingLists::Never, "newest") => "list newest of 500".to_owned(),
+            (StreamingLists::Never, version) => format!("list {version} of all"),
+            (_, version) => format!("stream {version}"),
+        }
+    }
+}
+
+/// What units over this server share, and the reader of all that they say.
+fn shared(access: ClusterAccess) -> (Shared, ReaderId) {
+    let journal = Journal::in_memory();
+    let units = [(UnitId(0), UnitInterest { joins: false, resync_every: 1 })].into();
+    let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
+    let interest = Interest { units, changes: ChangeSet::ALL, filter: None };
+    let reader =
+        journal.open_reader(Start::Next, ReaderOptions { bounds, interest, name: None }).expect("a journal has room");
+    let list_permits = Arc::new(Semaphore::new(4));
+    let shared = Shared { journal, sources: Arc::new(Sources(access)), list_permits };
+    (shared, reader)
+}
+
+fn unit(streaming_lists: StreamingLists, seed: Option<Seed>) -> Informer {
+    let short = Duration::from_millis(5);
+    let backoff = BackoffConfig { initial: short, factor: 1.0, jitter: 0.0, max: short, ..BackoffConfig::default() };
+    let options = InformerOptions {
+        reflector: ReflectorConfig { backoff, streaming_lists, ..ReflectorConfig::default() },
+        scope: Scope::default(),
+        gate: Gate::default(),
+        plan: ScanPlan::default(),
+        order: Order::Stream,
+        fifo_max_bytes: 1 << 20,
+        indexer: IndexerOptions::default(),
+        indexers: Vec::new(),
+        warnings: Vec::new(),
+        hides_values: false,
+    };
+    let resource = ResourceType {
+        group: String::new(),
+        version: "v1".to_owned(),
+        kind: "ConfigMap".to_owned(),
+        plural: "configmaps".to_owned(),
+        namespaced: true,
+    };
+    Informer::new(UnitId(0), "things", Arc::new(resource), options, Arc::<Siblings>::default(), seed)
+}
+
+/// Ends the actors of a unit; what is queued is applied.
+async fn end(actors: Actors) {
+    actors.reflector.send(deltabus::reflector::actor::Stop).await.expect("it runs");
+    actors.fifo.send(deltabus::delta_fifo::actor::Drain).await.expect("it runs");
+    let [reflector, fifo, indexer] = actors.exits;
+    reflector.await.expect("no panic");
+    fifo.await.expect("no panic");
+    actors.indexer.send(deltabus::indexer::actor::Terminate).await.expect("it runs");
+    indexer.await.expect("no panic");
+}
+
+/// What the journal has said since the last time, sorted: `deleted n001 Downtime`.
+fn said(shared: &Shared, reader: ReaderId) -> Vec<String> {
+    let records = shared.journal.read(reader, usize::MAX, usize::MAX);
+    if let Some(last) = records.last() {
+        shared.journal.ack(reader, last.sequence);
+    }
+    let said = |change: &Change| match change {
+        Change::Added { object, cause } => format!("added {} {cause:?}", object.name()),
+        Change::Updated { object, cause, .. } => format!("updated {} {cause:?}", object.name()),
+        Change::Deleted { object, cause, .. } => format!("deleted {} {cause:?}", object.name()),
+        other => format!("{other:?}"),
+    };
+    let changes = records.iter().map(|record| &record.change);
+    let mut said: Vec<_> = changes.filter(|change| !matches!(change, Change::Unchanged { .. })).map(said).collect();
+    said.sort();
+    said
+}
+
+fn put(simulator: &Simulator, name: &str, value: &str) {
+    let object = json!({"metadata": {"namespace": "default", "name": name}, "data": {"value": value}});
+    simulator.store().put("configmaps", object).expect("a valid object");
+}
+
+fn delete(simulator: &Simulator, name: &str) {
+    simulator.store().delete("configmaps", "default", name).expect("the object exists");
+}
+
+fn version(seed: &Seed) -> String {
+    let Seed::Saved { resume_version, .. } = seed else { panic!("it was saved") };
+    resume_version.to_string()
+}
+
+/// Plays a scene by lists, and by streaming lists.
+fn play(scene: impl AsyncFn(Bench)) {
+    for streaming in [StreamingLists::Never, StreamingLists::Auto] {
+        System::new().block_on(scene(Bench::new(streaming)));
+    }
+}
+
+#[test]
+fn d7_a_saved_cache_goes_on_with_its_watch_and_with_nothing_else() {
+    play(async |bench| {
+        let seed = bench.saved().await;
+        let from = version(&seed);
+        put(&bench.simulator, "n001", "1");
+        let unit = bench.unit(Some(seed));
+        assert!(unit.is_readable() && unit.meta().synced);
+        let actors = bench.watch(&unit, 1).await;
+        bench.until("equal", || bench.is_equal(&unit)).await;
+        assert_eq!(bench.asked(), ["list newest of 1".to_owned(), format!("watch {from}")]);
+        assert_eq!(bench.said(), ["updated n001 Watch"]);
+
+        // the server was heard: what a list finds now happened while we ran
+        bench.simulator.go_down();
+        bench.until("cut off", || bench.simulator.open_watches() == 0).await;
+        delete(&bench.simulator, "n003");
+        bench.simulator.store().compact();
+        bench.simulator.come_up();
+        bench.until("equal", || bench.is_equal(&unit)).await;
+        assert_eq!(bench.said(), ["deleted n003 Relist"]);
+        bench.end(actors).await;
+    });
+}
+
+#[test]
+fn d7_what_a_list_finds_of_a_downtime_is_called_so_also_after_a_restart_before_it() {
+    play(async |bench| {
+        let seed = bench.saved().await;
+        delete(&bench.simulator, "n002");
+        put(&bench.simulator, "n001", "1");
+        put(&bench.simulator, "new", "0");
+        bench.simulator.store().compact();
+        let unit = bench.unit(Some(seed));
+        bench.strike_list(Fault::Stall);
+        let actors = unit.launch(1, &bench.shared).expect("a unit that does not run");
+        bench.until("listing", || bench.asked().len() == 3).await;
+        bench.end(actors).await;
+        assert!(matches!(unit.seed(), Seed::Saved { .. }), "a unit that takes its place goes on so");
+        let actors = bench.watch(&unit, 2).await;
+        bench.until("equal", || bench.is_equal(&unit)).await;
+        assert_eq!(bench.said(), ["added new Downtime", "deleted n002 Downtime", "updated n001 Downtime"]);
+        assert!(matches!(unit.seed(), Seed::Resume { .. }));
+        bench.end(actors).await;
+    });
+}
+
+#[test]
+fn d7_a_first_list_that_says_there_is_nothing_deletes_what_a_second_one_lacks_too() {
+    play(async |bench| {
+        let seed = bench.saved().await;
+        let from = version(&seed);
+        delete(&bench.simulator, "n002");
+        bench.simulator.store().compact();
+        let unit = bench.unit(Some(seed));
+        bench.strike_list(Fault::EmptyList);
+        let actors = bench.watch(&unit, 1).await;
+        bench.until("equal", || bench.is_equal(&unit)).await;
+        assert_eq!(bench.said(), ["deleted n002 Downtime"]);
+        let watch = format!("watch {}", bench.simulator.store().version());
+        let asked = ["list newest of 1", &format!("watch {from}"), &bench.list(&from), "list newest of 500", &watch];
+        bench.until("watching again", || bench.asked().len() == asked.len()).await;
+        assert_eq!(bench.asked(), asked);
+        assert_eq!(unit.status.view().confirmations, 1);
+        bench.end(actors).await;
+    });
+}
+
+#[test]
+fn d7_what_is_really_gone_is_deleted_after_one_more_list() {
+    play(async |bench| {
+        let seed = bench.saved().await;
+        (0..120).for_each(|number| delete(&bench.simulator, &format!("n{number:03}")));
+        bench.simulator.store().compact();
+        let unit = bench.unit(Some(seed));
+        let actors = bench.watch(&unit, 1).await;
+        bench.until("equal", || bench.is_equal(&unit)).await;
+        let said = bench.said();
+        assert!(said.len() == 120 && said.iter().all(|said| said.ends_with(" Downtime")), "{said:?}");
+        bench.until("watching again", || bench.asked().len() == 5).await;
+        assert_eq!(unit.status.view().confirmations, 1);
+        bench.end(actors).await;
+    });
+}
+
+#[test]
+fn d5_a_saved_version_above_that_of_a_restored_server_is_noticed_before_the_watch_and_all_is_compared() {
+    play(async |bench| {
+        let backup = bench.simulator.store().backup();
+        put(&bench.simulator, "n001", "1");
+        put(&bench.simulator, "late", "0");
+        delete(&bench.simulator, "n002");
+        let seed = bench.saved().await;
+        bench.simulator.store().restore(&backup);
+        let unit = bench.unit(Some(seed));
+        let actors = bench.watch(&unit, 1).await;
+        bench.until("equal", || bench.is_equal(&unit)).await;
+        assert_eq!(bench.said(), ["added n002 Downtime", "deleted late Downtime", "updated n001 Downtime"]);
+        let asked = bench.asked();
+        assert_eq!(asked[..2], ["list newest of 1".to_owned(), bench.list("newest")], "{asked:?}");
+        put(&bench.simulator, "n003", "1");
+        bench.until("equal", || bench.is_equal(&unit)).await;
+        assert_eq!(bench.said(), ["updated n003 Watch"]);
+        bench.end(actors).await;
+    });
+}
+
+#[test]
+fn d5_a_replica_that_lags_behind_a_saved_version_deletes_nothing_and_is_asked_again() {
+    play(async |bench| {
+        let seed = bench.saved().await;
+        let from = version(&seed);
+        put(&bench.simulator, "new", "0");
+        let unit = bench.unit(Some(seed));
+        bench.fault(Verb::Watch, 0, Fault::At { events: 0, what: StreamFault::Error(410) });
+        bench.strike_list(Fault::Lag(10));
+        let actors = bench.watch(&unit, 1).await;
+        bench.until("equal", || bench.is_equal(&unit)).await;
+        assert_eq!(bench.said(), ["added new Downtime"], "although the list lacked the last nine objects");
+        let asked = bench.asked();
+        assert_eq!(asked[2..4], [bench.list(&from), bench.list("newest").replace("of 500", "of all")], "{asked:?}");
+        bench.end(actors).await;
+    });
+}
+
+#[test]
+fn d5_an_etcd_that_was_restored_under_a_real_api_server_is_noticed_before_the_watch() {
+    let Some(mut cluster) = Cluster::start_or_skip("d5_an_etcd_that_was_restored", &[]) else { return };
+    let put = |cluster: &Cluster, name: &str, value: &str| {
+        let metadata = json!({"namespace": "default", "name": name});
+        cluster
+            .apply(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": value}}));
+    };
+    let path = "/api/v1/namespaces/default/configmaps";
+    put(&cluster, "changed", "0");
+    put(&cluster, "deleted", "0");
+    cluster.stop();
+    let (etcd, backup) = (cluster.data_dir().join("etcd"), cluster.data_dir().join("backup"));
+    copy(&etcd, &backup);
+    cluster.start_again();
+    put(&cluster, "changed", "1");
+    put(&cluster, "late", "0");
+    cluster.delete(&format!("{path}/deleted"));
+    // what the server writes by itself when it starts must not overtake what was saved
+    let fillers = (0..300).map(|value| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: filler, namespace: default}}\ndata: {{value: \"{value}\"}}\n")
+    });
+    cluster.apply_yaml(&fillers.collect::<Vec<_>>().join("---\n"));
+
+    System::new().block_on(async {
+        let kubeconfig = cluster.kubeconfig().to_str().expect("paths of tests are UTF-8").to_owned();
+        let options = KubeOptions { kubeconfig, context: String::new() };
+        let (shared, reader) = shared(ClusterAccess::load(&options).expect("a valid kubeconfig"));
+        let first = unit(StreamingLists::Auto, None);
+        let actors = first.launch(1, &shared).expect("a unit that does not run");
+        until("synced", || first.meta().synced).await;
+        end(actors).await;
+        said(&shared, reader);
+        let Meta { store_version, resume_version, .. } = first.meta();
+        let future = resume_version.clone();
+        let seed = Seed::Saved { objects: first.objects(), store_version, resume_version };
+
+        cluster.stop();
+        fs::remove_dir_all(&etcd).expect("it is there");
+        fs::rename(&backup, &etcd).expect("in the same directory");
+        cluster.start_again();
+        let watch = format!("{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=3&resourceVersion={future}");
+        put(&cluster, "unseen", "0");
+        let (status, body) = cluster.request("GET", &watch, None);
+        assert_eq!((status, body.as_str()), (200, Some("")), "such a watch is opened and says nothing: {body}");
+
+        let second = unit(StreamingLists::Auto, Some(seed));
+        let actors = second.launch(1, &shared).expect("a unit that does not run");
+        until("compared", || second.status.view().resource_version != future.as_str()).await;
+        let said: Vec<_> = said(&shared, reader)
+            .into_iter()
+            .filter(|said| !said.contains("kube-") && !said.contains(" filler "))
+            .collect();
+        let expected = ["added deleted Downtime", "added unseen Downtime", "deleted late Downtime"];
+        assert_eq!(said[..3], expected, "{said:?}");
+        assert!(said.contains(&"updated changed Downtime".to_owned()), "{said:?}");
+        assert!(said.iter().all(|said| said.ends_with(" Downtime")), "{said:?}");
+        end(actors).await;
+    });
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a writable directory");
+    for entry in fs::read_dir(from).expect("it is there") {
+        let entry = entry.expect("it is readable");
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).expect("a file that nobody writes");
+        }
+    }
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let holds = async {
+        while !condition() {
+            actix_rt::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    assert!(actix_rt::time::timeout(PATIENCE, holds).await.is_ok(), "never {what}");
+}
+
+/// A running engine with 153 objects whose history is lost.
+fn lose_history(scene: &mut Scene, meanwhile: impl Fn(&Scene)) {
+    (0..150).for_each(|number| scene.put(&format!("n{number:03}"), "0"));
+    scene.run_lists("");
+    scene.settle();
+    scene.simulator.go_down();
+    scene.engine().wait_for("cut off", PATIENCE, || scene.simulator.open_watches() == 0);
+    meanwhile(scene);
+    scene.simulator.store().compact();
+    scene.simulator.come_up();
+}
+
+#[test]
+fn d7_an_empty_answer_deletes_nothing_and_its_confirmation_is_seen() {
+    let mut scene = Scene::lists();
+    lose_history(&mut scene, |scene| {
+        scene.fault(Verb::List, Times::Next(1), Fault::EmptyList);
+        scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::Delay(Duration::from_secs(8)));
+    });
+    scene.engine().wait_for("confirming", PATIENCE, || {
+        scene.view()["message"] == "confirming a list that lacks 153 of 153 objects"
+    });
+    assert_eq!((scene.view()["state"].as_str(), scene.cached().len()), (Some("listing"), 153), "it stays readable");
+    scene.settle();
+    assert_eq!((&scene.view()["confirmations"], &scene.view()["message"]), (&json!(1), &json!(null)));
+    let (_, metrics) = scene.engine().get("/metrics").expect("it answers");
+    let line = metrics.lines().find(|line| line.starts_with("deltabus_list_confirmations_total{"));
+    assert!(line.is_some_and(|line| line.ends_with(" 1")), "{line:?}");
+    let ending = scene.finish();
+    assert!(!ending.replay.counts.keys().any(|(kind, _)| kind == "deleted"), "{:?}", ending.replay.counts);
+}
+
+#[test]
+fn d7_what_was_deleted_while_history_was_lost_arrives_after_one_more_list() {
+    let mut scene = Scene::lists();
+    lose_history(&mut scene, |scene| (0..150).for_each(|number| scene.delete(&format!("n{number:03}"))));
+    scene.settle();
+    let lists: Vec<_> = scene.asked().into_iter().filter(|asked| asked.starts_with("list")).skip(1).collect();
+    assert!(lists.len() == 2 && lists[1] == "list limit=500", "{lists:?}");
+    let ending = scene.finish();
+    assert_eq!(ending.story("n149"), ["added initial", "deleted relist"]);
+    assert!(ending.is_tombstone("n149"));
+}

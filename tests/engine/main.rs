@@ -1,0 +1,24 @@
+//! The engine against the embedded cluster: no tools are needed, and every fault can be made to happen.
+
+mod backpressure;
+mod changed_by;
+mod events;
+mod faults;
+mod guards;
+mod handlers;
+mod http_auth;
+mod ignored;
+mod library;
+mod reads;
+mod redaction;
+mod relist;
+mod reload;
+mod restart;
+mod room;
+mod rows;
+mod rules;
+mod scopes;
+mod state;
+mod state_faults;
+#[path = "../support/mod.rs"]
+mod support;

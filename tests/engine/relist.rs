@@ -1,0 +1,314 @@
+//! Lists after the first: when there is one, what it asks for, and what it finds. `deltabus run` against the simulator.
+
+use std::time::Duration;
+
+use crate::support::scripted::{FAST, PATIENCE, Scene};
+use deltabus::simulator::{Fault, Simulator, SimulatorOptions, StreamFault, StreamingLists, Times, Verb};
+
+/// Ends the watch and lets its history expire, while `a` is updated, `b` deleted, `c` made anew and `d` created.
+fn lose_history(scene: &Scene) {
+    scene.simulator.go_down();
+    scene.engine().wait_for("cut off", PATIENCE, || scene.simulator.open_watches() == 0);
+    scene.put("a", "1");
+    scene.delete("b");
+    scene.delete("c");
+    scene.put("c", "1");
+    scene.put("d", "1");
+    scene.simulator.store().compact();
+    scene.simulator.come_up();
+}
+
+#[test]
+fn r20_r41_the_first_list_may_be_old_a_relist_asks_for_last_without_limit_and_a_watch_goes_on_from_there() {
+    let mut scene = Scene::lists();
+    let listed = scene.version();
+    scene.run_lists("");
+    scene.settle();
+    lose_history(&scene);
+    let ending = scene.finish();
+    let asked = scene.asked();
+    assert_eq!(asked[0], "list limit=500&resourceVersion=0");
+    assert_eq!(asked[1], format!("watch resourceVersion={listed}"));
+    let relist = asked.iter().skip(1).position(|asked| asked.starts_with("list")).expect("there was a relist") + 1;
+    assert_eq!(asked[relist], format!("list resourceVersion={listed}"), "{asked:?}");
+    assert_eq!(asked[relist + 1], format!("watch resourceVersion={}", scene.version()), "{asked:?}");
+    assert_eq!(asked.len(), relist + 2, "{asked:?}");
+    assert_eq!(ending.story("a"), ["added initial", "updated relist"]);
+}
+
+/// Rows 4 and 5 of what users of other tools ask for: updates and deletions missed while a watch was away.
+#[test]
+fn d7_a_relist_finds_what_went_what_came_and_what_was_made_anew() {
+    for order in ["stream", "per-key"] {
+        let mut scene = Scene::lists();
+        scene.run_lists(&format!("order = \"{order}\""));
+        scene.settle();
+        lose_history(&scene);
+        let ending = scene.finish();
+        assert_eq!(ending.story("a"), ["added initial", "updated relist"], "{order}");
+        assert_eq!(ending.story("b"), ["added initial", "deleted relist"], "{order}");
+        assert_eq!(ending.story("c"), ["added initial", "deleted relist", "added relist"], "{order}");
+        assert_eq!(ending.story("d"), ["added relist"], "{order}");
+        assert!(ending.is_tombstone("b") && ending.is_tombstone("c"), "{order}");
+    }
+}
+
+#[test]
+fn k3_with_recreated_update_a_relist_shows_a_new_uid_as_an_update() {
+    let mut scene = Scene::lists();
+    scene.run_lists("recreated = \"update\"");
+    scene.settle();
+    lose_history(&scene);
+    scene.settle();
+    let status = scene.engine.take().expect("it runs").terminate();
+    assert_eq!(status.code(), Some(0));
+    let events = crate::support::stream::read_events(&scene.dir.path().join("out.jsonl"));
+    let story: Vec<_> = events.iter().filter(|event| event["name"] == "c").map(|event| event["type"].clone()).collect();
+    assert_eq!(story, ["dev.deltabus.resource.added", "dev.deltabus.resource.updated"]);
+}
+
+#[test]
+fn a6_410_on_opening_a_watch_is_answered_with_a_list() {
+    let mut scene = Scene::lists();
+    scene.run_lists("");
+    scene.put("a", "1");
+    scene.settle();
+    let last = scene.version();
+    scene.fault(Verb::Watch, Times::Next(1), Fault::Status { code: 410, retry_after: None });
+    scene.simulator.close_connections();
+    scene.wait_asked("list", 2);
+    scene.put("a", "2");
+    let ending = scene.finish();
+    let asked = scene.asked();
+    assert_eq!(asked[2..4], [format!("watch resourceVersion={last}"), format!("list resourceVersion={last}")]);
+    assert_eq!(ending.story("a").len(), 3, "{:?}", ending.story("a"));
+}
+
+#[test]
+fn r22_410_on_a_list_is_repeated_once_and_at_once_for_the_most_recent_state() {
+    let mut scene = Scene::lists();
+    scene.fault(Verb::List, Times::Next(1), Fault::Status { code: 410, retry_after: None });
+    scene.run_lists("");
+    scene.settle();
+    assert_eq!(scene.asked()[..2], ["list limit=500&resourceVersion=0", "list limit=500"]);
+    scene.fault(Verb::List, Times::Next(1), Fault::Status { code: 410, retry_after: None });
+    let last = scene.version();
+    lose_history(&scene);
+    scene.finish();
+    let lists: Vec<_> = scene.asked().into_iter().filter(|asked| asked.starts_with("list")).skip(2).collect();
+    assert_eq!(lists, [format!("list resourceVersion={last}"), "list ".to_owned()], "neither version nor limit");
+}
+
+#[test]
+fn p4_410_on_a_continue_token_is_answered_with_one_full_list_of_the_original_version() {
+    let mut scene = Scene::new(SimulatorOptions { watch_cache: false, ..SimulatorOptions::default() });
+    (0..1200).for_each(|i| scene.put(&format!("n{i}"), "0"));
+    scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::Status { code: 410, retry_after: None });
+    scene.run_lists("");
+    let ending = scene.finish();
+    let asked = scene.asked();
+    assert_eq!(asked[0], "list limit=500&resourceVersion=0");
+    assert!(asked[1].starts_with("list continue=") && asked[1].ends_with("&limit=500"), "{asked:?}");
+    assert_eq!(asked[2], "list resourceVersion=0", "no limit, no continue");
+    assert_eq!(ending.replay.events, 1204, "each object once, and synced");
+}
+
+#[test]
+fn p2_r21_without_a_watch_cache_lists_are_paged_for_good_and_later_pages_carry_no_version() {
+    let mut scene = Scene::new(SimulatorOptions { watch_cache: false, ..SimulatorOptions::default() });
+    (0..1200).for_each(|i| scene.put(&format!("n{i}"), "0"));
+    scene.run_lists("");
+    scene.put("a", "1"); // a watch that ends at once without an event is answered with a list
+    scene.settle();
+    let last = scene.version();
+    scene.next_watch(0, StreamFault::Error(410));
+    scene.simulator.close_connections();
+    scene.wait_asked("list", 6);
+    scene.finish();
+    let lists: Vec<_> = scene.asked().into_iter().filter(|asked| asked.starts_with("list")).collect();
+    assert_eq!(lists.len(), 6, "{lists:?}");
+    assert_eq!(lists[0], "list limit=500&resourceVersion=0");
+    assert_eq!(lists[3], format!("list limit=500&resourceVersion={last}"));
+    for page in [1, 2, 4, 5] {
+        assert!(lists[page].starts_with("list continue=") && !lists[page].contains("Version"), "{lists:?}");
+    }
+}
+
+#[test]
+fn p3_what_changes_between_the_pages_of_a_list_comes_from_the_watch() {
+    let mut scene = Scene::new(SimulatorOptions { watch_cache: false, ..SimulatorOptions::default() });
+    (0..1200).for_each(|i| scene.put(&format!("n{i:04}"), "0"));
+    scene.fault(Verb::List, Times::After { skip: 1, n: 2 }, Fault::Delay(Duration::from_millis(400)));
+    scene.run(&format!("streaming_lists = \"never\"\n{FAST}"), "");
+    scene.wait_asked("list continue", 1);
+    scene.delete("a");
+    scene.delete("n1199");
+    scene.put("n0700", "1");
+    scene.put("z", "1");
+    let ending = scene.finish();
+    assert_eq!(ending.story("a"), ["added initial", "deleted watch"]);
+    assert_eq!(ending.story("n1199"), ["added initial", "deleted watch"]);
+    assert_eq!(ending.story("n0700"), ["added initial", "updated watch"]);
+    assert_eq!(ending.story("z"), ["added watch"]);
+    assert!(!ending.is_tombstone("a"));
+}
+
+#[test]
+fn r22_d4_d5_too_large_a_version_is_asked_once_and_a_restored_etcd_is_followed_backwards() {
+    let options = |port| SimulatorOptions {
+        port,
+        streaming_lists: StreamingLists::Refused,
+        fresh_timeout: Duration::from_millis(200),
+        ..SimulatorOptions::default()
+    };
+    let mut scene = Scene::new(options(0));
+    let backup = scene.server();
+    // An event's id is uid and version: going back to a state shown before would repeat an id.
+    (1..6).for_each(|i| scene.put("a", &i.to_string()));
+    scene.run_lists("");
+    scene.put("late", "0");
+    scene.settle();
+    let last = scene.version();
+
+    let port = scene.simulator.address().port();
+    scene.simulator.go_down();
+    scene.engine().signal("-STOP"); // it is to find the other server as a whole
+    let other = Simulator::start(options(0)).expect("a loopback port is free");
+    std::mem::replace(&mut scene.simulator, other).stop();
+    scene.simulator = Simulator::start(options(port)).expect("the port is free again");
+    for name in ["a", "b", "c"] {
+        scene.put(name, "0");
+    }
+    assert_eq!(scene.server(), backup, "the same seed makes the same objects");
+    scene.next_watch(0, StreamFault::Error(410));
+    scene.engine().signal("-CONT");
+    let ending = scene.finish();
+    let lists: Vec<_> = scene.asked().into_iter().filter(|asked| asked.starts_with("list")).collect();
+    assert_eq!(lists, [format!("list resourceVersion={last}"), "list ".to_owned()]);
+    assert_eq!(ending.story("a").last().map(String::as_str), Some("updated relist"), "back to an older state");
+    assert_eq!(ending.story("late"), ["added watch", "deleted relist"]);
+}
+
+#[test]
+fn a8_events_that_the_server_never_sent_are_found_by_the_next_list() {
+    let mut scene = Scene::lists();
+    scene.run_lists("");
+    scene.put("c", "1"); // a watch that ends at once without an event is answered with a list
+    scene.settle();
+    scene.next_watch(0, StreamFault::Gap(3));
+    scene.next_watch(1, StreamFault::Error(410));
+    scene.simulator.close_connections();
+    scene.wait_asked("watch", 2);
+    scene.put("lost", "0");
+    scene.delete("a");
+    scene.put("b", "1");
+    scene.put("seen", "0");
+    scene.wait_asked("list", 2);
+    let ending = scene.finish();
+    assert_eq!(ending.story("a"), ["added initial", "deleted relist"]);
+    assert!(ending.is_tombstone("a"));
+    assert_eq!(ending.story("b"), ["added initial", "updated relist"]);
+    assert_eq!(ending.story("lost"), ["added relist"]);
+    assert_eq!(ending.story("seen"), ["added watch"]);
+}
+
+#[test]
+fn r24_a_table_or_a_list_of_another_kind_fails_the_cycle_and_the_next_one_is_right() {
+    let mut scene = Scene::lists();
+    scene.fault(Verb::List, Times::Next(1), Fault::Table);
+    scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::WrongList);
+    scene.run_lists("");
+    scene.finish();
+    assert_eq!(scene.count("list limit=500&resourceVersion=0"), 3);
+}
+
+#[test]
+fn r25_while_lists_are_forbidden_the_state_says_so_and_rights_given_later_are_used() {
+    let mut scene = Scene::lists();
+    scene.fault(Verb::Any, Times::Always, Fault::Status { code: 403, retry_after: None });
+    scene.run(&format!("streaming_lists = \"never\"\n{FAST}"), "");
+    scene.wait_state("forbidden");
+    let (ready, _) = scene.engine().get("/readyz").expect("it answers");
+    assert_eq!(ready, 200, "what is not allowed does not keep the engine from being ready");
+    assert_eq!(scene.view()["synced"], false);
+    scene.simulator.faults().clear();
+    scene.finish();
+}
+
+#[test]
+fn r25_rights_taken_away_or_a_type_that_has_gone_leave_the_cache_readable_and_delete_nothing() {
+    for (code, state) in [(403, "forbidden"), (404, "waiting")] {
+        let mut scene = Scene::lists();
+        scene.run_lists("");
+        scene.settle();
+        let before = scene.cached();
+        scene.fault(Verb::Any, Times::Always, Fault::Status { code, retry_after: None });
+        scene.simulator.close_connections();
+        scene.wait_state(state);
+        scene.put("a", "1");
+        assert_eq!(scene.cached(), before, "{code}: still served");
+        scene.simulator.faults().clear();
+        let ending = scene.finish();
+        assert!(!ending.replay.counts.keys().any(|(kind, _)| kind == "deleted"), "{code}: {:?}", ending.replay.counts);
+    }
+}
+
+/// Row 10 of what users of other tools ask for: whole lists in memory at the start.
+#[test]
+fn r33_a_streaming_list_is_one_request_that_goes_on_as_the_watch() {
+    let mut scene = Scene::new(SimulatorOptions::default());
+    scene.run(FAST, "");
+    scene.ready();
+    scene.put("a", "1");
+    scene.delete("b");
+    let ending = scene.finish();
+    assert_eq!(scene.asked(), ["watch resourceVersionMatch=NotOlderThan&sendInitialEvents=true"]);
+    assert_eq!(ending.story("a"), ["added initial", "updated watch"]);
+    assert_eq!(ending.story("b"), ["added initial", "deleted watch"]);
+}
+
+#[test]
+fn r8_after_history_was_lost_a_streaming_list_asks_for_last_and_finds_what_a_list_would() {
+    let mut scene = Scene::new(SimulatorOptions::default());
+    scene.run(FAST, "");
+    scene.ready();
+    scene.settle();
+    let last = scene.version();
+    lose_history(&scene);
+    let ending = scene.finish();
+    let streaming = format!("watch resourceVersion={last}&resourceVersionMatch=NotOlderThan&sendInitialEvents=true");
+    assert_eq!(scene.count(&streaming), 1, "{:?}", scene.asked());
+    assert_eq!(scene.count("list"), 0);
+    assert_eq!(ending.story("c"), ["added initial", "deleted relist", "added relist"]);
+}
+
+#[test]
+fn d2_a_server_that_refuses_streaming_lists_is_asked_once() {
+    let mut scene = Scene::lists();
+    scene.run(FAST, "");
+    scene.ready();
+    scene.settle();
+    lose_history(&scene);
+    scene.finish();
+    assert_eq!(scene.count("watch resourceVersionMatch=NotOlderThan&sendInitialEvents=true"), 1);
+    assert_eq!(scene.count("list limit=500&resourceVersion=0"), 1, "in the same cycle");
+    assert!(!scene.asked().iter().skip(1).any(|asked| asked.contains("sendInitialEvents")), "{:?}", scene.asked());
+}
+
+#[test]
+fn d2_streams_without_a_marker_are_given_up_for_paged_lists() {
+    let ignored = SimulatorOptions { streaming_lists: StreamingLists::Ignored, ..SimulatorOptions::default() };
+    for (options, silent) in [(ignored, false), (SimulatorOptions::default(), true)] {
+        let mut scene = Scene::new(options);
+        if silent {
+            scene.fault(Verb::Watch, Times::Next(3), Fault::NoMarker);
+        }
+        scene.run(&format!("watch_timeout = \"2s\"\n{FAST}"), "");
+        scene.ready();
+        scene.put("a", "1");
+        let ending = scene.finish();
+        assert_eq!(scene.count("watch resourceVersionMatch=NotOlderThan&sendInitialEvents=true"), 3);
+        assert_eq!(scene.count("list"), 1);
+        assert_eq!(ending.story("a"), ["added initial", "updated watch"]);
+    }
+}

@@ -1,0 +1,266 @@
+//! `[state] dir`: what an engine finds when it starts again, whatever has become of the server, the configuration and its own
+//! end meanwhile (D7).
+
+use std::{fs, path::Path, process::Command};
+
+use crate::support::{
+    engine::{Engine, text},
+    scripted::PATIENCE,
+    told::events,
+};
+use deltabus::simulator::{Simulator, SimulatorOptions};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A cluster that lives on while engines come and go.
+struct World {
+    simulator: Simulator,
+    dir: TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
+        let world = Self { simulator, dir: tempfile::tempdir().expect("a temporary directory") };
+        world.point_at(&world.simulator);
+        world
+    }
+
+    fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn point_at(&self, simulator: &Simulator) {
+        fs::write(self.dir().join("kubeconfig"), simulator.kubeconfig()).expect("the directory is writable");
+    }
+
+    /// Watches config maps with the state in a directory; `more` are further lines.
+    fn config(&self, entry: &str, more: &str) -> String {
+        let (kubeconfig, state) = (text(self.dir(), "kubeconfig"), text(self.dir(), "state"));
+        format!(
+            "[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {kubeconfig:?}\nbackoff = {{ initial = \"50ms\", max = \"200ms\" }}\n\
+             [state]\ndir = {state:?}\n[resources.maps]\nmatch = [\"configmaps\"]\n{entry}\n{more}\n"
+        )
+    }
+
+    /// A handler that writes to a file of its name.
+    fn handler(&self, name: &str, options: &str) -> String {
+        format!(
+            "[handlers.{name}]\ntype = \"file\"\npath = {:?}\n{options}\n",
+            text(self.dir(), &format!("{name}.jsonl"))
+        )
+    }
+
+    fn run(&self, entry: &str, handlers: &str) -> Engine {
+        let engine = Engine::run(self.dir(), &self.config(entry, handlers));
+        engine.wait_ready(PATIENCE);
+        engine
+    }
+
+    /// Runs an engine that fails to start, with the configuration that there is; returns what it says.
+    fn refusal(&self) -> String {
+        let run = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+            .args(["run", "-c", &text(self.dir(), "config.toml")])
+            .env("NO_COLOR", "1")
+            .output()
+            .expect("the binary was built with the tests");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(1), "{said}");
+        said
+    }
+
+    fn put(&self, namespace: &str, name: &str, data: &str) {
+        let object = json!({"metadata": {"namespace": namespace, "name": name}, "data": {"x": data}});
+        self.simulator.store().put("configmaps", object).expect("a valid object");
+    }
+
+    fn delete(&self, name: &str) {
+        self.simulator.store().delete("configmaps", "default", name).expect("it is there");
+    }
+
+    /// Says what a handler wrote of the objects that this test makes: `added a watch`.
+    fn told(&self, handler: &str) -> Vec<String> {
+        let path = self.dir().join(format!("{handler}.jsonl"));
+        let say = |event: &Value| {
+            let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+            let kind = text("type").replace("dev.deltabus.resource.", "");
+            format!("{kind} {} {}", text("name"), text("cause"))
+        };
+        events(&path).iter().filter(|event| event["name"] != "kube-root-ca.crt").map(say).collect()
+    }
+
+    /// Waits until a handler was told so much, and no more of it is on its way.
+    fn wait_told(&self, engine: &Engine, handler: &str, expected: &[&str]) {
+        engine.wait_for("told", PATIENCE, || self.told(handler).len() >= expected.len());
+        assert_eq!(self.told(handler), expected, "{handler}");
+    }
+}
+
+/// Row 1 of what users of other tools ask for, the other way: who does not want what happened meanwhile is not told.
+#[test]
+fn row_1_a_handler_that_does_not_catch_up_hears_of_what_happens_from_now_on() {
+    let world = World::new();
+    world.put("default", "a", "1");
+    world.put("default", "b", "1");
+    let handlers = world.handler("out", "") + &world.handler("live", "catch_up = false");
+    let engine = world.run("", &handlers);
+    world.put("default", "a", "2");
+    let mut told = ["out", "live"].map(|handler| {
+        world.wait_told(&engine, handler, &["updated a watch"]);
+        vec!["updated a watch"]
+    });
+    assert_eq!(engine.terminate().code(), Some(0));
+
+    world.put("default", "a", "3");
+    world.delete("b");
+    world.put("default", "c", "1");
+    let engine = world.run("", &handlers);
+    engine.wait_for("told", PATIENCE, || world.told("out").len() >= 4);
+    world.put("default", "c", "2");
+    world.put("default", "a", "4");
+    told[1].extend(["updated c watch", "updated a watch"]);
+    world.wait_told(&engine, "live", &told[1]);
+    engine.wait_for("told", PATIENCE, || world.told("out").len() >= 6);
+    let expected =
+        ["updated a downtime", "deleted b downtime", "added c downtime", "updated c watch", "updated a watch"];
+    assert_eq!(world.told("out")[1..], expected, "a handler beside it is told all of it, in order");
+    let old = events(&world.dir().join("live.jsonl")).pop().expect("it was told")["data"]["old"]["data"].clone();
+    assert_eq!(old["x"], "3", "it is told what changed now, and not against what it heard last");
+    assert_eq!(engine.terminate().code(), Some(0));
+}
+
+/// Row 1 of what users of other tools ask for: a restart loses what happened meanwhile, or sends it all again.
+#[test]
+fn d7_after_a_clean_stop_nothing_comes_twice_and_what_happened_meanwhile_does() {
+    let world = World::new();
+    world.put("default", "a", "1");
+    world.put("default", "b", "1");
+    let out = world.handler("out", "initial = \"send\"");
+    let engine = world.run("", &out);
+    let mut told = vec!["added a initial", "added b initial"];
+    world.wait_told(&engine, "out", &told);
+    assert_eq!(engine.terminate().code(), Some(0));
+
+    world.put("default", "a", "2");
+    world.delete("b");
+    world.put("default", "c", "1");
+    let engine = world.run("", &out);
+    told.extend(["updated a watch", "deleted b watch", "added c watch"]);
+    world.wait_told(&engine, "out", &told);
+    assert_eq!(engine.terminate().code(), Some(0));
+
+    // The history is gone: it is compared.
+    world.put("default", "a", "3");
+    world.delete("c");
+    world.put("default", "d", "1");
+    world.simulator.store().compact();
+    let engine = world.run("", &out);
+    engine.wait_for("told", PATIENCE, || world.told("out").len() >= 8);
+    let mut found = world.told("out").split_off(5);
+    found.sort();
+    assert_eq!(found, ["added d downtime", "deleted c downtime", "updated a downtime"]);
+    let events = events(&world.dir().join("out.jsonl"));
+    let journals: std::collections::BTreeSet<_> = events.iter().map(|event| event["journal"].to_string()).collect();
+    assert_eq!(journals.len(), 1, "the journal is one over all runs");
+    let update = events.iter().find(|event| event["name"] == "a" && event["cause"] == "downtime").expect("it is there");
+    assert_eq!(update["data"]["old"]["data"]["x"], "2", "what was known before");
+    let deletion =
+        events.iter().find(|event| event["name"] == "c" && event["cause"] == "downtime").expect("it is there");
+    assert_eq!(deletion["data"]["finalstateunknown"], true);
+}
+
+#[test]
+fn d7_the_cache_is_read_while_the_server_is_away() {
+    let world = World::new();
+    world.put("default", "a", "1");
+    let engine = world.run("", &world.handler("out", ""));
+    assert_eq!(engine.terminate().code(), Some(0));
+    world.simulator.go_down();
+    let engine = Engine::run(world.dir(), &world.config("", &world.handler("out", "")));
+    engine.wait_for("readable", PATIENCE, || {
+        engine.get("/api/v1/namespaces/default/configmaps/a").is_ok_and(|(code, _)| code == 200)
+    });
+    world.simulator.come_up();
+    world.put("default", "a", "2");
+    world.wait_told(&engine, "out", &["updated a watch"]);
+}
+
+#[test]
+fn d7_the_state_of_another_cluster_is_refused() {
+    let world = World::new();
+    world.put("default", "a", "1");
+    let engine = world.run("", &world.handler("out", "initial = \"send\""));
+    world.wait_told(&engine, "out", &["added a initial"]);
+    assert_eq!(engine.terminate().code(), Some(0));
+
+    let options = SimulatorOptions { seed: 99, ..SimulatorOptions::default() };
+    let other = Simulator::start(options).expect("a loopback port is free");
+    world.point_at(&other);
+    let said = world.refusal();
+    assert!(said.contains("belongs to the cluster"), "{said}");
+    assert_eq!(world.told("out"), ["added a initial"], "nothing was called deleted");
+}
+
+#[test]
+fn a_second_engine_on_the_same_directory_is_refused() {
+    let world = World::new();
+    let engine = world.run("", &world.handler("out", ""));
+    let said = world.refusal();
+    assert!(said.contains(&text(world.dir(), "state")), "{said}");
+    drop(engine);
+}
+
+#[test]
+fn a_configuration_that_changed_meanwhile_removes_what_it_does_not_show_and_introduces_who_is_new() {
+    let world = World::new();
+    world.put("default", "a", "1");
+    world.put("kube-public", "b", "1");
+    let out = world.handler("out", "initial = \"send\"");
+    let engine = world.run("", &out);
+    world.wait_told(&engine, "out", &["added a initial", "added b initial"]);
+    assert_eq!(engine.terminate().code(), Some(0));
+
+    // A new handler is shown what there is, if it asks for that; one that was there is not.
+    let (shown, quiet) = (world.handler("shown", "initial = \"send\""), world.handler("quiet", ""));
+    let engine = world.run("", &[&*out, &shown, &quiet].concat());
+    world.wait_told(&engine, "shown", &["added a replay", "added b replay"]);
+    world.put("default", "a", "2");
+    world.wait_told(&engine, "quiet", &["updated a watch"]);
+    world.wait_told(&engine, "out", &["added a initial", "added b initial", "updated a watch"]);
+    assert_eq!(engine.terminate().code(), Some(0));
+
+    // Fewer namespaces, and a handler less.
+    let engine = world.run("namespaces = [\"default\"]", &out);
+    let told = ["added a initial", "added b initial", "updated a watch", "removed b reload"];
+    world.wait_told(&engine, "out", &told);
+    assert_eq!(engine.terminate().code(), Some(0));
+    assert_eq!(world.told("quiet"), ["updated a watch"]);
+}
+
+#[test]
+fn d7_units_that_a_reload_replaced_go_on_after_kill_9() {
+    let world = World::new();
+    world.put("default", "a", "1");
+    world.put("default", "b", "1");
+    let out = world.handler("out", "initial = \"send\"");
+    let engine = world.run("", &out);
+    world.wait_told(&engine, "out", &["added a initial", "added b initial"]);
+    Engine::configure(world.dir(), &world.config("index = [\"metadata.uid\"]\ndrop = [\"metadata.labels\"]", &out));
+    engine.signal("-HUP");
+    engine.wait_for("listed anew", PATIENCE, || {
+        let rows = engine.json("/v1/resources");
+        rows["resources"][0]["unit"] == 1 && rows["resources"][0]["synced"] == true
+    });
+    world.put("default", "c", "1");
+    world.wait_told(&engine, "out", &["added a initial", "added b initial", "added c watch"]);
+    drop(engine); // SIGKILL
+
+    world.delete("a");
+    world.simulator.store().compact();
+    let engine = Engine::run_again(world.dir(), &[]);
+    engine.wait_for("told of the deletion", PATIENCE, || {
+        world.told("out").iter().any(|told| told == "deleted a downtime")
+    });
+    let wrong = |told: &&String| told.starts_with("deleted") && !told.contains(" a ");
+    assert_eq!(world.told("out").iter().find(wrong), None, "nothing else was lost");
+}

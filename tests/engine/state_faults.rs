@@ -1,0 +1,283 @@
+//! `[state] dir` in trouble: a disk that is full, read-only or fails, damaged files, a format of another version, and a wall
+//! clock that jumps. Each time it is said what is wrong, where, and what to do, and nothing is lost without that.
+//!
+//! Elsewhere: the state of another cluster (`tests/engine/state.rs`), a server that was restored from a backup
+//! (`tests/engine/guards.rs`), power failures (`tests/sinks/crash.rs`), the store by itself (`src/journal/store/tests/faults.rs`).
+
+#![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
+
+mod clock;
+pub(crate) mod world;
+
+use std::{fmt::Write as _, fs};
+
+use crate::support::sink::{Manner, Sink as _};
+use crate::support::{
+    disk::Trouble,
+    scripted::PATIENCE,
+    simulated::{count, row},
+};
+use world::World;
+
+/// Lets the disk be in trouble while the engine runs: it says so, reads nothing more, and goes on by itself.
+fn in_trouble_while_running(trouble: Trouble, says: &str) {
+    let mut world = World::new();
+    let engine = world.run(&[]);
+    world.cluster.churn(10, 3);
+    world.wait_delivered(&engine);
+    world.disk.set(trouble);
+    world.cluster.churn(20, 10);
+    let journal = || engine.json("/v1/handlers")["journal"].clone();
+    engine.wait_for("not writable", PATIENCE, || journal()["writable"] == false);
+    let said = journal()["lastError"].as_str().unwrap_or_default().to_owned();
+    assert!(said.contains("stopped reading") && said.contains(says) && said.contains(&world.state()), "{said}");
+    let (code, ready) = engine.get("/readyz?verbose").expect("it answers");
+    assert!(code == 200 && ready.contains("stopped reading"), "what is cached can be read: {code} {ready}");
+    let (_, metrics) = engine.get("/metrics").expect("it answers");
+    assert!(metrics.contains("deltabus_journal_writable 0"), "{metrics}");
+    engine.wait_for_log("the state cannot be written, stopped reading");
+    engine.wait_for("tried again", PATIENCE, || engine.log().contains("the state still fails"));
+    assert!(count(&engine, "delivered") < world.cluster.events() as u64, "what is not durable is not delivered");
+
+    world.disk.set(Trouble::None);
+    world.wait_delivered(&engine);
+    engine.wait_for_log("the state can be written again");
+    assert_eq!(row(&engine)["dropped"], 0);
+    world.check_each_once();
+    assert!(engine.terminate().success());
+
+    world.cluster.churn(5, 1);
+    let engine = world.run(&[]);
+    world.wait_delivered(&engine);
+    world.check_each_once();
+}
+
+#[test]
+fn d7_a_disk_that_fills_up_while_the_engine_runs_stops_reading_until_there_is_room() {
+    in_trouble_while_running(Trouble::FullAfter(60_000), "make room there");
+}
+
+#[test]
+fn d7_a_disk_that_turns_read_only_while_the_engine_runs_stops_reading_until_it_can_be_written() {
+    in_trouble_while_running(Trouble::ReadOnly, "give this user the right to write there");
+}
+
+#[test]
+fn d7_a_disk_that_fails_while_the_engine_runs_stops_reading_until_it_works() {
+    in_trouble_while_running(Trouble::Failing, "failed to");
+}
+
+/// Stops, or kills, an engine whose disk is in trouble: a start says what is wrong and touches nothing, and once the disk
+/// is well, nothing is missing.
+fn ended_and_started_in_trouble(trouble: Trouble, says: &str, is_clean: bool) {
+    let mut world = World::new();
+    let engine = world.run(&[]);
+    world.cluster.churn(10, 3);
+    world.wait_delivered(&engine);
+    world.disk.set(trouble);
+    world.cluster.churn(20, 10);
+    engine.wait_for("not writable", PATIENCE, || engine.json("/v1/handlers")["journal"]["writable"] == false);
+    let log = engine.log_handle();
+    if is_clean {
+        let status = engine.terminate();
+        let log = log.lock().expect("not poisoned");
+        assert_eq!(status.code(), Some(0), "{log}");
+        assert!(log.contains("the state cannot be written, stopped reading"), "{log}");
+    } else {
+        drop(engine); // SIGKILL
+    }
+    world.cluster.churn(5, 1);
+    for _ in 0..2 {
+        let said = world.refusal();
+        assert!(said.contains(says) && said.contains(&world.state()), "{said}");
+    }
+    world.disk.set(Trouble::None);
+    let engine = world.run(&[]);
+    world.wait_delivered(&engine);
+    world.check_stories();
+}
+
+#[test]
+fn d7_an_engine_that_is_stopped_or_killed_on_a_full_disk_loses_nothing() {
+    for is_clean in [true, false] {
+        ended_and_started_in_trouble(Trouble::FullAfter(0), "make room there", is_clean);
+    }
+}
+
+#[test]
+fn d7_an_engine_that_is_stopped_or_killed_on_a_read_only_disk_loses_nothing() {
+    for is_clean in [true, false] {
+        ended_and_started_in_trouble(Trouble::ReadOnly, "give this user the right to write there", is_clean);
+    }
+}
+
+/// Deliveries that wait are in the state when the engine is killed.
+fn killed_with_deliveries_that_wait() -> World {
+    let mut world = World::new();
+    let engine = world.run(&[]);
+    for _ in 0..5 {
+        world.cluster.churn(10, 2);
+        world.wait_delivered(&engine);
+    }
+    world.sink.be(Manner::Gone);
+    world.cluster.churn(10, 10);
+    engine.wait_for("durable", PATIENCE, || {
+        let journal = engine.json("/v1/handlers")["journal"].clone();
+        count(&engine, "queued") == 100 && journal["durable"] == journal["last"]
+    });
+    drop(engine); // SIGKILL
+    world.sink.be(Manner::Well);
+    world
+}
+
+/// What a crash may leave behind the last whole append.
+#[test]
+fn d7_a_damaged_tail_is_cut_off_and_what_it_held_is_read_again() {
+    let mut world = killed_with_deliveries_that_wait();
+    let journal = world.journal_file();
+    let mut bytes = fs::read(&journal).expect("it is ours");
+    bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last - 2));
+    bytes.extend(b"\x01 half of something");
+    fs::write(&journal, bytes).expect("it is ours");
+    world.cluster.churn(5, 1);
+    let engine = world.run(&[]);
+    world.wait_delivered(&engine);
+    world.check_stories();
+}
+
+#[test]
+fn d7_damage_in_the_middle_is_an_error_that_names_the_file_and_changes_nothing() {
+    let mut world = killed_with_deliveries_that_wait();
+    let journal = world.journal_file();
+    let whole = fs::read(&journal).expect("it is ours");
+    let mut damaged = whole.clone();
+    // What was written later says that this was synced.
+    let middle = whole.iter().rposition(|byte| *byte != 0).unwrap_or_default() / 3;
+    damaged[middle..middle + 100].fill(0x55);
+    fs::write(&journal, &damaged).expect("it is ours");
+    for _ in 0..2 {
+        let said = world.refusal();
+        for part in
+            [journal.to_str().expect("text"), "is damaged", "move the directory", "what was not delivered yet is lost"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    assert!(fs::read(&journal).expect("it is ours") == damaged, "it is left as it is, for whoever wants to look");
+
+    // The copy of a backup, or what a file system check brought back.
+    fs::write(&journal, whole).expect("it is ours");
+    let engine = world.run(&[]);
+    world.wait_delivered(&engine);
+    world.check_stories();
+    assert!(engine.terminate().success());
+
+    // As the message says.
+    fs::rename(world.state(), world.cluster.dir().join("state.damaged")).expect("the directory is writable");
+    let engine = world.run(&[]);
+    let objects = world.cluster.simulator.store().len("configmaps");
+    engine.wait_for("listed anew", PATIENCE, || engine.json("/v1/resources")["resources"][0]["objects"] == objects);
+    world.cluster.churn(5, 1);
+    world.wait_delivered(&engine);
+}
+
+#[test]
+fn d7_a_format_of_another_version_is_refused_says_what_to_do_and_changes_nothing() {
+    let world = killed_with_deliveries_that_wait();
+    let format = world.cluster.dir().join("state/format");
+    let known = fs::read_to_string(&format).expect("it is ours");
+    let journal = fs::read(world.journal_file()).expect("it is ours");
+    let newer = "run the newer deltabus that wrote it, or move the directory away";
+    for (found, says) in
+        [("3", newer), ("99", newer), ("0", "should hold the number of the format"), ("", "is damaged")]
+    {
+        fs::write(&format, found).expect("it is ours");
+        let said = world.refusal();
+        assert!(said.contains(says) && said.contains(&world.state()), "{found:?}: {said}");
+        assert_eq!(fs::read_to_string(&format).expect("it is ours"), found);
+    }
+    assert!(fs::read(world.journal_file()).expect("it is ours") == journal, "nothing was touched");
+    fs::write(&format, known).expect("it is ours");
+    let engine = world.run(&[]);
+    world.wait_delivered(&engine);
+    world.check_stories();
+}
+
+/// A file system that cannot be written at the very first start, and a place that is no directory.
+#[test]
+fn d7_a_directory_that_cannot_be_used_is_named_at_the_start() {
+    let world = World::new();
+    for trouble in [Trouble::ReadOnly, Trouble::FullAfter(0), Trouble::Failing] {
+        world.disk.set(trouble);
+        let said = world.refusal();
+        let says = "needs the right and the room to write there";
+        assert!(said.contains(says) && said.contains(&world.state()), "{trouble:?}: {said}");
+    }
+    world.disk.set(Trouble::None);
+    fs::remove_dir_all(world.state()).expect("it is ours");
+    fs::write(world.state(), "").expect("it is ours");
+    let said = world.refusal();
+    assert!(said.contains(&world.state()), "{said}");
+    fs::remove_file(world.state()).expect("it is ours");
+    let engine = world.run(&[]);
+    engine.wait_ready(PATIENCE);
+}
+
+/// Text that does not compress.
+fn noise(seed: u64, bytes: usize) -> String {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut text = String::new();
+    while text.len() < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        write!(text, "{state:016x}").expect("memory");
+    }
+    text
+}
+
+/// What is not read at the start may be damaged too. Who waits for it gets what comes before it, and nothing wrong.
+#[test]
+fn d7_damage_that_is_found_while_the_engine_runs_is_named_until_the_directory_is_moved_away() {
+    const EVENTS: u64 = 1200;
+    let mut world = World::new();
+    let engine = world.run(&[]);
+    world.sink.be(Manner::Gone);
+    for event in 0..EVENTS {
+        world.cluster.put(&format!("o{}", event % 10), &noise(event, 10_000));
+    }
+    engine.wait_for("all read", PATIENCE * 2, || count(&engine, "queued") == EVENTS);
+    assert!(engine.terminate().success());
+    let bodies = world.files_in("blobs");
+    assert!(!bodies.is_empty(), "bodies are in files of their own");
+    for file in bodies {
+        let mut bytes = fs::read(&file).expect("it is ours");
+        let len = bytes.len();
+        bytes[len / 4..len / 2].fill(0x55); // its end is looked at when it is opened
+        fs::write(&file, bytes).expect("it is ours");
+    }
+
+    world.sink.be(Manner::Well);
+    let engine = world.run(&[]);
+    let says = |said: &str| ["is damaged", "move the directory", &world.state()].iter().all(|part| said.contains(part));
+    engine.wait_for("found", PATIENCE, || {
+        let journal = engine.json("/v1/handlers")["journal"].clone();
+        journal["writable"] == false && says(journal["lastError"].as_str().unwrap_or_default())
+    });
+    engine.wait_for("said", PATIENCE, || says(&engine.log()));
+    // what comes before the damage is delivered
+    engine.wait_for("delivered", PATIENCE, || world.stories(true).values().any(|story| !story.is_empty()));
+    for (name, story) in world.stories(true) {
+        assert!(world.cluster.happened[&name].starts_with(&story), "{name}: {story:?}");
+    }
+    assert_eq!(count(&engine, "dropped"), 0, "it is still there, for whoever can mend it");
+    assert!(engine.terminate().success());
+
+    fs::rename(world.state(), world.cluster.dir().join("state.damaged")).expect("the directory is writable");
+    let engine = world.run(&[]);
+    let objects = world.cluster.simulator.store().len("configmaps");
+    engine.wait_for("listed anew", PATIENCE, || engine.json("/v1/resources")["resources"][0]["objects"] == objects);
+    world.cluster.put("o0", "after it");
+    let id = world.cluster.happened["o0"].last().cloned().expect("it was just put");
+    engine.wait_for("delivered", PATIENCE, || world.stories(true)["o0"].contains(&id));
+}

@@ -1,0 +1,424 @@
+//! `deltabus run` on a living cluster: deployments are restarted over and over, and at the end the stream that the file
+//! handler wrote, replayed from empty, and the cache are what the API server lists. `deltabus verify` says the same of the
+//! engine, and finds what is planted in its cache then.
+//!
+//! `DELTABUS_LIVING=full` runs every scenario at its full length, minutes each; without it they are cut to a minute.
+//!
+//! The comparison is made at rest: controller-manager, scheduler and kwok are ended first. Events and Leases are left
+//! out of it, and of what is watched: they change for as long as there is an API server.
+
+#![expect(clippy::disallowed_methods, reason = "tests wait by the clock")]
+
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::support::{
+    engine::{Engine, text},
+    forger::Forger,
+    living::LivingCluster,
+    proxy::{Faults, Proxy},
+    stream::{Replay, State, replay},
+    verify::{Outcome, verify},
+};
+use serde_json::json;
+use tempfile::TempDir;
+
+const NODES: usize = 5;
+const NAMESPACE: &str = "shop";
+const DEPLOYMENTS: [&str; 4] = ["cart", "search", "orders", "login"];
+const REPLICAS: usize = 50;
+
+/// What an explicit list watches: all that the workload touches.
+const TYPES: [&str; 17] = [
+    "pods",
+    "nodes",
+    "namespaces",
+    "services",
+    "endpoints",
+    "configmaps",
+    "secrets",
+    "serviceaccounts",
+    "deployments.apps",
+    "replicasets.apps",
+    "statefulsets.apps",
+    "daemonsets.apps",
+    "controllerrevisions.apps",
+    "jobs.batch",
+    "cronjobs.batch",
+    "endpointslices.discovery.k8s.io",
+    "poddisruptionbudgets.policy",
+];
+
+/// What changes for as long as there is an API server, the second name of the first type included.
+const RESTLESS: [&str; 3] = ["events", "events.events.k8s.io", "leases.coordination.k8s.io"];
+
+/// Returns one of two lengths, by `DELTABUS_LIVING`.
+fn length<T>(short: T, full: T) -> T {
+    if std::env::var_os("DELTABUS_LIVING").is_some_and(|value| value == "full") { full } else { short }
+}
+
+/// Custom types that come, fill and go, one after the other, and come again.
+const CUSTOM: [&str; 3] = ["gadgets", "gizmos", "sprockets"];
+const CUSTOM_GROUP: &str = "living.deltabus.dev";
+
+/// What is watched, and what happens while deployments are restarted.
+struct Plan {
+    /// What is watched in the n-th configuration. The last one is the first again.
+    resources: fn(usize) -> String,
+    /// The types among them, by name; `None` = all that the server can watch but for [`RESTLESS`].
+    types: Option<&'static [&'static str]>,
+    /// How often the configuration changes.
+    reload_every: Option<Duration>,
+    /// Whether each round brings a custom type and takes away the one before.
+    custom_types: bool,
+    /// How often all four deployments are restarted, at least; and for how long this goes on, at least.
+    rounds: usize,
+    at_least: Duration,
+    /// The engine's connections are cut, delayed, reset and refused.
+    faults: bool,
+    /// How often the API server is restarted, in the middle of rollouts.
+    server_restarts: u32,
+}
+
+impl Plan {
+    /// An explicit list of types.
+    fn listed() -> Self {
+        Self {
+            resources: |_| format!("[resources.all]\nmatch = {TYPES:?}"),
+            types: Some(&TYPES),
+            reload_every: None,
+            custom_types: false,
+            rounds: 5,
+            at_least: Duration::ZERO,
+            faults: false,
+            server_restarts: 0,
+        }
+    }
+
+    /// Everything, while types come and go and the configuration changes.
+    fn everything() -> Self {
+        Self {
+            resources: everything,
+            types: None,
+            reload_every: Some(length(Duration::from_secs(6), Duration::from_secs(20))),
+            custom_types: true,
+            rounds: length(3, 5),
+            at_least: length(Duration::from_secs(24), Duration::from_secs(100)),
+            ..Self::listed()
+        }
+    }
+}
+
+/// Three configurations by turns: everything; pods by an entry of their own, and one more handler; two types less.
+fn everything(turn: usize) -> String {
+    let less: &[&str] = if turn % 3 == 2 { &["configmaps", "endpointslices.discovery.k8s.io"] } else { &[] };
+    let exclude = [&RESTLESS, less].concat();
+    let more = if turn % 3 == 1 {
+        "[resources.pods]\nmatch = [\"pods\"]\nindex = [\"spec.nodeName\"]\n[handlers.late]\ntype = \"blackhole\"\ninitial = \"send\""
+    } else {
+        ""
+    };
+    format!("[resources.all]\nmatch = [\"*\"]\nexclude = {exclude:?}\n{more}")
+}
+
+/// A config map that is made at the end, and the name that the engine is told in place of its own.
+const PLANTED: [&str; 2] = ["planted-true", "planted-lies"];
+
+/// A living cluster under load, and an engine that watches it.
+struct Scene {
+    plan: Plan,
+    engine: Engine,
+    cluster: LivingCluster,
+    forger: Forger,
+    proxy: Option<Proxy>,
+    dir: TempDir,
+    started: Instant,
+    restarts: usize,
+    server_restarts: u32,
+    reloads: usize,
+}
+
+impl Scene {
+    /// Starts both, lets the plan happen, and holds cache and stream against the cluster that is left.
+    fn play(name: &str, plan: Plan) -> Option<Replay> {
+        let mut scene = Self::start(name, plan)?;
+        for round in 0.. {
+            let restarted = scene.server_restarts == scene.plan.server_restarts;
+            let reloaded = scene.plan.reload_every.is_none() || scene.reloads > 1;
+            let harmed = scene.proxy.as_ref().is_none_or(|proxy| proxy.injected() > 20);
+            let lived = round >= scene.plan.rounds && scene.started.elapsed() >= scene.plan.at_least;
+            if lived && restarted && reloaded && harmed {
+                break;
+            }
+            scene.restart_deployments(round);
+        }
+        Some(scene.finish())
+    }
+
+    fn start(name: &str, plan: Plan) -> Option<Self> {
+        let cluster = LivingCluster::start_or_skip(name, NODES)?;
+        for deployment in DEPLOYMENTS {
+            cluster.deployment(deployment, NAMESPACE, REPLICAS);
+        }
+        for deployment in DEPLOYMENTS {
+            cluster.wait_rollout(deployment, NAMESPACE); // what is restarted is all its pods
+        }
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let kubeconfig = dir.path().join("kubeconfig");
+        let forger = cluster.forger();
+        let proxy = plan.faults.then(|| Proxy::start(forger.address, 7));
+        cluster.write_kubeconfig(proxy.as_ref().map_or(forger.address, |proxy| proxy.address), &kubeconfig);
+        let engine = Engine::run(dir.path(), &config(dir.path(), &(plan.resources)(0)));
+        engine.wait_ready(Duration::from_mins(3));
+        if let Some(proxy) = &proxy {
+            proxy.set(Faults { cut_one_in: 150, reset_one_in: 200, delay_one_in: 60, refuse_one_in: 12 });
+        }
+        let started = Instant::now();
+        Some(Self { plan, engine, cluster, forger, proxy, dir, started, restarts: 0, server_restarts: 0, reloads: 0 })
+    }
+
+    /// Restarts all deployments at once, lets a job run beside them, makes the trouble that is due, and waits until all
+    /// pods are new.
+    fn restart_deployments(&mut self, round: usize) {
+        for deployment in DEPLOYMENTS {
+            self.cluster.rollout_restart(deployment, NAMESPACE);
+        }
+        self.restarts += DEPLOYMENTS.len();
+        self.cluster.kubectl(&["create", "job", &format!("job-{round}"), "-n", NAMESPACE, "--image=job"]);
+        self.change_custom_types(round);
+        self.reload();
+        self.restart_server(round);
+        for deployment in DEPLOYMENTS {
+            self.cluster.wait_rollout(deployment, NAMESPACE);
+        }
+    }
+
+    /// Brings a custom type, changes its objects, and removes the type of the round before.
+    fn change_custom_types(&self, round: usize) {
+        if !self.plan.custom_types {
+            return;
+        }
+        let name = CUSTOM[round % CUSTOM.len()];
+        self.cluster.crd_create(name, CUSTOM_GROUP);
+        self.cluster.crd_fill(name, CUSTOM_GROUP, 20);
+        self.cluster.crd_fill(name, CUSTOM_GROUP, 30);
+        if round > 0 {
+            self.cluster.crd_remove(CUSTOM[(round - 1) % CUSTOM.len()], CUSTOM_GROUP);
+        }
+    }
+
+    /// Changes the configuration if it is time.
+    fn reload(&mut self) {
+        let Some(every) = self.plan.reload_every else { return };
+        let due = u32::try_from(self.reloads + 1).expect("few reloads");
+        if self.started.elapsed() >= every * due {
+            self.reloads += 1;
+            self.configure(self.reloads);
+        }
+    }
+
+    fn configure(&self, turn: usize) {
+        Engine::configure(self.dir.path(), &config(self.dir.path(), &(self.plan.resources)(turn)));
+    }
+
+    /// Restarts the API server if it is time: spread evenly over what the plan takes at least.
+    fn restart_server(&mut self, round: usize) {
+        let (done, all) = (self.server_restarts, self.plan.server_restarts);
+        let due = self.started.elapsed() >= self.plan.at_least * (done + 1) / (all + 1);
+        if done < all && due && round > 0 {
+            self.cluster.restart_api_server();
+            self.server_restarts += 1;
+        }
+    }
+
+    /// Brings the cluster to rest, and holds cache and stream against it.
+    fn finish(mut self) -> Replay {
+        let lived = self.started.elapsed();
+        self.wait_for_the_end_of_pods();
+        self.cluster.stop_controllers();
+        self.configure(0);
+        let injected = self.proxy.as_ref().map_or(0, |proxy| {
+            proxy.set(Faults::default());
+            proxy.injected()
+        });
+        let mut server = self.settle();
+        self.verify_equal();
+        assert!(self.plan.server_restarts == 0 || self.relists() > 0, "lists were made again");
+        server.extend(self.verify_what_is_planted());
+        let status = self.engine.terminate();
+        assert_eq!(status.code(), Some(0), "a stop that was asked for is success");
+        let replay = replay(&self.dir.path().join("out.jsonl"));
+        let unequal = differences(&replay.state, &server);
+        assert!(unequal.is_empty(), "the stream's end and the cluster differ:\n{unequal}");
+        assert!(!self.plan.faults || injected > 20, "the proxy did harm: {injected}");
+        let Replay { events, duplicates, counts, .. } = &replay;
+        eprintln!(
+            "{events} events ({duplicates} duplicates) within {lived:.0?}; {} restarts of {REPLICAS} replicas, {} of the \
+             API server, {} reloads, {injected} faults; {} objects at the end; {counts:?}",
+            self.restarts,
+            self.server_restarts,
+            self.reloads,
+            server.len(),
+        );
+        replay
+    }
+
+    /// Types of which more than one list was asked for.
+    fn relists(&self) -> usize {
+        let (_, metrics) = self.engine.get("/metrics").expect("the engine answers");
+        let counts = metrics.lines().filter(|line| line.starts_with("deltabus_lists_total{"));
+        counts.filter(|line| !line.ends_with(" 1") && !line.ends_with(" 0")).count()
+    }
+
+    /// The running engine, held against the API server by the command for it.
+    fn verify(&self) -> Outcome {
+        verify(&format!("http://{}", self.engine.http), self.cluster.server.kubeconfig(), &["-o", "json"])
+    }
+
+    fn verify_equal(&self) {
+        let deadline = Instant::now() + Duration::from_mins(2);
+        let mut outcome = self.verify();
+        // a unit that the last reload replaces is not compared: the command says so, and asks to be called again
+        while outcome.json()["verdict"] == "unproven" && Instant::now() < deadline {
+            outcome = self.verify();
+        }
+        assert_eq!(outcome.code, 0, "{}{}", outcome.stdout, outcome.stderr);
+        assert_eq!(outcome.json()["verdict"], "equal");
+        let units = outcome.json()["units"].as_array().expect("units").len();
+        assert!(units >= TYPES.len(), "{units} units were compared");
+    }
+
+    /// Has the engine told of an object with another name, and returns that, as the engine has it.
+    fn verify_what_is_planted(&self) -> State {
+        let [truth, lie] = PLANTED;
+        self.forger.tell(truth, lie);
+        let planted =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": truth, "namespace": "default"}});
+        self.cluster.server.apply(&planted);
+        let key = format!("configmaps/default/{lie}");
+        let cached = || self.engine.cached().ok()?.remove_entry(&key);
+        self.engine.wait_for("cached", Duration::from_mins(1), || cached().is_some());
+        let outcome = self.verify();
+        assert_eq!(outcome.code, 1, "{}{}", outcome.stdout, outcome.stderr);
+        let units = outcome.json()["units"].as_array().expect("units").clone();
+        let differences = units.iter().flat_map(|unit| unit["differences"].as_array().expect("a list").clone());
+        let found: Vec<_> = differences.map(|found| json!([found["kind"], found["key"]])).collect();
+        let expected = [json!(["extra", format!("default/{lie}")]), json!(["missing", format!("default/{truth}")])];
+        assert_eq!(found, expected);
+        cached().into_iter().collect()
+    }
+
+    /// Waits until no pod is on its way out: a rollout is complete before its last pods are gone.
+    fn wait_for_the_end_of_pods(&self) {
+        let deadline = Instant::now() + Duration::from_mins(5);
+        let leaving = "jsonpath={.items[*].metadata.deletionTimestamp}";
+        while !self.cluster.kubectl(&["get", "pods", "-A", "-o", leaving]).trim().is_empty() {
+            assert!(Instant::now() < deadline, "pods that were deleted do not go");
+            thread::sleep(Duration::from_millis(300));
+        }
+    }
+
+    /// Waits until all that shall be watched is, and the cache is what the server lists; returns that.
+    fn settle(&self) -> State {
+        let deadline = Instant::now() + Duration::from_mins(3);
+        loop {
+            let (types, server) = self.on_the_server();
+            let watched: BTreeSet<String> = self.engine.watched().into_keys().collect();
+            let cached = self.engine.cached();
+            if watched == types && cached.as_ref() == Ok(&server) {
+                return server;
+            }
+            let unequal = cached.map_or_else(|error| error, |cached| differences(&cached, &server));
+            let types: Vec<&String> = watched.symmetric_difference(&types).collect();
+            let log = self.engine.log();
+            assert!(Instant::now() < deadline, "cache and cluster differ, in types {types:?}:\n{unequal}\n{log}");
+            thread::sleep(Duration::from_millis(300));
+        }
+    }
+
+    /// The types that shall be watched, and their objects.
+    fn on_the_server(&self) -> (BTreeSet<String>, State) {
+        let (mut types, mut objects) = self.cluster.dump_all(&RESTLESS);
+        if let Some(named) = self.plan.types {
+            types.retain(|resource| named.contains(&resource.as_str()));
+            objects.retain(|key, _| key.split('/').next().is_some_and(|resource| types.contains(resource)));
+        }
+        (types, objects)
+    }
+}
+
+fn config(dir: &Path, resources: &str) -> String {
+    format!(
+        r#"
+        shutdown_timeout = "60s"
+        [cluster]
+        name = "living"
+        [kube]
+        kubeconfig = "{kubeconfig}"
+        backoff = {{ initial = "100ms", max = "2s" }}
+        {resources}
+        [handlers.out]
+        type = "file"
+        path = "{out}"
+        rotate = {{ max_bytes = "32MiB", keep = 1000 }}
+        initial = "send"
+        on = ["added", "updated", "deleted", "removed", "synced"]
+        "#,
+        kubeconfig = text(dir, "kubeconfig"),
+        out = text(dir, "out.jsonl"),
+    )
+}
+
+/// The first few objects that one side has otherwise than the other.
+fn differences(ours: &State, server: &State) -> String {
+    let mut text = String::new();
+    let keys = ours.keys().chain(server.keys().filter(|key| !ours.contains_key(*key)));
+    for key in keys.filter(|key| ours.get(*key) != server.get(*key)).take(20) {
+        writeln!(text, "{key}: ours {:?}, the server's {:?}", ours.get(key), server.get(key)).expect("a string grows");
+    }
+    text
+}
+
+#[test]
+fn i1_rolling_restarts_of_deployments_end_in_the_state_the_server_lists() {
+    let Some(replay) = Scene::play("i1_rolling_restarts_of_deployments", Plan::listed()) else { return };
+    assert_eq!(replay.duplicates, 0, "nothing was sent twice without a restart");
+    let all_pods = 5 * DEPLOYMENTS.len() * REPLICAS;
+    let deleted = replay.counts[&("deleted".to_owned(), "watch".to_owned())];
+    assert!(deleted >= all_pods, "every pod was replaced, not {deleted} of {all_pods}");
+}
+
+#[test]
+fn i1_a_bad_network_and_two_restarts_of_the_api_server_change_nothing_of_that() {
+    let plan = Plan {
+        rounds: 2,
+        at_least: length(Duration::from_secs(24), Duration::from_mins(5)),
+        faults: true,
+        server_restarts: 2,
+        ..Plan::listed()
+    };
+    Scene::play("i1_a_bad_network_and_two_restarts_of_the_api_server", plan);
+}
+
+#[test]
+fn i1_everything_is_watched_while_types_come_and_go_and_the_configuration_changes() {
+    let Some(replay) = Scene::play("i1_everything_is_watched", Plan::everything()) else { return };
+    let came = |kind: &str, cause: &str| replay.counts.contains_key(&(kind.to_owned(), cause.to_owned()));
+    assert!(came("removed", "reload"), "two types were not watched for a while: {:?}", replay.counts);
+}
+
+#[test]
+fn i1_a_bad_network_and_two_restarts_of_the_api_server_while_everything_is_watched() {
+    let plan = Plan {
+        at_least: length(Duration::from_secs(24), Duration::from_mins(5)),
+        faults: true,
+        server_restarts: 2,
+        ..Plan::everything()
+    };
+    Scene::play("i1_a_bad_network_while_everything_is_watched", plan);
+}

@@ -1,0 +1,6 @@
+//! `deltabus run` on a living cluster: API server, controllers, scheduler and nodes.
+
+mod churn;
+mod kubectl;
+#[path = "../support/mod.rs"]
+mod support;

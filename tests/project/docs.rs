@@ -1,0 +1,261 @@
+//! What the documents name is there.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../../benches/document/marks.rs"]
+mod marks;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use crate::support::engine::{Engine, text};
+use deltabus::simulator::{Simulator, SimulatorOptions};
+use regex::Regex;
+
+fn sources(dir: &Path, all: &mut String) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, all);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            all.push_str(&fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+/// The names of all tests, from the source.
+fn tests() -> BTreeSet<String> {
+    let mut code = String::new();
+    for dir in ["src", "tests"] {
+        sources(Path::new(dir), &mut code);
+    }
+    assert!(!code.contains(concat!("#[", "ignore")), "every test runs");
+    let test = Regex::new(
+        r"(?m)#\[(?:\w+::)*test\b.*\]\s*(?:#\[.*\]\s*|//.*\n\s*)*(?:pub(?:\(crate\))? )?(?:async )?fn (\w+)",
+    );
+    let case = Regex::new(r"(?m)^pub\(crate\) fn (i\d\w+|d8\w+)\(");
+    let cases = fs::read_to_string("tests/sinks/contract/cases.rs").unwrap();
+    let names = |pattern: Result<Regex, _>, text: &str| -> Vec<String> {
+        pattern.unwrap().captures_iter(text).map(|found| found[1].to_owned()).collect()
+    };
+    names(test, &code).into_iter().chain(names(case, &cases)).collect()
+}
+
+/// The words in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// A word with an underscore in these documents is a test, an option or a metric.
+#[test]
+fn every_test_that_the_guarantees_and_the_rules_name_exists() {
+    let tests = tests();
+    assert!(tests.len() > 1_000, "{}", tests.len());
+    let [text, semantics, state, questions] = ["guarantees", "semantics", "state", "questions"]
+        .map(|name| fs::read_to_string(format!("docs/{name}.md")).unwrap());
+    let options = fs::read_to_string("config.toml").unwrap();
+    let options: BTreeSet<&str> = options.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
+    let is_test = |name: &&str| {
+        name.contains('_')
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+            && !name.starts_with("deltabus_") // a metric
+            && !options.contains(name)
+    };
+    let named: Vec<&str> =
+        [&text, &semantics, &state, &questions].into_iter().flat_map(|text| quoted(text)).filter(is_test).collect();
+    assert!(named.len() > 400, "{}", named.len());
+    let missing: Vec<_> = named.iter().filter(|name| !tests.contains(**name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    for promise in 1..=8 {
+        assert!(text.contains(&format!("**I{promise} · ")), "I{promise} is missing");
+    }
+    for section in ["A", "T", "LW", "P", "R", "F", "K", "I", "C", "S", "X", "L", "H", "Q", "W", "G", "D"] {
+        assert!(semantics.contains(&format!("\n## {section} · ")), "section {section} is missing");
+    }
+}
+
+#[test]
+fn test_programs_and_files_that_texts_name_exist() {
+    let mut text = String::new();
+    for dir in ["src", "tests", "benches", "examples"] {
+        sources(Path::new(dir), &mut text);
+    }
+    for file in documents().into_iter().chain([PathBuf::from(".ci/run"), PathBuf::from(".ci/long")]) {
+        // Older entries of the changelog speak of the files of their time.
+        if !file.ends_with("CHANGELOG.md") {
+            text.push_str(&fs::read_to_string(file).unwrap());
+        }
+    }
+    let path = Regex::new(r"\btests/[\w./]*\w").unwrap();
+    let paths: BTreeSet<&str> = path.find_iter(&text).map(|found| found.as_str()).collect();
+    let gone: Vec<_> = paths.iter().filter(|path| !Path::new(path).exists()).collect();
+    assert!(gone.is_empty() && paths.len() > 10, "{gone:?}, of {paths:?}");
+    let command = Regex::new(r"--test (\w+)(?: (?:-- )?(\w+))?").unwrap();
+    let mut commands = 0;
+    for found in command.captures_iter(&text) {
+        let program = Path::new("tests").join(&found[1]);
+        assert!(program.join("main.rs").exists() || program.with_extension("rs").exists(), "{}", &found[0]);
+        if let Some(module) = found.get(2) {
+            let module = program.join(module.as_str()).with_extension("rs");
+            assert!(module.exists(), "{}: no {}", &found[0], module.display());
+        }
+        commands += 1;
+    }
+    assert!(commands > 5, "{commands}");
+}
+
+/// The documents of the project.
+fn documents() -> Vec<PathBuf> {
+    let of = |dir: &str| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let mut all: Vec<_> = [".", "docs", "docs/handlers", "tests/cluster"].into_iter().flat_map(of).collect();
+    all.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    all
+}
+
+/// What GitHub calls the headings of a document in links.
+fn anchors(text: &str) -> Vec<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let slug = |heading: &str| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    headings.map(slug).collect()
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    let mut followed = 0;
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { document.clone() } else { document.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link}", document.display());
+            if !anchor.is_empty() {
+                let there = anchors(&fs::read_to_string(&target).unwrap());
+                assert!(there.iter().any(|known| known == anchor), "{}: {link}: {there:?}", document.display());
+            }
+            followed += 1;
+        }
+    }
+    assert!(followed > 50, "{followed}");
+}
+
+#[test]
+fn the_configurations_of_the_readme_are_valid_and_none_is_odd() {
+    let text = fs::read_to_string("README.md").unwrap();
+    let blocks: Vec<_> = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(blocks.len(), 2);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mine.toml");
+    for block in blocks {
+        fs::write(&file, block).unwrap();
+        let validated = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+            .args(["validate", "--offline", "-c", file.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&validated.stderr);
+        assert!(validated.status.success() && !said.contains("warning"), "{said}\n{block}");
+    }
+}
+
+#[test]
+fn every_field_of_the_state_is_documented_and_every_documented_one_is_there() {
+    let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();
+    let kubeconfig = text(dir.path(), "kubeconfig");
+    let config = format!(
+        "[kube]\nkubeconfig = {kubeconfig:?}\n[resources.pods]\nmatch = [\"pods\"]\n[handlers.null]\ntype = \"blackhole\""
+    );
+    let engine = Engine::run(dir.path(), &config);
+    engine.wait_ready(Duration::from_mins(1));
+    let document = fs::read_to_string("docs/http.md").unwrap();
+    for (list, promised) in [
+        (
+            "resources",
+            "name apiVersion kind plural state synced objects bytes resourceVersion queueLength events restarts lastError lagSeconds",
+        ),
+        (
+            "handlers",
+            "state queued delivered retried dropped deadLettered position oldestUndeliveredAgeSeconds lastError",
+        ),
+    ] {
+        let answer = engine.json(&format!("/v1/{list}"));
+        let there: BTreeSet<&str> = answer[list][0].as_object().unwrap().keys().map(String::as_str).collect();
+        for field in promised.split(' ') {
+            assert!(there.contains(field), "{list}: {field}");
+        }
+        let (_, section) = document.split_once(&format!("## `/v1/{list}`")).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
+        let documented: BTreeSet<&str> =
+            rows.flat_map(|(fields, _)| fields.split(", ").map(|field| field.trim_matches('`'))).collect();
+        assert_eq!(documented, there, "{list}");
+    }
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn every_command_whose_tables_are_in_the_document_of_benchmarks_runs_a_bench_that_is_there() {
+    let document = fs::read_to_string("docs/benchmarks.md").unwrap();
+    let manifest = fs::read_to_string("Cargo.toml").unwrap();
+    let commands = marks::commands(&document).unwrap();
+    assert!(commands.len() >= 5, "{commands:?}");
+    for command in commands {
+        let shown = if command.contains("cargo run --release -- bench") {
+            "```text\n"
+        } else {
+            let bench = command.split_once("--bench ").and_then(|(_, rest)| rest.split(' ').next());
+            let bench = bench.unwrap_or_else(|| panic!("`{command}` names no bench"));
+            assert!(manifest.contains(&format!("[[bench]]\nname = \"{bench}\"\n")), "{command}");
+            "|"
+        };
+        let marked = format!("<!-- measured: {command} -->\n{shown}");
+        assert!(document.contains(&marked), "`{command}` has nothing behind it");
+    }
+}
+
+const MARKED: &str =
+    "# A\n<!-- measured: one --x -->\nold\n<!-- /measured -->\ntext\n<!-- measured: two -->\n<!-- /measured -->\n";
+
+#[test]
+fn what_stands_between_the_marks_of_a_command_is_replaced_and_nothing_else() {
+    assert_eq!(marks::commands(MARKED).unwrap(), ["one --x", "two"]);
+    let replaced = marks::replace(MARKED, "two", "| a |\n\n").unwrap();
+    let expected = MARKED.replace("two -->\n<!--", "two -->\n| a |\n<!--");
+    assert_eq!(replaced, expected);
+    let replaced = marks::replace(&replaced, "one --x", "new").unwrap();
+    assert_eq!(replaced, expected.replace("old", "new"));
+    assert_eq!(marks::replace(MARKED, "one", "new"), None, "the whole command counts");
+}
+
+#[test]
+fn a_mark_without_an_end_is_named() {
+    let unfinished = MARKED.replace("two -->\n<!-- /measured -->", "two -->\n");
+    assert_eq!(
+        marks::commands(&unfinished).unwrap_err(),
+        "`<!-- measured: two -->` is not followed by `<!-- /measured -->`"
+    );
+}
+
+#[test]
+fn tables_are_taken_out_of_what_was_printed_and_their_numbers_grouped() {
+    let printed = "title\n| 20000 pods | b |\n|---|---|\n| `1000` | 1234 → 1234567 |\nmore\n| c |\n|---|\n| 1234.5 | 99 | 1000 |\n";
+    let expected =
+        "| 20000 pods | b |\n|---|---|\n| `1000` | 1,234 → 1,234,567 |\n\n| c |\n|---|\n| 1,234.5 | 99 | 1,000 |\n";
+    assert_eq!(marks::shown(printed).as_deref(), Some(expected));
+}
+
+#[test]
+fn what_has_no_table_is_shown_as_it_was_printed() {
+    let printed = "\n2 x CPU  \n\nreads  1000\n\n";
+    assert_eq!(marks::shown(printed).as_deref(), Some("```text\n2 x CPU\n\nreads  1000\n```\n"));
+    assert_eq!(marks::shown(" \n"), None);
+}

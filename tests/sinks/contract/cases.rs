@@ -1,0 +1,150 @@
+//! The cases. Each is played with every handler.
+
+use crate::{
+    contract::bench::{BUFFER, Bench},
+    support::sink::Manner,
+    support::{
+        scripted::PATIENCE,
+        simulated::{count, row, wait_above},
+    },
+};
+
+pub(crate) fn i2_each_object_tells_its_story_in_order(mut bench: Bench) {
+    let engine = bench.run();
+    bench.churn(20, 5);
+    bench.delete("o3");
+    bench.put("o3", "under the same name");
+    bench.delete("o3");
+    bench.churn(20, 2);
+    let arrived = bench.settle(&engine);
+    assert_eq!(arrived.repeated(), 0, "nothing comes twice where nothing fails");
+    assert!(engine.terminate().success());
+}
+
+pub(crate) fn i4_what_the_sink_refuses_is_tried_again_until_it_is_taken(mut bench: Bench) {
+    let engine = bench.run();
+    bench.churn(10, 2);
+    bench.settle(&engine);
+    bench.be(Manner::Refuses);
+    bench.churn(10, 3);
+    wait_above(&engine, "retried", 2);
+    bench.churn(10, 2);
+    let row = row(&engine);
+    assert!(row["lastError"].is_string() && row["queued"].as_u64() > Some(0), "it says why: {row}");
+    bench.be(Manner::Well);
+    bench.settle(&engine);
+    let log = engine.log_handle();
+    assert!(engine.terminate().success());
+    let log = log.lock().expect("not poisoned");
+    assert!(log.lines().any(|line| line.contains("delivers again") && line.contains("out")), "it says so:\n{log}");
+}
+
+pub(crate) fn d8_what_comes_twice_has_the_id_that_it_had(mut bench: Bench) {
+    let engine = bench.run();
+    bench.churn(10, 1);
+    bench.settle(&engine);
+    bench.be(Manner::Mute);
+    bench.churn(10, 2);
+    wait_above(&engine, "retried", 0);
+    bench.be(Manner::Well);
+    let arrived = bench.settle(&engine);
+    assert_eq!(arrived.repeated() > 0, bench.sink.shows_repetitions(), "{:?}", arrived.times);
+    assert!(engine.terminate().success());
+}
+
+pub(crate) fn i4_a_stop_in_mid_batch(mut bench: Bench) {
+    let engine = bench.run();
+    bench.churn(10, 3);
+    let acknowledged = bench.settle(&engine).times;
+    bench.be(Manner::Stuck);
+    bench.churn(10, 3);
+    wait_above(&engine, "inFlight", 0);
+    let log = engine.log_handle();
+    assert!(engine.terminate().success(), "a stop that was asked for is success");
+    let log = log.lock().expect("not poisoned");
+    assert!(
+        log.lines().any(|line| line.contains("undelivered events: they are kept") && line.contains("out")),
+        "what is left is named:\n{log}"
+    );
+    drop(log);
+    bench.churn(10, 1);
+    bench.be(Manner::Well);
+    let engine = bench.run();
+    let arrived = bench.settle(&engine);
+    for id in acknowledged.keys() {
+        assert_eq!(arrived.times[id], 1, "I4: {id} was acknowledged before the stop");
+    }
+    assert!(engine.terminate().success());
+}
+
+pub(crate) fn i4_a_stop_amid_deliveries_repeats_nothing(mut bench: Bench) {
+    bench.stop_at_leisure();
+    for _ in 0..3 {
+        let engine = bench.run();
+        bench.churn(10, 10);
+        assert!(engine.terminate().success());
+    }
+    let engine = bench.run();
+    let arrived = bench.settle(&engine);
+    assert_eq!(arrived.repeated(), 0);
+    assert!(engine.terminate().success());
+}
+
+pub(crate) fn i4_a_sink_that_is_down_at_the_start_is_waited_for(mut bench: Bench) {
+    bench.be(Manner::Gone);
+    let engine = bench.run();
+    bench.churn(10, 3);
+    engine.wait_for("failing", PATIENCE, || row(&engine)["lastError"].is_string());
+    assert_eq!(count(&engine, "delivered"), 0);
+    bench.be(Manner::Well);
+    bench.settle(&engine);
+    assert!(engine.terminate().success());
+}
+
+pub(crate) fn i4_a_sink_that_goes_and_comes_back_gets_everything(mut bench: Bench) {
+    let engine = bench.run();
+    for round in 0..2 {
+        bench.churn(10, 4);
+        wait_above(&engine, "delivered", round * 60);
+        let retried = count(&engine, "retried");
+        bench.be(Manner::Gone);
+        bench.churn(10, 2);
+        wait_above(&engine, "retried", retried);
+        bench.be(Manner::Well);
+    }
+    bench.churn(10, 1);
+    bench.settle(&engine);
+    assert!(engine.terminate().success());
+}
+
+pub(crate) fn i5_i7_a_stuck_sink_costs_disk_and_delays_nobody(mut bench: Bench) {
+    const EVENTS: usize = 600;
+    let engine = bench.run();
+    bench.be(Manner::Stuck);
+    bench.churn(20, EVENTS / 20);
+    let of = |name: &str, what: &str| {
+        let rows = engine.json("/v1/handlers");
+        let mut rows = rows["handlers"].as_array().expect("a list of rows").iter();
+        rows.find(|row| row["name"] == name).expect("it is configured")[what].as_u64().expect("it is a number")
+    };
+    let all_free = || of("free", "delivered") == EVENTS as u64 && of("free", "queued") == 0;
+    engine.wait_for("all with the other handler", PATIENCE, all_free);
+    assert!(of("out", "queued") > 4 * BUFFER, "more waits than memory holds: {}", row(&engine));
+    bench.be(Manner::Well);
+    bench.settle(&engine);
+    assert!(engine.terminate().success());
+}
+
+pub(crate) fn i4_killed_amid_deliveries_and_started_again_it_loses_nothing(mut bench: Bench) {
+    for _ in 0..3 {
+        let engine = bench.run();
+        bench.churn(10, 8);
+        wait_above(&engine, "delivered", 5);
+        drop(engine); // SIGKILL
+        bench.churn(5, 1);
+        bench.delete("o4");
+    }
+    let engine = bench.run();
+    bench.settle(&engine);
+    assert!(engine.terminate().success());
+}

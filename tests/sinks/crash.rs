@@ -1,0 +1,368 @@
+//! The engine is killed, again and again, while a real API server is written to: nothing is lost, and what comes twice
+//! comes under one id (I1, I4, D7, D8).
+//!
+//! What really happened is told by a watch of the API server that another program keeps ([`Observer`]).
+//! `DELTABUS_CRASHES=100 cargo test --release --test sinks crash` is the full length; without the variable it is a tenth. With what
+//! was not synced lost, a webhook, NATS and Kafka see a fifth of that. Kafka takes part in builds with its feature.
+#![expect(clippy::disallowed_methods, reason = "a crash comes by the clock")]
+
+#[cfg(feature = "kafka")]
+mod mirror;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use crate::support::sink::{Sink, file::File, nats::Nats, webhook::Hook};
+use crate::support::{
+    cluster::Cluster,
+    engine::{Engine, text},
+    observer::{Life, Observer},
+    stream::State,
+    unsynced::Unsynced,
+};
+use serde_json::Value;
+
+/// What is watched, as kubectl spells it.
+const RESOURCES: [&str; 3] = ["pods", "configmaps", "widgets.test.deltabus.dev"];
+
+/// How often the engine dies where nothing else is asked for.
+const CRASHES: usize = 10;
+
+fn crashes() -> usize {
+    let asked = std::env::var("DELTABUS_CRASHES").ok();
+    asked.map_or(CRASHES, |asked| asked.parse().expect("DELTABUS_CRASHES is a number"))
+}
+
+fn config(kubeconfig: &Path, dir: &Path, handler: &str) -> String {
+    format!(
+        r#"
+        shutdown_timeout = "30s"
+        [cluster]
+        name = "test"
+        [kube]
+        kubeconfig = "{kubeconfig}"
+        backoff = {{ initial = "100ms", max = "1s" }}
+        [resources.all]
+        match = {RESOURCES:?}
+        [state]
+        dir = "{state}"
+        [handlers.out]
+        initial = "send"
+        {handler}
+        "#,
+        kubeconfig = kubeconfig.display(),
+        state = text(dir, "state"),
+    )
+}
+
+/// When the engine was down, and whether the history before its return was thrown away meanwhile.
+#[derive(Clone, Debug)]
+struct Downtime {
+    from_micros: i64,
+    to_micros: i64,
+    compacted: bool,
+    /// The version of each type that the run before it had come to, as far as it could be asked.
+    reached: BTreeMap<String, u64>,
+}
+
+fn now_micros() -> i64 {
+    jiff::Timestamp::now().as_microsecond()
+}
+
+/// Returns the version of each type that an engine has come to; none where it does not answer.
+fn reached(engine: &Engine) -> BTreeMap<String, u64> {
+    let body = engine.get("/v1/resources").map(|(_, body)| body).unwrap_or_default();
+    let rows: Value = serde_json::from_str(&body).unwrap_or_default();
+    let version_of = |row: &Value| {
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let group = text("apiVersion").split_once('/').map(|(group, _)| format!(".{group}")).unwrap_or_default();
+        Some((format!("{}{group}", text("plural")), text("resourceVersion").parse().ok()?))
+    };
+    rows["resources"].as_array().into_iter().flatten().filter_map(version_of).collect()
+}
+
+/// Returns whether nobody can tell of an object: the runs since a version before its first had come no further when the history
+/// since then was thrown away, and the next one that had was behind its end. A run begins with what an earlier one has saved.
+fn is_jumped_over(life: &Life, downtimes: &[Downtime]) -> bool {
+    let kind = life.key.split('/').next().unwrap_or_default();
+    let number = |version: Option<&String>| version.and_then(|version| version.parse::<u64>().ok());
+    let (Some(born), Some(died)) = (number(life.versions.first()), number(life.versions.last())) else { return false };
+    let reached = |down: &Downtime| down.reached.get(kind).copied();
+    let before = downtimes.iter().filter_map(reached).filter(|version| *version < born).max();
+    let Some(first) = before.and_then(|before| downtimes.iter().position(|down| reached(down) == Some(before))) else {
+        return false;
+    };
+    let after = downtimes.iter().position(|down| reached(down).is_some_and(|version| version >= died));
+    let between = downtimes.get(first..after.unwrap_or(downtimes.len())).unwrap_or_default();
+    life.deleted_micros.is_some()
+        && between.iter().any(|down| down.compacted)
+        && between.iter().all(|down| reached(down).is_none_or(|version| version < born))
+}
+
+/// Kills the engine over and over while a workload runs; returns it running for the last time, and when it was down.
+fn crash_loop(cluster: &Cluster, dir: &Path, layer: Option<&Unsynced>, crashes: usize) -> (Engine, Vec<Downtime>) {
+    let environment = layer.map(Unsynced::environment).unwrap_or_default();
+    // What dies before the first list is delivered, nobody is told of.
+    let first = Engine::run_again(dir, &environment);
+    first.wait_ready(Duration::from_mins(3));
+    assert_eq!(first.terminate().code(), Some(0));
+    layer.map(Unsynced::lose);
+    let load = cluster.start_churn(&["--duration", &format!("{}s", crashes * 3), "--rate", "150", "--names", "300"]);
+    let mut downtimes = Vec::new();
+    for crash in 0..crashes {
+        let engine = Engine::run_again(dir, &environment);
+        if crash % 4 != 3 {
+            engine.wait_ready(Duration::from_mins(3));
+        }
+        sleep(Duration::from_millis(rand::random_range(0..1_500)));
+        let reached = reached(&engine);
+        drop(engine); // SIGKILL
+        let from_micros = now_micros();
+        let lost = layer.map(Unsynced::lose);
+        let compacted = crash % 3 == 1;
+        sleep(Duration::from_millis(rand::random_range(0..700)));
+        if compacted {
+            cluster.compact();
+        }
+        downtimes.push(Downtime { from_micros, to_micros: now_micros(), compacted, reached });
+        eprintln!("crash {crash}: bytes lost {lost:?}, history compacted {compacted}");
+    }
+    let engine = Engine::run_again(dir, &environment);
+    eprintln!("workload: {}", load.finish());
+    (engine, downtimes)
+}
+
+/// Waits until the cache is what the server lists and everything is delivered; then stops the engine.
+fn settle_and_stop(engine: Engine, cluster: &Cluster) -> State {
+    let dump = cluster.dump(&RESOURCES);
+    let mut server = State::new();
+    for resource in RESOURCES {
+        for (key, object) in dump[resource]["items"].as_object().expect("a dump has items") {
+            let field = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
+            let key = if key.contains('/') { key.clone() } else { format!("/{key}") };
+            server.insert(format!("{resource}/{key}"), (field("uid"), field("resourceVersion")));
+        }
+    }
+    engine.wait_for("equal to the server", Duration::from_mins(5), || {
+        engine.cached().is_ok_and(|cached| cached == server)
+    });
+    let is_delivered = |handler: &Value| handler["queued"] == 0 && handler["inFlight"] == 0;
+    engine.wait_for("everything delivered", Duration::from_mins(5), || {
+        engine.json("/v1/handlers")["handlers"].as_array().expect("a list").iter().all(is_delivered)
+    });
+    assert_eq!(engine.terminate().code(), Some(0), "a stop that was asked for is success");
+    server
+}
+
+/// What arrived at a sink, by uid, in the order in which it arrived first.
+#[derive(Debug, Default)]
+struct Arrived {
+    by_uid: HashMap<String, Vec<(String, String)>>,
+    ids: BTreeMap<String, (String, String, String)>,
+    duplicates: usize,
+}
+
+impl Arrived {
+    fn of(events: impl Iterator<Item = Value>) -> Self {
+        let mut arrived = Self::default();
+        for event in events {
+            arrived.push(&event);
+        }
+        arrived
+    }
+
+    fn push(&mut self, event: &Value) {
+        let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+        let kind = text("type").strip_prefix("dev.deltabus.resource.").unwrap_or_default().to_owned();
+        if kind == "synced" {
+            return;
+        }
+        let (uid, version) = (text("uid"), text("resourceversion"));
+        // D8: added and updated share the form of their ids, for they may change into one another by a crash
+        let is_gone = kind == "deleted";
+        let what = (uid.clone(), if is_gone { String::new() } else { version.clone() }, is_gone.to_string());
+        match self.ids.insert(text("id"), what.clone()) {
+            Some(before) => {
+                assert_eq!(before, what, "D8: one id stands for one change: {event}");
+                self.duplicates += 1;
+            }
+            None => self.by_uid.entry(uid).or_default().push((kind, version)),
+        }
+    }
+
+    /// Holds what arrived against what happened.
+    /// `unread`: how long before a crash it may have been that something became durable for the last time.
+    fn check(&self, lives: &BTreeMap<String, Life>, server: &State, downtimes: &[Downtime], unread: Duration) {
+        // Who lived and died unseen, in a downtime whose history is gone, nobody can tell of.
+        let unread = i64::try_from(unread.as_micros()).expect("a few seconds");
+        let is_hidden = |life: &Life| {
+            downtimes.iter().enumerate().any(|(at, down)| {
+                let slack = 10_000_000; // it may be killed before it reads again
+                let reads = downtimes.get(at + 1).map_or(down.to_micros, |next| next.to_micros) + slack;
+                down.compacted
+                    && life.begun_micros >= down.from_micros - unread
+                    && life.deleted_micros.is_some_and(|deleted| deleted <= reads)
+            })
+        };
+        let mut unseen = 0;
+        for (uid, life) in lives {
+            let Some(events) = self.by_uid.get(uid) else {
+                let count = self.by_uid.len();
+                let is_hidden = is_hidden(life) || is_jumped_over(life, downtimes);
+                assert!(is_hidden, "I1: nothing of {uid} arrived, of {count} others: {life:?}, {downtimes:?}");
+                unseen += 1;
+                continue;
+            };
+            let (kind, version) = events.last().expect("there is one");
+            if life.deleted_micros.is_some() {
+                assert_eq!(kind, "deleted", "I1: the end of {uid} never arrived: {life:?}, {events:?}");
+            } else {
+                assert_ne!(kind, "deleted", "I1: {uid} lives: {life:?}, {events:?}");
+                assert_eq!(Some(version), life.versions.last(), "I1: the last state of {uid}: {life:?}, {events:?}");
+            }
+            let first = &events[0].0;
+            assert!(first == "added", "I2: {uid} begins with {first}: {events:?}");
+            for pair in events.windows(2) {
+                assert_ne!(pair[0].0, "deleted", "I2: {uid} goes on after its end: {events:?}");
+            }
+        }
+        for uid in self.by_uid.keys() {
+            assert!(lives.contains_key(uid), "{uid} arrived and never was");
+        }
+        assert_eq!(server.len(), lives.values().filter(|life| life.deleted_micros.is_none()).count());
+        let events: usize = self.by_uid.values().map(Vec::len).sum();
+        eprintln!("{events} events of {} objects, {} duplicates, {unseen} unseen", lives.len(), self.duplicates);
+        assert!(events > 100 * downtimes.len() / 2, "there was something to lose");
+    }
+}
+
+/// Kills the engine so often while it delivers to a sink, and holds against each other what arrived and what happened.
+/// Where `loses_unsynced`, each time what was not forced to the disk is gone. Returns the sink, and what the server has at
+/// last; `None` where the test is skipped.
+fn crash<S: Sink>(
+    name: &str,
+    crashes: usize,
+    loses_unsynced: bool,
+    sink: impl FnOnce(&Path) -> Option<S>,
+) -> Option<(S, State)> {
+    // Without its watch cache, the API server cannot answer from what etcd has thrown away.
+    let cluster = Cluster::start_or_skip(name, &["--watch-cache=false"])?;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let sink = sink(dir.path())?;
+    cluster.churn(&["--setup", "--ops", "200", "--seed", "5"]);
+    let state = dir.path().join("state");
+    fs::create_dir(&state).expect("the directory is writable");
+    Engine::configure(dir.path(), &config(cluster.kubeconfig(), dir.path(), &sink.handler()));
+    let layer = loses_unsynced.then(|| Unsynced::over(&state, dir.path()));
+    let observer = Observer::start(&cluster, &RESOURCES);
+    let began = Instant::now();
+    let (engine, downtimes) = crash_loop(&cluster, dir.path(), layer.as_ref(), crashes);
+    let server = settle_and_stop(engine, &cluster);
+    let lives = observer.finish();
+    eprintln!("took {:?}", began.elapsed());
+    let arrived = Arrived::of(sink.arrived().into_iter());
+    assert!(arrived.duplicates == 0 || !sink.stores_once(), "D8: the stream stored none twice");
+    let unread = Duration::from_secs(if loses_unsynced { 15 } else { 10 });
+    arrived.check(&lives, &server, &downtimes, unread);
+    Some((sink, server))
+}
+
+/// How often what was not synced is lost where the sink is a server of its own.
+fn fewer() -> usize {
+    (crashes() / 5).max(1)
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "another one may not be there")]
+fn file(dir: &Path) -> Option<File> {
+    Some(File::new(dir))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "another one may not be there")]
+fn webhook(_: &Path) -> Option<Hook> {
+    Some(Hook::start())
+}
+
+fn nats(name: &str) -> impl FnOnce(&Path) -> Option<Nats> {
+    move |_| Nats::start_or_skip(name)
+}
+
+#[cfg(feature = "kafka")]
+fn crash_before_a_mirror(name: &str, crashes: usize, loses_unsynced: bool) {
+    if let Some((mirror, server)) = crash(name, crashes, loses_unsynced, mirror::Mirror::start_or_skip(name)) {
+        mirror.assert_equals(&server);
+    }
+}
+
+#[test]
+fn nobody_can_tell_of_what_lived_between_two_lists_whose_history_is_gone_and_of_nothing_else() {
+    let down = |compacted, version: Option<u64>| {
+        let reached = version.map(|version| ("pods".to_owned(), version)).into_iter().collect();
+        Downtime { from_micros: 0, to_micros: 0, compacted, reached }
+    };
+    let life = |versions: [u64; 2], deleted_micros| {
+        let versions = versions.map(|version| version.to_string()).into();
+        Life { key: "pods/a/x".to_owned(), begun_micros: 0, versions, deleted_micros }
+    };
+    // the second run and the third began with what the first had saved, and came no further
+    let runs =
+        [down(false, Some(8)), down(true, Some(8)), down(false, None), down(false, Some(8)), down(false, Some(20))];
+    assert!(is_jumped_over(&life([10, 19], Some(1)), &runs));
+    for (versions, deleted, why) in [
+        ([10, 19], None, "it lives"),
+        ([10, 21], Some(1), "the last run has seen it"),
+        ([7, 19], Some(1), "the first run has seen it"),
+    ] {
+        assert!(!is_jumped_over(&life(versions, deleted), &runs), "{why}");
+    }
+    let resumed = runs.clone().map(|down| Downtime { compacted: false, ..down });
+    assert!(!is_jumped_over(&life([10, 19], Some(1)), &resumed), "a watch tells of it");
+    let [first, _, _, _, last] = runs;
+    let between = [first, down(true, Some(12)), last];
+    assert!(!is_jumped_over(&life([10, 19], Some(1)), &between), "the run between has seen it");
+}
+
+#[test]
+fn i4_killed_at_random_moments_everything_arrives_in_the_file() {
+    crash("i4_killed_file", crashes(), false, file);
+}
+
+#[test]
+fn i4_killed_at_random_moments_everything_arrives_at_a_webhook() {
+    crash("i4_killed_webhook", crashes(), false, webhook);
+}
+
+#[test]
+fn i4_killed_at_random_moments_everything_arrives_in_a_stream_of_nats_once() {
+    crash("i4_killed_nats", crashes(), false, nats("i4_killed_nats"));
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn i4_killed_at_random_moments_a_compacted_topic_of_kafka_equals_the_cluster() {
+    crash_before_a_mirror("i4_killed_kafka", crashes(), false);
+}
+
+#[test]
+fn d7_with_the_unsynced_tail_lost_everything_arrives_in_the_file() {
+    crash("d7_unsynced_file", crashes(), true, file);
+}
+
+#[test]
+fn d7_with_the_unsynced_tail_lost_everything_arrives_at_a_webhook() {
+    crash("d7_unsynced_webhook", fewer(), true, webhook);
+}
+
+#[test]
+fn d7_with_the_unsynced_tail_lost_everything_arrives_in_a_stream_of_nats_once() {
+    crash("d7_unsynced_nats", fewer(), true, nats("d7_unsynced_nats"));
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn d7_with_the_unsynced_tail_lost_a_compacted_topic_of_kafka_equals_the_cluster() {
+    crash_before_a_mirror("d7_unsynced_kafka", fewer(), true);
+}

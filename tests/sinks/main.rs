@@ -1,0 +1,14 @@
+//! Handlers and what they deliver to: files, commands, HTTP servers, NATS and Kafka.
+
+mod contract;
+mod cookbook;
+mod crash;
+mod delivery;
+mod exec;
+mod formats;
+#[cfg(feature = "kafka")]
+mod kafka;
+mod nats;
+#[path = "../support/mod.rs"]
+mod support;
+mod webhook;

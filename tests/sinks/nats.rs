@@ -1,0 +1,417 @@
+//! The NATS handler against a real server.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod log_in;
+mod rights;
+
+use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+
+use crate::support::nats::{Keys, NatsServer, added, batch, config_map, deleted, event, stored, updated};
+use async_nats::jetstream::{self, context::PublishAckFuture, message::PublishMessage, stream::Config};
+use deltabus::{
+    cloud_event::{ContentMode, Encoder, Format, Formatter, template::Template as TextTemplate},
+    handler::{
+        AsyncHandler as _, Form, HandlerError, RetryPolicy,
+        nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions, NatsTls, subject::Template},
+    },
+    indexer::{Cause, Change},
+    secret::SecretRef,
+};
+use futures_util::StreamExt as _;
+use serde_json::Value;
+
+fn handler(options: NatsOptions) -> NatsHandler {
+    NatsHandler::new(options, Encoder::new("prod.eu", "9f2c"))
+}
+
+/// A handler whose stream has these options.
+fn with_stream(server: &NatsServer, change: impl FnOnce(&mut JetStreamOptions)) -> NatsHandler {
+    let mut options = server.options();
+    change(options.jetstream.as_mut().unwrap());
+    handler(options)
+}
+
+async fn deliver(handler: &NatsHandler, events: &[deltabus::dispatcher::Event]) -> Result<(), HandlerError> {
+    handler.deliver(&batch(events), Form::Whole).await
+}
+
+fn ids(messages: &[crate::support::nats::Stored]) -> Vec<String> {
+    messages.iter().map(crate::support::nats::Stored::id).collect()
+}
+
+fn sentence(result: Result<(), HandlerError>) -> String {
+    match result {
+        Err(HandlerError::Failed(text)) => text,
+        other => panic!("expected a failure that may pass, found {other:?}"),
+    }
+}
+
+/// Waits until the server has forgotten the ids that it got before now.
+async fn window_passed(client: &async_nats::Client) {
+    let context = jetstream::new(client.clone());
+    let probe = || async {
+        let publish = PublishMessage::build().message_id("probe").payload("".into());
+        let sent: PublishAckFuture = context.send_publish("k8s.a.b.c.d.probe", publish).await.unwrap();
+        sent.await.unwrap().duplicate
+    };
+    assert!(!probe().await, "the first probe is new");
+    while probe().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Row 20 of what users of other tools ask for: NATS.
+#[tokio::test]
+async fn events_are_stored_in_order_with_ids_and_attributes() {
+    let name = "events_are_stored_in_order_with_ids_and_attributes";
+    let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let handler = handler(server.options());
+    deliver(&handler, &[added("a", 1), added("b", 2), updated("a", 3), deleted("b", 4)]).await.unwrap();
+    let messages = stored(&server.client().await, "K8S").await;
+    let mut of_objects: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for message in &messages {
+        of_objects.entry(&message.subject).or_default().push(message.id());
+    }
+    let expected = [
+        ("k8s.prod%2Eeu.core.configmaps.default.a", vec!["uid-a.1".to_owned(), "uid-a.3".to_owned()]),
+        ("k8s.prod%2Eeu.core.configmaps.default.b", vec!["uid-b.2".to_owned(), "uid-b.deleted".to_owned()]),
+    ];
+    assert_eq!(of_objects, BTreeMap::from(expected));
+    let update = messages.iter().find(|message| message.id() == "uid-a.3").unwrap();
+    for (header, value) in [
+        ("ce-specversion", "1.0"),
+        ("ce-id", "uid-a.3"),
+        ("ce-source", "/clusters/prod.eu"),
+        ("ce-type", "dev.deltabus.resource.updated"),
+        ("ce-subject", "/api/v1/namespaces/default/configmaps/a"),
+        ("ce-sequence", "00000000000000000003"),
+        ("ce-name", "a"),
+        ("content-type", "application/json"),
+    ] {
+        assert_eq!(update.header(header), value, "{header}");
+    }
+    let data: Value = serde_json::from_slice(&update.payload).unwrap();
+    assert_eq!(data["object"]["metadata"]["resourceVersion"], "3");
+    assert_eq!(data["old"]["metadata"]["resourceVersion"], "2");
+    handler.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn structured_mode_is_one_json_object() {
+    let Some(server) = NatsServer::start_or_skip("structured_mode_is_one_json_object", Keys::jetstream) else { return };
+    let options = NatsOptions { mode: ContentMode::Structured, ..server.options() };
+    deliver(&handler(options), &[added("a", 1)]).await.unwrap();
+    let messages = stored(&server.client().await, "K8S").await;
+    assert_eq!(messages[0].header("content-type"), "application/cloudevents+json");
+    let value: Value = serde_json::from_slice(&messages[0].payload).unwrap();
+    assert_eq!((&value["id"], &value["data"]["object"]["metadata"]["name"]), (&"uid-a.1".into(), &"a".into()));
+}
+
+#[tokio::test]
+async fn a_format_is_the_payload_and_says_what_it_is() {
+    let name = "a_format_is_the_payload_and_says_what_it_is";
+    let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let template = TextTemplate::compile("{{ type }} {{ object.metadata.name }}").unwrap();
+    for (format, sequence) in [(Format::Patch, 1), (Format::MergePatch, 2), (Format::Template(Arc::new(template)), 3)] {
+        let formatter = Formatter::new(Encoder::new("prod.eu", "9f2c"), format);
+        let handler = NatsHandler::new(server.options(), formatter);
+        deliver(&handler, &[updated("a", sequence)]).await.unwrap();
+    }
+    let messages = stored(&server.client().await, "K8S").await;
+    let types: Vec<_> = messages.iter().map(|message| message.header("content-type")).collect();
+    assert_eq!(types, ["application/json-patch+json", "application/merge-patch+json", "text/plain; charset=utf-8"]);
+    let [patch, merge] = [0, 1].map(|at| serde_json::from_slice::<Value>(&messages[at].payload).unwrap());
+    assert_eq!(
+        (&patch[0]["path"], &merge["metadata"]["resourceVersion"]),
+        (&"/metadata/resourceVersion".into(), &"2".into())
+    );
+    assert_eq!((&*messages[2].payload, messages[2].header("ce-id")), (&b"updated a"[..], "uid-a.3"));
+}
+
+#[tokio::test]
+async fn d8_the_server_drops_a_repetition_within_its_window() {
+    let name = "d8_the_server_drops_a_repetition_within_its_window";
+    let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let events = [added("a", 1), updated("a", 2), added("b", 3)];
+    deliver(&handler(server.options()), &events).await.unwrap();
+    deliver(&handler(server.options()), &events).await.unwrap();
+    assert_eq!(stored(&server.client().await, "K8S").await.len(), 3);
+}
+
+#[tokio::test]
+async fn d8_a_change_is_stored_once_outside_of_the_window_and_across_restarts() {
+    let name = "d8_a_change_is_stored_once_outside_of_the_window_and_across_restarts";
+    let Some(mut server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let make = |server: &NatsServer, expect_last| {
+        with_stream(server, |stream| {
+            stream.duplicate_window = Duration::from_millis(200);
+            stream.expect_last = expect_last;
+        })
+    };
+    let events = [added("a", 1), updated("a", 2), updated("a", 3), added("b", 4)];
+    deliver(&make(&server, ExpectLast::PerSubject), &events).await.unwrap();
+    window_passed(&server.client().await).await;
+    server.kill();
+    server.start_again().unwrap();
+    // The first of them is not the last of its subject any more: it is searched for.
+    let second = make(&server, ExpectLast::PerSubject);
+    deliver(&second, &events).await.unwrap();
+    deliver(&second, &[updated("a", 5), deleted("b", 6)]).await.unwrap();
+    let messages = stored(&server.client().await, "K8S").await;
+    let changes = |object: &str| {
+        let of_object: Vec<_> = messages.iter().filter(|message| message.subject.ends_with(object)).cloned().collect();
+        ids(&of_object)
+    };
+    assert_eq!(changes(".a"), ["uid-a.1", "uid-a.2", "uid-a.3", "uid-a.5"]);
+    assert_eq!(changes(".b"), ["uid-b.4", "uid-b.deleted"]);
+    // Without the condition they would have been stored again: the window has passed.
+    let before = messages.len();
+    deliver(&make(&server, ExpectLast::Off), &events).await.unwrap();
+    assert_eq!(stored(&server.client().await, "K8S").await.len(), before + events.len());
+}
+
+#[tokio::test]
+async fn somebody_elses_message_under_the_subject_is_adopted() {
+    let name = "somebody_elses_message_under_the_subject_is_adopted";
+    let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let handler = with_stream(&server, |stream| stream.expect_last = ExpectLast::PerSubject);
+    deliver(&handler, &[added("a", 1)]).await.unwrap();
+    let client = server.client().await;
+    let foreign = jetstream::new(client.clone()).publish("k8s.prod%2Eeu.core.configmaps.default.a", "x".into()).await;
+    foreign.unwrap().await.unwrap();
+    deliver(&handler, &[updated("a", 2), updated("a", 3)]).await.unwrap();
+    assert_eq!(ids(&stored(&client, "K8S").await), ["uid-a.1", "", "uid-a.2", "uid-a.3"]);
+}
+
+#[tokio::test]
+async fn i4_a_server_that_is_down_at_the_start_is_waited_for() {
+    let name = "i4_a_server_that_is_down_at_the_start_is_waited_for";
+    let Some(mut server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    server.kill();
+    let handler = handler(server.options());
+    let error = sentence(deliver(&handler, &[added("a", 1)]).await);
+    assert!(error.starts_with(&format!("failed to connect to NATS at nats://{}", server.address())), "{error}");
+    server.start_again().unwrap();
+    deliver(&handler, &[added("a", 1)]).await.unwrap();
+    assert_eq!(ids(&stored(&server.client().await, "K8S").await), ["uid-a.1"]);
+}
+
+/// Delivers until it is delivered, as the delivery contract does; returns how often it failed.
+async fn deliver_at_last(handler: &NatsHandler, events: &[deltabus::dispatcher::Event]) -> u32 {
+    let policy = RetryPolicy { initial: Duration::from_millis(10), ..RetryPolicy::default() };
+    let mut failures = 0;
+    while let Err(error) = deliver(handler, events).await {
+        assert!(matches!(error, HandlerError::Failed(_)), "{error}");
+        failures += 1;
+        assert!(failures < 100, "{error}");
+        tokio::time::sleep(policy.delay(failures.min(6), 0.5)).await;
+    }
+    failures
+}
+
+async fn killed_amid_deliveries(name: &str, expect_last: ExpectLast) {
+    const OBJECTS: u64 = 40;
+    const ROUNDS: u64 = 60;
+    let Some(mut server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let handler = with_stream(&server, |stream| stream.expect_last = expect_last);
+    // Three versions of each object a batch, so that each has a successor that waits.
+    let versions = move |round: u64| (0..3).map(move |step| round * 3 + step + 1);
+    let change = |object: u64, version| {
+        let name = format!("o{object}");
+        if version == 1 { added(&name, version) } else { updated(&name, version) }
+    };
+    let round = move |round| {
+        let of_version = move |version| (0..OBJECTS).map(move |object| change(object, version));
+        versions(round).flat_map(of_version).collect::<Vec<_>>()
+    };
+    deliver(&handler, &round(0)).await.unwrap();
+    let (progress, mut seen) = tokio::sync::watch::channel(0);
+    let delivering = tokio::spawn(async move {
+        let mut failures = 0;
+        for at in 1..ROUNDS {
+            progress.send_replace(at);
+            failures += deliver_at_last(&handler, &round(at)).await;
+        }
+        failures
+    });
+    for at in [5, 15, 25, 35, 45] {
+        seen.wait_for(|round| *round >= at).await.unwrap();
+        server = tokio::task::spawn_blocking(move || {
+            server.kill();
+            server.start_again().unwrap();
+            server
+        })
+        .await
+        .unwrap();
+    }
+    let failures = delivering.await.unwrap();
+    assert!(failures >= 1, "nothing was in flight at any of the kills");
+    let mut of_objects: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for message in stored(&server.client().await, "K8S").await {
+        of_objects.entry(message.header("ce-name").to_owned()).or_default().push(message.id());
+    }
+    for object in 0..OBJECTS {
+        let expected: Vec<_> = (1..=ROUNDS * 3).map(|version| format!("uid-o{object}.{version}")).collect();
+        assert_eq!(of_objects[&format!("o{object}")], expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i2_i4_a_killed_server_loses_nothing_and_changes_no_order() {
+    killed_amid_deliveries("i2_i4_a_killed_server_loses_nothing_and_changes_no_order", ExpectLast::Off).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i2_i4_a_killed_server_loses_nothing_where_the_last_sequence_is_expected() {
+    let name = "i2_i4_a_killed_server_loses_nothing_where_the_last_sequence_is_expected";
+    killed_amid_deliveries(name, ExpectLast::PerSubject).await;
+}
+
+#[tokio::test]
+async fn a_stream_is_made_as_configured_and_made_again_when_it_is_gone() {
+    let name = "a_stream_is_made_as_configured_and_made_again_when_it_is_gone";
+    let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let handler = with_stream(&server, |stream| {
+        stream.max_age = Duration::from_hours(24);
+        stream.duplicate_window = Duration::from_mins(3);
+    });
+    deliver(&handler, &[added("a", 1)]).await.unwrap();
+    let context = jetstream::new(server.client().await);
+    let config = context.get_stream("K8S").await.unwrap().cached_info().config.clone();
+    assert_eq!(config.subjects, ["k8s.*.*.*.*.*"]);
+    assert_eq!((config.max_age, config.duplicate_window), (Duration::from_hours(24), Duration::from_mins(3)));
+    context.delete_stream("K8S").await.unwrap();
+    let error = sentence(deliver(&handler, &[added("b", 2)]).await);
+    assert!(error.starts_with("no stream takes k8s.prod%2Eeu.core.configmaps.default.b"), "{error}");
+    deliver(&handler, &[added("b", 2)]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_that_is_there_must_do_and_a_missing_one_is_told() {
+    let name = "a_stream_that_is_there_must_do_and_a_missing_one_is_told";
+    let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let error = sentence(deliver(&with_stream(&server, |stream| stream.create = false), &[added("a", 1)]).await);
+    assert_eq!(error, "there is no stream K8S: make it, or set create = true");
+    let context = jetstream::new(server.client().await);
+    let config = |name: &str, max_age| Config {
+        name: name.to_owned(),
+        subjects: vec!["k8s.>".to_owned()],
+        max_age,
+        ..Config::default()
+    };
+    context.create_stream(config("K8S", Duration::from_hours(1))).await.unwrap();
+    let handler = with_stream(&server, |_| {});
+    let error = sentence(deliver(&handler, &[added("a", 1)]).await);
+    assert!(error.starts_with("stream K8S has `max_age: 3600s`, which is less than 604800s"), "{error}");
+    // Changed while the handler runs. The short duplicate window that the server gave it is an error too, until then.
+    let better = Config { duplicate_window: Duration::from_mins(10), ..config("K8S", Duration::ZERO) };
+    context.update_stream(better).await.unwrap();
+    deliver(&handler, &[added("a", 1)]).await.unwrap();
+    let given = with_stream(&server, |stream| stream.create = false);
+    deliver(&given, &[added("b", 2)]).await.unwrap();
+    // Another stream has the subjects already.
+    let error =
+        sentence(deliver(&with_stream(&server, |stream| stream.stream = "X".to_owned()), &[added("c", 3)]).await);
+    assert!(error.starts_with("failed to make the stream X: ") && error.contains("overlap"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_without_jetstream_is_told() {
+    let Some(server) = NatsServer::start_or_skip("a_server_without_jetstream_is_told", |_| String::new()) else {
+        return;
+    };
+    let error = sentence(deliver(&with_stream(&server, |_| {}), &[added("a", 1)]).await);
+    assert!(error.contains("JetStream"), "{error}");
+}
+
+#[tokio::test]
+async fn odd_names_have_subjects_that_the_server_takes() {
+    let Some(server) = NatsServer::start_or_skip("odd_names_have_subjects_that_the_server_takes", Keys::jetstream)
+    else {
+        return;
+    };
+    let template = Template::parse("k8s.{group}.{resource}.{namespace}.{name}.{kind}.{version}.{event}").unwrap();
+    let handler = handler(NatsOptions { subject: template, ..server.options() });
+    let names = ["a.b", "a%2Eb", "*", ">", "größe", "system:node:x", "_", "$JS", "a b"];
+    let events: Vec<_> = names
+        .iter()
+        .zip(1..)
+        .map(|(name, at)| event(at, Change::Added { object: config_map(name, at, 1), cause: Cause::Watch }))
+        .collect();
+    deliver(&handler, &events).await.unwrap();
+    let found: BTreeMap<_, _> = stored(&server.client().await, "K8S")
+        .await
+        .into_iter()
+        .map(|message| {
+            let data: Value = serde_json::from_slice(&message.payload).unwrap();
+            (message.subject, data["object"]["metadata"]["name"].as_str().unwrap().to_owned())
+        })
+        .collect();
+    assert_eq!(found.len(), names.len());
+    for (subject, name) in found {
+        let token = subject.split('.').nth(4).unwrap();
+        assert_eq!(percent_encoding::percent_decode_str(token).decode_utf8().unwrap(), name, "{subject}");
+        assert!(subject.ends_with(".ConfigMap.v1.added"), "{subject}");
+    }
+}
+
+#[tokio::test]
+async fn a_subject_that_no_server_would_read_is_rejected_before_it_is_sent() {
+    let name = "a_subject_that_no_server_would_read_is_rejected_before_it_is_sent";
+    let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
+    let handler = handler(server.options());
+    match deliver(&handler, &[added("a", 1), added(&"é".repeat(400), 1)]).await {
+        Err(HandlerError::Rejected(error)) => assert!(error.ends_with("at most 2048 are sent"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    deliver(&handler, &[added(&"x".repeat(1900), 1)]).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_too_large_for_server_or_stream_is_sent_with_less() {
+    let name = "what_is_too_large_for_server_or_stream_is_sent_with_less";
+    let small = |keys: &Keys| format!("{}max_payload: 4096", keys.jetstream());
+    let Some(server) = NatsServer::start_or_skip(name, small) else { return };
+    let large = |name: &str, size| {
+        let (old, object) = (config_map(name, 1, size), config_map(name, 2, size));
+        event(2, Change::Updated { old, object, cause: Cause::Watch })
+    };
+    let too_large = |result| match result {
+        Err(HandlerError::TooLarge(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    for jetstream in [Some(JetStreamOptions::new("K8S")), None] {
+        let handler = handler(NatsOptions { jetstream, ..server.options() });
+        let events = [added("a", 1), large("big", 2000)];
+        let error = too_large(deliver(&handler, &events).await);
+        assert!(error.contains("configmaps.default.big has") && error.ends_with("NATS takes 4096"), "{error}");
+        handler.deliver(&batch(&events), Form::WithoutOld).await.unwrap();
+        let events = [large("huge", 9000)];
+        too_large(handler.deliver(&batch(&events), Form::WithoutOld).await);
+        handler.deliver(&batch(&events), Form::Reference).await.unwrap();
+    }
+    let context = jetstream::new(server.client().await);
+    let mut config = context.get_stream("K8S").await.unwrap().cached_info().config.clone();
+    config.max_message_size = 1500;
+    context.update_stream(config).await.unwrap();
+    let handler = handler(server.options());
+    let error = too_large(deliver(&handler, &[large("c", 1000)]).await);
+    assert!(error.ends_with("NATS takes 1500"), "{error}");
+}
+
+#[tokio::test]
+async fn without_a_stream_whoever_listens_gets_it() {
+    let Some(server) = NatsServer::start_or_skip("without_a_stream_whoever_listens_gets_it", |_| String::new()) else {
+        return;
+    };
+    let client = server.client().await;
+    let mut listening = client.subscribe("k8s.>").await.unwrap();
+    client.flush().await.unwrap();
+    let handler = handler(NatsOptions { jetstream: None, ..server.options() });
+    deliver(&handler, &[added("a", 1), updated("a", 2)]).await.unwrap();
+    for id in ["uid-a.1", "uid-a.2"] {
+        let message = listening.next().await.unwrap();
+        assert_eq!(message.headers.unwrap().get("ce-id").unwrap().as_str(), id);
+    }
+}

@@ -1,0 +1,73 @@
+//! Who a handler is, and whom it trusts.
+
+use super::*;
+
+/// Delivers an event to a server with these users, as somebody.
+async fn log_in(server: &NatsServer, auth: NatsAuth) -> Result<(), HandlerError> {
+    deliver(&handler(NatsOptions { auth, ..server.options() }), &[added("a", 1)]).await
+}
+
+#[tokio::test]
+async fn a_user_proves_itself_by_its_password_which_may_change() {
+    let name = "a_user_proves_itself_by_its_password_which_may_change";
+    let users = |keys: &Keys| format!("{}authorization {{ user: joe, password: s3cret }}", keys.jetstream());
+    let Some(server) = NatsServer::start_or_skip(name, users) else { return };
+    let file = server.file("password");
+    fs::write(&file, "wrong\n").unwrap();
+    let auth = NatsAuth::UserPassword { user: "joe".to_owned(), password: SecretRef::File(file.clone()) };
+    let handler = handler(NatsOptions { auth, ..server.options() });
+    let error = sentence(deliver(&handler, &[added("a", 1)]).await);
+    assert!(error.ends_with("refused the credentials: check `auth`, and the server's users"), "{error}");
+    fs::remove_file(&file).unwrap();
+    let error = sentence(deliver(&handler, &[added("a", 1)]).await);
+    assert!(error.contains("failed to prove who we are") && error.contains("cannot read"), "{error}");
+    fs::write(&file, "s3cret\n").unwrap();
+    deliver(&handler, &[added("a", 1)]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_user_proves_itself_by_a_token() {
+    let users = |keys: &Keys| format!("{}authorization {{ token: \"t0ken\" }}", keys.jetstream());
+    let Some(server) = NatsServer::start_or_skip("a_user_proves_itself_by_a_token", users) else { return };
+    fs::write(server.file("token"), "t0ken").unwrap();
+    log_in(&server, NatsAuth::Token(SecretRef::File(server.file("token")))).await.unwrap();
+    sentence(log_in(&server, NatsAuth::None).await);
+}
+
+#[tokio::test]
+async fn a_user_proves_itself_by_an_nkey() {
+    let users = |keys: &Keys| format!("{}authorization {{ users: [ {{ nkey: {} }} ] }}", keys.jetstream(), keys.nkey);
+    let Some(server) = NatsServer::start_or_skip("a_user_proves_itself_by_an_nkey", users) else { return };
+    log_in(&server, NatsAuth::Nkey(SecretRef::File(server.file("nkey.seed")))).await.unwrap();
+    fs::write(server.file("other"), "no seed").unwrap();
+    let error = sentence(log_in(&server, NatsAuth::Nkey(SecretRef::File(server.file("other")))).await);
+    assert!(error.contains("`nkey` holds no seed: expected one that begins with SU"), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_proves_itself_by_a_credentials_file() {
+    let users =
+        |keys: &Keys| format!("{}{}", keys.jetstream(), crate::support::nats::read(&keys.dir.join("resolver.conf")));
+    let Some(server) = NatsServer::start_or_skip("a_user_proves_itself_by_a_credentials_file", users) else { return };
+    log_in(&server, NatsAuth::Credentials(server.file("user.creds"))).await.unwrap();
+    let error = sentence(log_in(&server, NatsAuth::Credentials(server.file("ca.crt"))).await);
+    assert!(error.contains("holds no credentials: expected a file made by `nsc generate creds`"), "{error}");
+}
+
+#[tokio::test]
+async fn tls_trusts_the_given_authority_and_shows_a_certificate() {
+    let name = "tls_trusts_the_given_authority_and_shows_a_certificate";
+    let tls = |keys: &Keys| {
+        let [ca, cert, key] = ["ca.crt", "server.crt", "server.key"].map(|name| keys.path(name));
+        format!("{}tls {{ cert_file: {cert:?}, key_file: {key:?}, ca_file: {ca:?}, verify: true }}", keys.jetstream())
+    };
+    let Some(server) = NatsServer::start_or_skip(name, tls) else { return };
+    let ca_file = Some(server.file("ca.crt"));
+    let client = Some((server.file("client.crt"), server.file("client.key")));
+    let with = |ca_file, client| handler(NatsOptions { tls: Some(NatsTls { ca_file, client }), ..server.options() });
+    deliver(&with(ca_file.clone(), client.clone()), &[added("a", 1)]).await.unwrap();
+    let error = sentence(deliver(&with(ca_file, None), &[added("a", 1)]).await);
+    assert!(error.starts_with("failed to agree on TLS with NATS at "), "{error}");
+    let error = sentence(deliver(&with(None, client), &[added("a", 1)]).await);
+    assert!(error.starts_with("failed to agree on TLS with NATS at ") && error.contains("certificate"), "{error}");
+}
