@@ -2,7 +2,7 @@
 //! handler wrote, replayed from empty, and the cache are what the API server lists. `deltabus verify` says the same of the
 //! engine, and finds what is planted in its cache then.
 //!
-//! `DELTABUS_LIVING=full` runs every scenario at its full length, minutes each; without it they are cut to a minute.
+//! `bash .ci/long living` (`DELTABUS_LIVING=full`) runs each scenario at its full length, minutes each; by default it takes a minute.
 //!
 //! The comparison is made at rest: controller-manager, scheduler and kwok are ended first. Events and Leases are left
 //! out of it, and of what is watched: they change for as long as there is an API server.
