@@ -32,7 +32,7 @@ use deltabus::{
 use jiff::Timestamp;
 
 /// Divides the work of a debug build, which only shows that the bench runs: its figures mean nothing.
-const SMOKE: usize = if cfg!(debug_assertions) { 100 } else { 1 };
+const SMOKE: usize = if cfg!(debug_assertions) { 1_000 } else { 1 };
 const EVENTS: usize = 20_000 / SMOKE;
 const RULES: usize = 100;
 /// Changes that are appended together.

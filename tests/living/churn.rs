@@ -31,7 +31,6 @@ use tempfile::TempDir;
 const NODES: usize = 5;
 const NAMESPACE: &str = "shop";
 const DEPLOYMENTS: [&str; 4] = ["cart", "search", "orders", "login"];
-const REPLICAS: usize = 50;
 
 /// What an explicit list watches: all that the workload touches.
 const TYPES: [&str; 17] = [
@@ -60,6 +59,11 @@ const RESTLESS: [&str; 3] = ["events", "events.events.k8s.io", "leases.coordinat
 /// Returns one of two lengths, by `DELTABUS_LIVING`.
 fn length<T>(short: T, full: T) -> T {
     if std::env::var_os("DELTABUS_LIVING").is_some_and(|value| value == "full") { full } else { short }
+}
+
+/// Pods of each deployment.
+fn replicas() -> usize {
+    length(20, 50)
 }
 
 /// Custom types that come, fill and go, one after the other, and come again.
@@ -163,7 +167,7 @@ impl Scene {
     fn start(name: &str, plan: Plan) -> Option<Self> {
         let cluster = LivingCluster::start_or_skip(name, NODES)?;
         for deployment in DEPLOYMENTS {
-            cluster.deployment(deployment, NAMESPACE, REPLICAS);
+            cluster.deployment(deployment, NAMESPACE, replicas());
         }
         for deployment in DEPLOYMENTS {
             cluster.wait_rollout(deployment, NAMESPACE); // what is restarted is all its pods
@@ -258,9 +262,10 @@ impl Scene {
         assert!(!self.plan.faults || injected > 20, "the proxy did harm: {injected}");
         let Replay { events, duplicates, counts, .. } = &replay;
         eprintln!(
-            "{events} events ({duplicates} duplicates) within {lived:.0?}; {} restarts of {REPLICAS} replicas, {} of the \
+            "{events} events ({duplicates} duplicates) within {lived:.0?}; {} restarts of {} replicas, {} of the \
              API server, {} reloads, {injected} faults; {} objects at the end; {counts:?}",
             self.restarts,
+            replicas(),
             self.server_restarts,
             self.reloads,
             server.len(),
@@ -388,7 +393,7 @@ fn differences(ours: &State, server: &State) -> String {
 fn i1_rolling_restarts_of_deployments_end_in_the_state_the_server_lists() {
     let Some(replay) = Scene::play("i1_rolling_restarts_of_deployments", Plan::listed()) else { return };
     assert_eq!(replay.duplicates, 0, "nothing was sent twice without a restart");
-    let all_pods = 5 * DEPLOYMENTS.len() * REPLICAS;
+    let all_pods = 5 * DEPLOYMENTS.len() * replicas();
     let deleted = replay.counts[&("deleted".to_owned(), "watch".to_owned())];
     assert!(deleted >= all_pods, "every pod was replaced, not {deleted} of {all_pods}");
 }

@@ -91,8 +91,9 @@ fn test_programs_and_files_that_texts_name_exist() {
             text.push_str(&fs::read_to_string(file).unwrap());
         }
     }
-    let path = Regex::new(r"\btests/[\w./]*\w").unwrap();
-    let paths: BTreeSet<&str> = path.find_iter(&text).map(|found| found.as_str()).collect();
+    let path = Regex::new(r"(?m)(?:^|[\s(\x22`])(tests/[\w./]+\.(?:rs|md|sh|toml|xml|c))\b").unwrap();
+    let paths: BTreeSet<&str> =
+        path.captures_iter(&text).filter_map(|found| found.get(1)).map(|found| found.as_str()).collect();
     let gone: Vec<_> = paths.iter().filter(|path| !Path::new(path).exists()).collect();
     assert!(gone.is_empty() && paths.len() > 10, "{gone:?}, of {paths:?}");
     let command = Regex::new(r"--test (\w+)(?: (?:-- )?(\w+))?").unwrap();
