@@ -1,4 +1,4 @@
-//! The engine against the embedded cluster: no tools are needed, and every fault can be made to happen.
+//! The engine against the embedded cluster, where every fault can be made to happen.
 
 mod backpressure;
 mod changed_by;
