@@ -1,4 +1,4 @@
-//! What the project says of itself: layers, documents and examples.
+//! Checks of the project itself: layers, documents and examples.
 
 mod architecture;
 mod docs;
