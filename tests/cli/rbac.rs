@@ -5,34 +5,21 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
-    thread,
     time::Duration,
 };
 
 use crate::support::{
     cluster::Cluster,
+    command::deltabus,
     engine::{Engine, text},
 };
 use deltabus::simulator::{Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
-fn deltabus(dir: &Path, kubeconfig: &Path, args: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
-        .args(args)
-        .current_dir(dir)
-        .env_clear()
-        .env("KUBECONFIG", kubeconfig)
-        .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
-
 /// Prints the roles of a configuration, asking the server of a kubeconfig.
 fn roles(dir: &Path, kubeconfig: &Path, config: &str, args: &[&str]) -> String {
     fs::write(dir.join("rbac.toml"), config).unwrap();
-    let (code, stdout, stderr) = deltabus(dir, kubeconfig, &[&["rbac", "-c", "rbac.toml"], args].concat());
+    let (code, stdout, stderr) = deltabus(dir, kubeconfig, &[&["rbac", "-c", "rbac.toml"], args].concat(), &[]);
     assert_eq!(code, 0, "{stderr}");
     stdout
 }
@@ -131,19 +118,7 @@ impl User {
     /// Waits until the server goes by the rules that it was given last: until it allows a verb, or refuses it.
     fn wait_allowed(&self, allowed: bool, namespace: &str, (group, plural): (&str, &str), verb: &str) {
         let attributes = json!({ "namespace": namespace, "group": group, "resource": plural, "verb": verb });
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-            "spec": { "resourceAttributes": attributes },
-        });
-        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-        for _ in 0..400 {
-            let (_, answer) = self.cluster.request_as(&self.kubeconfig, "POST", path, Some(&review));
-            if answer["status"]["allowed"] == allowed {
-                return;
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-        panic!("{verb} {plural} in {namespace:?}: it was never so that allowed = {allowed}");
+        self.cluster.wait_allowed(allowed, &self.kubeconfig, &attributes);
     }
 }
 
@@ -217,12 +192,12 @@ fn roles_in_the_named_namespaces_are_enough_for_what_is_shown_there() {
     }
     // by the server's own word
     let asked = ["resources", "-c", "rbac.toml", "-o", "json"];
-    let (_, stdout, stderr) = deltabus(user.dir.path(), &user.kubeconfig, &asked);
+    let (_, stdout, stderr) = deltabus(user.dir.path(), &user.kubeconfig, &asked, &[]);
     let document: Value = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}"));
     let resources = document["resources"].as_array().unwrap();
     assert_eq!(resources.len(), 6, "{stdout}");
     assert!(resources.iter().all(|row| row["access"] == "allowed"), "{stdout}");
-    let (code, _, stderr) = deltabus(user.dir.path(), &user.kubeconfig, &["validate", "-c", "rbac.toml"]);
+    let (code, _, stderr) = deltabus(user.dir.path(), &user.kubeconfig, &["validate", "-c", "rbac.toml"], &[]);
     assert!(code == 0 && !stderr.contains("may not"), "{stderr}");
     let engine = user.run(&config);
     let types = ["configmaps", "deployments", "daemonsets", "controllerrevisions"];
@@ -238,7 +213,7 @@ fn roles_in_the_named_namespaces_are_enough_for_what_is_shown_there() {
         { "apiGroups": ["apps"], "resources": ["*"], "verbs": ["list", "watch"] },
     ]);
     user.replace_rules(path, &rules, "named-b", ("", "configmaps"), "watch");
-    let (code, stdout, stderr) = deltabus(user.dir.path(), &user.kubeconfig, &["validate", "-c", "rbac.toml"]);
+    let (code, stdout, stderr) = deltabus(user.dir.path(), &user.kubeconfig, &["validate", "-c", "rbac.toml"], &[]);
     assert!(stderr.contains("this user may not watch configmaps in named-b"), "{code} {stdout}{stderr}");
     let engine = user.run(&config);
     let of = |namespace: &str| rows(&engine, "configmaps").into_iter().find(|row| row["namespace"] == namespace);

@@ -4,8 +4,11 @@
 
 use std::{fs, path::Path, process::Command};
 
-use crate::support::{cluster::Cluster, engine::text};
-use deltabus::simulator::{Fault, Simulator, SimulatorOptions, Times, Verb};
+use crate::support::{
+    cluster::Cluster,
+    command::{deltabus, simulator},
+};
+use deltabus::simulator::{Fault, Times, Verb};
 use serde_json::Value;
 
 /// Runs `deltabus resources` on a configuration: stdout, stderr.
@@ -21,27 +24,10 @@ fn resources_with(
     environment: &[(&str, &str)],
 ) -> (String, String) {
     fs::write(dir.join("r.toml"), config).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
-        .args(["resources", "-c", "r.toml"])
-        .args(args)
-        .current_dir(dir)
-        .env_clear()
-        .env("KUBECONFIG", kubeconfig)
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
-    assert!(output.status.success(), "{stdout}{stderr}");
+    let args = [&["resources", "-c", "r.toml"], args].concat();
+    let (code, stdout, stderr) = deltabus(dir, Path::new(kubeconfig), &args, environment);
+    assert_eq!(code, 0, "{stdout}{stderr}");
     (stdout, stderr)
-}
-
-fn simulator() -> (Simulator, tempfile::TempDir, String) {
-    let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();
-    let kubeconfig = text(dir.path(), "kubeconfig");
-    (simulator, dir, kubeconfig)
 }
 
 const CONFIG: &str = "[resources.work]\nmatch = [\"deploy\", \"*.batch\", \"podz\"]\nexclude = [\"jobs\"]\n\
@@ -140,17 +126,8 @@ fn what_rbac_refuses_stands_in_its_line() {
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "nodes" },
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "limited" }],
     }));
-    let review = serde_json::json!({
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-        "spec": { "resourceAttributes": { "resource": "nodes", "verb": "list" } },
-    });
-    let goes_by_it = (0..400).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-        let (_, answer) = cluster.request_as(cluster.limited_kubeconfig(), "POST", path, Some(&review));
-        answer["status"]["allowed"] == true
-    });
-    assert!(goes_by_it, "the server never goes by the new role");
+    let nodes = serde_json::json!({ "resource": "nodes", "verb": "list" });
+    cluster.wait_allowed(true, cluster.limited_kubeconfig(), &nodes);
     let dir = tempfile::tempdir().unwrap();
     let config = "[resources.all]\nmatch = [\"*\"]\nexclude = [\"secrets\"]\n[resources.mine]\nmatch = [\"pods\"]\n\
                   namespaces = [\"team-a\", \"team-b\"]\n[handlers.out]\ntype = \"stdout\"\n";

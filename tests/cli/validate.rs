@@ -2,32 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path};
 
-use crate::support::{cluster::Cluster, engine::text};
-use deltabus::simulator::{Fault, Simulator, SimulatorOptions, Times, Verb};
+use crate::support::{
+    cluster::Cluster,
+    command::{deltabus, simulator},
+};
+use deltabus::simulator::{Fault, Times, Verb};
 use serde_json::json;
 
 /// Validates a file `v.toml` from within `dir`: exit code, stdout, stderr.
 fn validate(dir: &Path, kubeconfig: &str, config: &str) -> (i32, String, String) {
     fs::write(dir.join("v.toml"), config).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
-        .args(["validate", "-c", "v.toml"])
-        .current_dir(dir)
-        .env_clear()
-        .env("KUBECONFIG", kubeconfig)
-        .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
-
-fn simulator() -> (Simulator, tempfile::TempDir, String) {
-    let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();
-    let kubeconfig = text(dir.path(), "kubeconfig");
-    (simulator, dir, kubeconfig)
+    deltabus(dir, Path::new(kubeconfig), &["validate", "-c", "v.toml"], &[])
 }
 
 const OUT: &str = "[handlers.out]\ntype = \"stdout\"\n";

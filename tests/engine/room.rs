@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::state_faults::world::World;
-use crate::support::sink::{Manner, Sink as _};
 use crate::support::{
     engine::Engine,
     scripted::PATIENCE,
     simulated::{count, row},
+    sink::{Manner, Sink as _},
 };
 
 const MAX_BYTES: u64 = 128 << 20;

@@ -11,11 +11,11 @@ pub(crate) mod world;
 
 use std::{fmt::Write as _, fs};
 
-use crate::support::sink::{Manner, Sink as _};
 use crate::support::{
     disk::Trouble,
     scripted::PATIENCE,
     simulated::{count, row},
+    sink::{Manner, Sink as _},
 };
 use world::World;
 

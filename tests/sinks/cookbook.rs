@@ -9,8 +9,14 @@ use std::process::Command;
 
 #[cfg(feature = "kafka")]
 use crate::support::kafka::Broker;
-use crate::support::receiver::{Seen, Server, fine};
-use crate::support::{engine::Engine, nats, nats::NatsServer, scripted::PATIENCE, verify::verify};
+use crate::support::{
+    engine::Engine,
+    nats,
+    nats::NatsServer,
+    receiver::{Seen, Server, fine},
+    scripted::PATIENCE,
+    verify::verify,
+};
 use kitchen::{Kitchen, events, recipes, stories, wait_events};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};

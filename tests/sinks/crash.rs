@@ -16,11 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::sink::{Sink, file::File, nats::Nats, webhook::Hook};
 use crate::support::{
     cluster::Cluster,
     engine::{Engine, text},
     observer::{Life, Observer},
+    sink::{Sink, file::File, nats::Nats, webhook::Hook},
     stream::State,
     unsynced::Unsynced,
 };

@@ -4,8 +4,8 @@
 
 use std::fs;
 
-use crate::support::receiver::{Seen, Server};
 use crate::support::{
+    receiver::{Seen, Server},
     scripted::PATIENCE,
     simulated::{Simulated, row, wait_all},
 };

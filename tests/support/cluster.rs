@@ -242,6 +242,24 @@ impl Cluster {
         (status.expect("request prints the status"), answer["body"].take())
     }
 
+    /// Waits until the server allows the user of a kubeconfig what the resource attributes say, or refuses it. A new or changed
+    /// role takes effect a moment after it was written.
+    pub(crate) fn wait_allowed(&self, allowed: bool, kubeconfig: &Path, attributes: &Value) {
+        let review = serde_json::json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": { "resourceAttributes": attributes },
+        });
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        for _ in 0..400 {
+            let (_, answer) = self.request_as(kubeconfig, "POST", path, Some(&review));
+            if answer["status"]["allowed"] == allowed {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{attributes}: it was never so that allowed = {allowed}");
+    }
+
     /// Reads the object or list at a path.
     pub(crate) fn get(&self, path: &str) -> Value {
         let (status, body) = self.request("GET", path, None);

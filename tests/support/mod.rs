@@ -3,6 +3,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod cluster;
+pub(crate) mod command;
 pub(crate) mod disk;
 pub(crate) mod engine;
 pub(crate) mod forger;

@@ -2,10 +2,10 @@
 
 use crate::{
     contract::bench::{BUFFER, Bench},
-    support::sink::Manner,
     support::{
         scripted::PATIENCE,
         simulated::{count, row, wait_above},
+        sink::Manner,
     },
 };
 

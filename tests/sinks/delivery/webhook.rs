@@ -10,13 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::receiver::{Seen, Server, replace};
 use http::Response;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::support::{
     engine::{request, text},
+    receiver::{Seen, Server, replace},
     scripted::PATIENCE,
     simulated::{Simulated, count, row, wait_all},
 };
