@@ -124,7 +124,10 @@ impl Cluster {
             loop {
                 match journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH) {
                     Ok(ticket) => break journal.release(ticket),
-                    Err(AppendError::NotWritable(NotWritable::Full { .. })) => journal.writable().await, // a slow disk
+                    // a slow disk
+                    Err(AppendError::NotWritable(NotWritable::Full { .. } | NotWritable::Behind { .. })) => {
+                        journal.writable().await;
+                    }
                     Err(error) => panic!("{error}"),
                 }
             }
