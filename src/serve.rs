@@ -4,12 +4,16 @@
 //! **Invariant:** nothing here writes to a cache, and nothing a request does can stop an actor (I7).
 
 mod auth;
+mod browser;
+mod budget;
+mod connection;
 mod control;
 mod discovery;
 mod events;
+mod every_minute;
 mod kube_api;
+mod listener;
 mod lookup;
-mod plain;
 mod status;
 mod status_object;
 mod tls;
@@ -19,6 +23,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 use axum::{
@@ -29,11 +34,19 @@ use axum::{
     middleware,
     routing::{any, get, post},
 };
-use axum_server::tls_rustls::RustlsConfig;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{MissedTickBehavior, interval},
+};
 
-pub use self::{auth::TokenSource, tls::TlsFiles};
+pub use self::{
+    auth::{Access, Token},
+    browser::AllowedHosts,
+    connection::ConnectionLimits,
+    tls::TlsFiles,
+};
+use self::{budget::ResponseBudget, listener::Listener};
 use crate::{
     handler::status::{Control, HandlerView},
     journal::Journal,
@@ -43,6 +56,12 @@ use crate::{
 
 /// How many lists are put together at a time; others wait.
 const LISTS_AT_ONCE: usize = 2;
+
+/// Lists that may wait to be put together.
+const LISTS_WAITING: usize = 64;
+
+/// Interval at which expired snapshots of paged lists are dropped.
+const EXPIRE: Duration = Duration::from_secs(30);
 
 /// Bytes that may wait in the kernel, beside those on the way.
 #[cfg(target_os = "linux")]
@@ -66,6 +85,11 @@ pub struct ServeState {
     /// Streams events.
     pub hub: Arc<Hub>,
     snapshots: Arc<kube_api::Snapshots>,
+    budget: Arc<ResponseBudget>,
+    /// One permit for each stream that may be open.
+    streams: Arc<Semaphore>,
+    /// One permit for each list that may be put together or wait for it.
+    lists: Arc<Semaphore>,
 }
 
 impl ServeState {
@@ -84,6 +108,9 @@ impl ServeState {
             journal,
             hub,
             snapshots: Arc::new(kube_api::Snapshots::new(rand::random())),
+            budget: ResponseBudget::new(u64::MAX),
+            streams: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            lists: Arc::new(Semaphore::new(LISTS_WAITING)),
         }
     }
 }
@@ -102,37 +129,45 @@ impl Server {
     }
 }
 
-/// Which paths are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Paths that a server serves.
+#[derive(Clone, Debug)]
 pub enum Surface {
-    /// Everything.
-    Full,
-    /// `/livez /readyz /healthz /metrics` alone (`probe_listen`).
+    /// Everything, to clients that are accepted.
+    Full(Access),
+    /// `/livez /readyz /healthz /metrics` alone, to every client (`probe_listen`).
     Probes,
 }
 
-/// Who may ask, and what the way there is protected by; nothing by default.
-#[derive(Clone, Debug, Default)]
-pub struct Protection {
-    /// Requests need this token.
-    pub token: Option<TokenSource>,
+/// A server's address and protection.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// Paths that are served.
+    pub surface: Surface,
     /// HTTPS instead of HTTP.
     pub tls: Option<TlsFiles>,
+    /// ConnectionLimits of connections and answers.
+    pub limits: ConnectionLimits,
 }
 
-/// Starts a server.
+/// Starts a server. Blocks on the disk for a moment where there is a certificate.
 ///
 /// # Errors
 /// When the address cannot be bound, or the certificate cannot be used.
-pub fn start(listen: SocketAddr, surface: Surface, protection: Protection, state: ServeState) -> io::Result<Server> {
+pub fn start(options: ServeOptions, mut state: ServeState) -> io::Result<Server> {
+    let ServeOptions { listen, surface, tls, limits } = options;
     let listener = TcpListener::bind(listen)?;
     listener.set_nonblocking(true)?;
     bound_unsent(&listener);
     let address = listener.local_addr()?;
     let (stop, mut stopped) = watch::channel(false);
-    let Protection { token, tls } = protection;
-    let tls = tls.map(|files| load(&files).map(|config| (files, config))).transpose()?;
-    let router = router(surface, state).layer(middleware::from_fn_with_state(token, auth::guard));
+    let certificate = tls.map(TlsFiles::load).transpose()?;
+    let budget = ResponseBudget::new(limits.max_response_bytes);
+    state.budget = Arc::clone(&budget);
+    state.streams = Arc::new(Semaphore::new(limits.max_streams()));
+    let snapshots = Arc::clone(&state.snapshots);
+    let router = router(surface, state);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(LISTS_AT_ONCE)
@@ -140,17 +175,31 @@ pub fn start(listen: SocketAddr, surface: Surface, protection: Protection, state
         .build()?;
     thread::Builder::new().name(format!("http-{}", address.port())).spawn(move || {
         runtime.block_on(async move {
+            let listener = match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => listener,
+                Err(error) => return tracing::error!(%error, "HTTP server ended"),
+            };
+            if let Some(certificate) = certificate.clone() {
+                tokio::spawn(certificate.follow());
+            }
+            tokio::spawn(expire(snapshots));
             tokio::select! {
                 _ = stopped.changed() => {} // an error: the server was dropped
-                served = serve(listener, router, tls) => {
-                    if let Err(error) = served {
-                        tracing::error!(%error, "HTTP server ended");
-                    }
-                }
+                () = Listener { listener, certificate, router, limits, budget }.serve() => {}
             }
         });
     })?;
     Ok(Server { address, _stop: stop })
+}
+
+/// Drops expired snapshots, which hold objects, until the runtime ends.
+async fn expire(snapshots: Arc<kube_api::Snapshots>) {
+    let mut due = interval(EXPIRE);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        due.tick().await;
+        snapshots.expire();
+    }
 }
 
 /// Bounds what the kernel takes for a connection whose other side does not read, to `UNSENT_BYTES_MAX` in place of the 4 MB
@@ -166,33 +215,15 @@ fn bound_unsent(listener: &TcpListener) {
     let _ = listener;
 }
 
-/// Reads the certificate; on a thread of its own, as the caller's may be one of a runtime, where none can be waited for.
-fn load(files: &TlsFiles) -> io::Result<RustlsConfig> {
-    thread::scope(|scope| {
-        let loading = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-            runtime.block_on(files.load())
-        });
-        loading.join().unwrap_or_else(|_| Err(io::Error::other("reading the certificate has panicked")))
-    })
-}
-
-async fn serve(listener: TcpListener, router: Router, tls: Option<(TlsFiles, RustlsConfig)>) -> io::Result<()> {
-    match tls {
-        Some((files, config)) => tls::serve(listener, router, files, config).await,
-        None => plain::serve(tokio::net::TcpListener::from_std(listener)?, router).await,
-    }
-}
-
 fn router(surface: Surface, state: ServeState) -> Router {
     let probes = Router::new()
         .route("/livez", get(status::livez))
         .route("/readyz", get(status::readyz))
         .route("/healthz", get(status::healthz))
         .route("/metrics", get(status::metrics));
-    let router = match surface {
+    let router = match &surface {
         Surface::Probes => probes,
-        Surface::Full => probes
+        Surface::Full(_) => probes
             .route("/v1/resources", get(status::resources))
             .route("/v1/handlers", get(status::handlers))
             .route("/v1/events", get(events::events))
@@ -203,12 +234,15 @@ fn router(surface: Surface, state: ServeState) -> Router {
             .route("/api/{*path}", any(kube_api))
             .route("/apis/{*path}", any(kube_api)),
     };
-    router.fallback(no_such_path).with_state(state)
+    let router = router.fallback(no_such_path).with_state(state);
+    match surface {
+        Surface::Probes => router,
+        Surface::Full(access) => router.layer(middleware::from_fn_with_state(auth::Gate::new(access), auth::guard)),
+    }
 }
 
 async fn kube_api(State(state): State<ServeState>, request: Request) -> Response<Body> {
-    let ServeState { registry, snapshots, .. } = state;
-    kube_api::answer(registry, snapshots, request.method(), request.uri(), request.headers()).await
+    kube_api::answer(state, request.method(), request.uri(), request.headers()).await
 }
 
 async fn version() -> Json<Value> {

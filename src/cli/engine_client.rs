@@ -90,7 +90,10 @@ impl EngineArgs {
         let secret = match &self.token_file {
             Some(file) => Some(SecretRef::File(file.clone())),
             None if env::var_os(TOKEN_VARIABLE).is_some() => Some(SecretRef::Env(TOKEN_VARIABLE.to_owned())),
-            None => http.filter(|http| http.auth == HttpAuth::Token).and_then(|http| http.token.clone()),
+            // One that may do everything, if there is one.
+            None => http
+                .filter(|http| http.auth == HttpAuth::Token)
+                .and_then(|http| http.tokens().max_by_key(|(_, _, scope)| *scope).map(|(_, secret, _)| secret.clone())),
         };
         let read = secret.map(|secret| secret.read()).transpose();
         read.with_context(|| {

@@ -17,6 +17,7 @@ use deltabus::{
         status::{HandlerState, HandlerView},
     },
 };
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     task::spawn_blocking,
@@ -71,11 +72,21 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Raises the soft limit of open files to the hard one: connections and the store need more than the usual 1024.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "failed to raise the limit of open files");
+    }
+}
+
 /// Starts an engine inside a new actix system and runs it until it is told to stop.
 pub(crate) fn block_on(
     builder: impl FnOnce() -> EngineBuilder,
     started: impl FnOnce(&RunningEngine),
 ) -> anyhow::Result<()> {
+    raise_file_limit();
     System::new().block_on(async {
         let told = StopSignals::new()?; // before anybody can see that it runs
         let engine = builder().start().await?;

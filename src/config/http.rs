@@ -1,12 +1,23 @@
 //! `[http]`: where HTTP is served, to whom, and how the way there is protected.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{schema, text};
-use crate::secret::SecretRef;
+use crate::secret::{ExposeSecret as _, SecretRef};
+
+/// Bytes that a token has at least: fewer can be guessed.
+pub const TOKEN_BYTES_MIN: usize = 16;
+
+/// The shortest timeout: open connections are checked once a second.
+const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 /// Where HTTP is served.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,12 +34,41 @@ pub struct Http {
     pub probe_listen: Option<SocketAddr>,
     /// Who is let in at `listen`: `none`, everybody, or `token`, who has the `token`.
     pub auth: HttpAuth,
-    /// The token of `auth = "token"`: `Authorization: Bearer …`. Required then.
+    /// The token of `auth = "token"`: `Authorization: Bearer …`, at least 16 bytes. Its scope is `control`. `auth = "token"`
+    /// needs this one or `tokens`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "SecretRef")]
     pub token: Option<SecretRef>,
+    /// Further tokens of `auth = "token"`, each with a name and a scope.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<HttpToken>,
     /// The certificate of `listen`. Default: HTTP without TLS.
     pub tls: HttpTls,
+    /// Host names and addresses that `listen` accepts in `Host` and `Origin`, beside loopback, `localhost` and the address
+    /// that the client connected to; without a port. A request for another host is refused with 421: it may come from a web
+    /// page whose name was made to mean this machine.
+    pub allowed_hosts: Vec<String>,
+    /// Open connections of `listen`; `probe_listen` takes 64. At the limit the connection that has waited longest for its
+    /// client is closed; a new one is refused where all of them are being answered.
+    #[schemars(range(min = 1))]
+    pub max_connections: u32,
+    /// Time that a client has for the TLS handshake and for the head of a request (up to 32 KiB). At least "1s".
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub header_timeout: Duration,
+    /// Time after which a kept-alive connection without a request is closed. At least "1s".
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub idle_timeout: Duration,
+    /// Time after which an answer is cut of which the client reads nothing. At least "1s". Streams are not cut: they get `gap`.
+    #[serde(with = "text::duration")]
+    #[schemars(schema_with = "schema::duration")]
+    pub write_timeout: Duration,
+    /// Bytes of all answers that are being written, streams excluded. Beyond it a request is answered with 429; a single
+    /// answer may be larger, and one of up to 16 KiB is never refused.
+    #[serde(with = "text::size")]
+    #[schemars(schema_with = "schema::size")]
+    pub max_response_bytes: u64,
 }
 
 impl Default for Http {
@@ -38,9 +78,39 @@ impl Default for Http {
             probe_listen: None,
             auth: HttpAuth::None,
             token: None,
+            tokens: Vec::new(),
             tls: HttpTls::default(),
+            allowed_hosts: Vec::new(),
+            max_connections: 1024,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_mins(2),
+            write_timeout: Duration::from_secs(30),
+            max_response_bytes: 256 << 20,
         }
     }
+}
+
+/// One of several tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HttpToken {
+    /// Name of the token in the log.
+    pub name: String,
+    /// The token, at least 16 bytes.
+    pub token: SecretRef,
+    /// Requests that it allows: `read`, or `control`, which can also pause, resume and replay handlers.
+    #[serde(default)]
+    pub scope: HttpScope,
+}
+
+/// Requests that a token allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum HttpScope {
+    /// Every read.
+    #[default]
+    Read,
+    /// Every read, and to pause, resume and replay handlers.
+    Control,
 }
 
 /// Who is let in.
@@ -80,16 +150,41 @@ impl Http {
     pub(crate) fn mistakes(&self) -> Vec<(Vec<&'static str>, String)> {
         let mut mistakes = Vec::new();
         let mut wrong = |keys: &[&'static str], message: String| mistakes.push((keys.to_vec(), message));
-        match (self.auth, &self.token) {
-            (HttpAuth::Token, None) => wrong(
+        match self.auth {
+            HttpAuth::Token if self.token.is_none() && self.tokens.is_empty() => wrong(
                 &["auth"],
                 "nobody could be let in: expected `token` too, such as { file = \"/run/secrets/deltabus/token\" }"
                     .to_owned(),
             ),
-            (HttpAuth::None, Some(_)) => {
-                wrong(&["token"], "is not asked for: expected auth = \"token\" too, or no token".to_owned());
+            HttpAuth::None => {
+                for (key, is_set) in [("token", self.token.is_some()), ("tokens", !self.tokens.is_empty())] {
+                    if is_set {
+                        wrong(&[key], "is not asked for: expected auth = \"token\" too, or no token".to_owned());
+                    }
+                }
             }
-            _ => {}
+            HttpAuth::Token => {}
+        }
+        let mut names = BTreeSet::from([DEFAULT_TOKEN_NAME]);
+        for HttpToken { name, .. } in &self.tokens {
+            if name.is_empty() || !names.insert(name) {
+                let message =
+                    format!("the name {name:?} is empty or used twice: expected a name of its own for each token");
+                wrong(&["tokens"], message);
+            }
+        }
+        for host in self.allowed_hosts.iter().filter(|host| !is_host(host)) {
+            let message = format!("expected a host name or an address without scheme and port, found {host:?}");
+            wrong(&["allowed_hosts"], message);
+        }
+        for (key, timeout) in [
+            ("header_timeout", self.header_timeout),
+            ("idle_timeout", self.idle_timeout),
+            ("write_timeout", self.write_timeout),
+        ] {
+            if timeout < TIMEOUT_MIN {
+                wrong(&[key], format!("expected at least \"1s\", found {:?}", text::print_duration(timeout)));
+            }
         }
         for (set, unset, key) in [
             (&self.tls.cert_file, &self.tls.key_file, ["cert_file", "key_file"]),
@@ -126,11 +221,35 @@ impl Http {
     /// Returns what cannot be used of what it names, as a sentence. Reads files: blocks.
     ///
     /// # Errors
-    /// A token that cannot be read.
+    /// A token that cannot be read, or is too short.
     pub fn ready(&self) -> Result<(), String> {
-        match &self.token {
-            Some(token) => token.read().map(drop).map_err(|error| format!("[http] token: {error}")),
-            None => Ok(()),
+        for (name, secret, _) in self.tokens() {
+            let key =
+                if self.token.as_ref() == Some(secret) { "token".to_owned() } else { format!("tokens, {name:?}") };
+            let token = secret.read().map_err(|error| format!("[http] {key}: {error}"))?;
+            let bytes = token.expose_secret().len();
+            if bytes < TOKEN_BYTES_MIN {
+                let hint = "make one with: openssl rand -hex 32";
+                return Err(format!("[http] {key}: expected at least {TOKEN_BYTES_MIN} bytes, found {bytes}; {hint}"));
+            }
         }
+        Ok(())
     }
+
+    /// Returns each token that lets a client in: its name, its place, its scope.
+    pub fn tokens(&self) -> impl Iterator<Item = (&str, &SecretRef, HttpScope)> {
+        let single = self.token.iter().map(|token| (DEFAULT_TOKEN_NAME, token, HttpScope::Control));
+        single.chain(self.tokens.iter().map(|token| (&*token.name, &token.token, token.scope)))
+    }
+}
+
+/// Name of `token` in the log.
+const DEFAULT_TOKEN_NAME: &str = "token";
+
+/// Returns whether a text is a host name or an address, and nothing else.
+fn is_host(text: &str) -> bool {
+    let is_name = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
+    };
+    is_name(text) || text.parse::<IpAddr>().is_ok()
 }

@@ -40,7 +40,7 @@ use crate::{
     list_watch::{kube::ClusterAccess, transform::Transform},
     mutex::lock,
     registry::Registry,
-    serve::{self, HandlerControl, ServeState, Server, Surface},
+    serve::{self, HandlerControl, ServeState, Server},
     subscribe::hub::Hub,
 };
 
@@ -262,19 +262,11 @@ fn open_journal(config: &Config) -> Result<(Journal, Option<Recovered>), EngineE
 }
 
 fn listen(config: &Config, state: impl Fn() -> ServeState) -> Result<Vec<Server>, EngineError> {
-    let surfaces =
-        [("listen", config.http.listen, Surface::Full), ("probe_listen", config.http.probe_listen, Surface::Probes)];
-    let mut servers = Vec::new();
     config.http.ready().map_err(EngineError::Configuration)?;
-    for (key, address, surface) in surfaces {
-        let Some(address) = address else { continue };
-        let protection = options::protection(&config.http, surface);
-        let scheme = if protection.tls.is_some() { "https" } else { "http" };
-        let server = serve::start(address, surface, protection, state()).map_err(|error| EngineError::Listen {
-            address,
-            key,
-            error,
-        })?;
+    let mut servers = Vec::new();
+    for (key, options) in options::servers(&config.http) {
+        let (address, scheme) = (options.listen, if options.tls.is_some() { "https" } else { "http" });
+        let server = serve::start(options, state()).map_err(|error| EngineError::Listen { address, key, error })?;
         let what = if key == "listen" { "all" } else { "probes" };
         tracing::info!("serving {scheme}://{} ({what})", server.address());
         servers.push(server);

@@ -23,7 +23,7 @@ use crate::{
     reflector::{ReflectorConfig, StreamingLists},
     rules::RuleError,
     secret::ExposeSecret as _,
-    serve::{Protection, Surface, TlsFiles, TokenSource},
+    serve::{Access, AllowedHosts, ConnectionLimits, ServeOptions, Surface, TlsFiles, Token},
     supervisor::SupervisorConfig,
 };
 
@@ -68,23 +68,60 @@ pub(super) fn backoff(backoff: &config::Backoff) -> BackoffConfig {
     }
 }
 
-/// Who may read a surface, and over what: the probes are open.
-pub(super) fn protection(http: &config::Http, surface: Surface) -> Protection {
-    if surface == Surface::Probes {
-        return Protection::default();
-    }
-    // Read for every request: it lies in a small file, or in memory.
-    let token = http.token.clone().map(|token| {
-        TokenSource::new(move || {
-            let token = token.read().map_err(|error| error.to_string())?;
+/// Open connections of `probe_listen`.
+const PROBE_CONNECTIONS: usize = 64;
+
+/// Open files that connections leave to the rest of the engine: its store, its handlers, the API server.
+const OTHER_FILES: usize = 512;
+
+/// Returns the servers to start, each with the key of its address.
+pub(super) fn servers(http: &config::Http) -> Vec<(&'static str, ServeOptions)> {
+    let max_connections = max_connections(http);
+    let limits = ConnectionLimits {
+        max_connections,
+        header_timeout: http.header_timeout,
+        idle_timeout: http.idle_timeout,
+        write_timeout: http.write_timeout,
+        max_response_bytes: http.max_response_bytes,
+    };
+    let full = http.listen.map(|listen| {
+        let surface = Surface::Full(access(http));
+        let tls = http.tls.files();
+        let tls = tls.map(|(cert, key)| TlsFiles { cert_file: cert.clone(), key_file: key.clone() });
+        ("listen", ServeOptions { listen, surface, tls, limits })
+    });
+    let probes = http.probe_listen.map(|listen| {
+        let limits = ConnectionLimits { max_connections: PROBE_CONNECTIONS, ..limits };
+        ("probe_listen", ServeOptions { listen, surface: Surface::Probes, tls: None, limits })
+    });
+    full.into_iter().chain(probes).collect()
+}
+
+fn access(http: &config::Http) -> Access {
+    // Read for every request: it is in a small file, or in memory.
+    let tokens = http.tokens().filter(|_| http.auth == HttpAuth::Token).map(|(name, secret, scope)| {
+        let secret = secret.clone();
+        Token::new(name, scope, move || {
+            let token = secret.read().map_err(|error| error.to_string())?;
             Ok(token.expose_secret().to_owned())
         })
     });
-    let tls = http
-        .tls
-        .files()
-        .map(|(cert_file, key_file)| TlsFiles { cert_file: cert_file.clone(), key_file: key_file.clone() });
-    Protection { token: token.filter(|_| http.auth == HttpAuth::Token), tls }
+    Access { tokens: tokens.collect(), allowed_hosts: AllowedHosts::new(http.allowed_hosts.iter().cloned()) }
+}
+
+/// Returns `[http] max_connections`, or fewer where the process may not open so many files.
+fn max_connections(http: &config::Http) -> usize {
+    let configured = usize::try_from(http.max_connections).unwrap_or(usize::MAX);
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let files = files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
+    let possible = files.saturating_sub(OTHER_FILES + PROBE_CONNECTIONS).max(PROBE_CONNECTIONS);
+    if possible < configured && http.listen.is_some() {
+        tracing::warn!(
+            "[http] max_connections is {possible} instead of {configured}: the process may open {files} files only; \
+             raise the limit (ulimit -n)"
+        );
+    }
+    configured.min(possible)
 }
 
 /// What the library's user adds to an entry, beside its options.

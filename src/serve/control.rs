@@ -1,9 +1,7 @@
-//! What can be asked of handlers at work: `POST /v1/handlers/NAME/pause`, `resume`, `replay`.
-//!
-//! Who may is said by `serve/auth.rs`, before.
+//! Controls handlers: `POST /v1/handlers/NAME/pause`, `resume`, `replay`. Each request is a line in the log, with its client.
 
 use axum::{
-    Json,
+    Extension, Json,
     body::Body,
     extract::{Path, State},
     http::Response,
@@ -11,12 +9,13 @@ use axum::{
 };
 use serde_json::json;
 
-use super::{ServeState, status_object::StatusObject};
+use super::{ServeState, auth::Caller, status_object::StatusObject};
 use crate::handler::status::Control;
 
 /// Does what is asked, and answers with the handler as it is then.
 pub(super) async fn control(
     State(state): State<ServeState>,
+    Extension(Caller { address, token }): Extension<Caller>,
     Path((name, action)): Path<(String, String)>,
 ) -> Response<Body> {
     let control = match action.as_str() {
@@ -25,9 +24,12 @@ pub(super) async fn control(
         "replay" => Control::Replay,
         _ => return StatusObject::no_such_path().into_response(),
     };
+    let (address, token) = (address.map(|address| address.to_string()), token.as_deref());
     if let Some((replayed, handler)) = (state.control)(&name, control) {
+        tracing::info!(handler = name, action, address, token, replayed, "handler control requested over HTTP");
         return Json(json!({ "handler": handler, "replayed": replayed })).into_response();
     }
+    tracing::info!(handler = name, action, address, token, "handler control requested over HTTP: no such handler");
     let known: Vec<_> = (state.handlers)().into_iter().map(|handler| handler.name).collect();
     StatusObject::no_such_handler(&name, &known).into_response()
 }

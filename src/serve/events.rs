@@ -9,8 +9,9 @@ use axum::{
 };
 use futures_util::stream::unfold;
 use jiff::Timestamp;
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::{ServeState, status_object::StatusObject};
+use super::{ServeState, connection::Endless, status_object::StatusObject};
 use crate::{
     registry::Registry,
     subscribe::{
@@ -31,8 +32,12 @@ pub(super) async fn events(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response<Body> {
+    let Ok(permit) = state.streams.try_acquire_owned() else {
+        let message = "as many streams are open as [http] max_connections allows: try again later";
+        return StatusObject::too_many_requests(message).into_response();
+    };
     match subscribe(&state.hub, query.as_deref().unwrap_or_default(), &headers).await {
-        Ok((subscriber, format)) => respond(subscriber, format),
+        Ok((subscriber, format)) => respond(subscriber, format, permit),
         Err(refused) => refused.into_response(),
     }
 }
@@ -77,12 +82,13 @@ fn check_resource(registry: &Registry, name: &str) -> Result<(), StatusObject> {
     Err(StatusObject::bad_request(message))
 }
 
-fn respond(subscriber: Subscriber, format: Format) -> Response<Body> {
-    let pieces = unfold(subscriber, |mut subscriber| async {
+fn respond(subscriber: Subscriber, format: Format, permit: OwnedSemaphorePermit) -> Response<Body> {
+    let pieces = unfold((subscriber, permit), |(mut subscriber, permit)| async {
         let bytes = subscriber.next().await?;
-        Some((Ok::<_, Infallible>(bytes), subscriber))
+        Some((Ok::<_, Infallible>(bytes), (subscriber, permit)))
     });
     let mut response = Response::new(Body::from_stream(pieces));
+    response.extensions_mut().insert(Endless);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));

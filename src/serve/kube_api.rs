@@ -28,6 +28,7 @@ use axum::{
     body::Body,
     http::{HeaderMap, HeaderValue, Method, Response, Uri, header},
 };
+use futures_util::stream::unfold;
 use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, sleep};
 
@@ -39,7 +40,7 @@ use self::{
     table::Table,
 };
 use super::{
-    discovery,
+    ServeState, discovery,
     lookup::{self, Served},
     status_object::StatusObject,
 };
@@ -58,26 +59,16 @@ const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
 const FRESH_POLL: Duration = Duration::from_millis(20);
 
 /// Answers one request below `/api` or `/apis`.
-pub(super) async fn answer(
-    registry: Arc<Registry>,
-    snapshots: Arc<Snapshots>,
-    method: &Method,
-    uri: &Uri,
-    headers: &HeaderMap,
-) -> Response<Body> {
+pub(super) async fn answer(state: ServeState, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response<Body> {
     let body = match *method {
-        Method::GET | Method::HEAD => read(&registry, snapshots, uri, headers).await,
+        Method::GET | Method::HEAD => read(&state, uri, headers).await,
         _ => Err(StatusObject::read_only()),
     };
     body.unwrap_or_else(StatusObject::into_response)
 }
 
-async fn read(
-    registry: &Registry,
-    snapshots: Arc<Snapshots>,
-    uri: &Uri,
-    headers: &HeaderMap,
-) -> Result<Response<Body>, StatusObject> {
+async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Response<Body>, StatusObject> {
+    let registry = &*state.registry;
     let path = percent_decode_str(uri.path()).decode_utf8_lossy();
     if let Some(document) = discovery::answer(registry, &path, headers) {
         return document;
@@ -105,7 +96,7 @@ async fn read(
     let style = Style::new(form, &resource.api_version(), &resource.kind, table);
     let body = match target.name {
         Some(name) => get(&served, target.namespace.unwrap_or_default(), name, &style)?,
-        None => list(served.clone(), snapshots, target.namespace.map(str::to_owned), query, style).await?,
+        None => list(served.clone(), state, target.namespace.map(str::to_owned), query, style).await?,
     };
     Ok(respond(&served, body))
 }
@@ -159,18 +150,37 @@ fn get(served: &Served, namespace: &str, name: &str, style: &Style) -> Result<Bo
     Ok(Body::from(render::object(&object, style)))
 }
 
-/// Lists on a thread of its own: sorting and filtering a large collection would hold up `/livez`.
+/// Lists on a thread of its own: sorting and filtering a large collection would delay `/livez`.
 async fn list(
     served: Served,
-    snapshots: Arc<Snapshots>,
+    state: &ServeState,
     namespace: Option<String>,
     query: ListQuery,
     style: Style,
 ) -> Result<Body, StatusObject> {
-    let cutting = tokio::task::spawn_blocking(move || page(&served, &snapshots, namespace, &query));
-    let page = cutting.await.map_err(|_| StatusObject::internal_error("the list failed"))??;
-    let pieces = render::list(page, style);
-    Ok(Body::from_stream(futures_util::stream::iter(pieces.map(Ok::<_, std::convert::Infallible>))))
+    let permit = Arc::clone(&state.lists).try_acquire_owned();
+    let permit = permit.map_err(|_| StatusObject::too_many_requests("too many lists at once, try again later"))?;
+    let (snapshots, budget) = (Arc::clone(&state.snapshots), Arc::clone(&state.budget));
+    let cutting = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        // Many lists may wait here: one that cannot be written is not put together.
+        if budget.is_exhausted() {
+            return Err(StatusObject::responses_full());
+        }
+        let page = page(&served, &snapshots, namespace, &query)?;
+        let bytes = page.objects().iter().map(|object| style.estimate(object)).sum();
+        let charge = budget.charge(bytes).ok_or_else(StatusObject::responses_full)?;
+        Ok((render::list(page, style), charge))
+    });
+    let (pieces, charge) = cutting.await.map_err(|_| StatusObject::internal_error("the list failed"))??;
+    let pieces = unfold((pieces, charge), |(mut pieces, mut charge)| async {
+        // A piece takes a while: other connections have their turn.
+        tokio::task::yield_now().await;
+        let piece = pieces.next()?;
+        charge.release(piece.len() as u64);
+        Some((Ok::<_, std::convert::Infallible>(piece), (pieces, charge)))
+    });
+    Ok(Body::from_stream(pieces))
 }
 
 fn page(

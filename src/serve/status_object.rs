@@ -124,10 +124,35 @@ impl StatusObject {
         Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
 
-    /// 403: a browser asks for a page of another site.
-    pub(super) fn foreign_origin(origin: &str) -> Self {
-        let message = format!("forbidden: pages of {origin} may change nothing here");
+    /// 403: the token allows reads only.
+    pub(super) fn read_only_token(name: &str) -> Self {
+        let message = format!("forbidden: token {name:?} has the scope \"read\"; this request needs \"control\"");
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
+    /// 403: a browser sends the request for a page of another site.
+    pub(super) fn foreign_origin(origin: &str) -> Self {
+        let message = format!(
+            "forbidden: a web page of {origin} may not use this server; if it should, add its host name to \
+             [http] allowed_hosts"
+        );
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
+    /// 421: the request names a host that is not this server.
+    pub(super) fn misdirected(host: &str) -> Self {
+        let message = format!(
+            "this server is not reachable as {host}: expected localhost, a loopback address or the server's own \
+             address in Host; if the name is right, add it to [http] allowed_hosts"
+        );
+        Self::new(StatusCode::MISDIRECTED_REQUEST, "MisdirectedRequest", message)
+    }
+
+    /// 429: the answers being written have as many bytes as they may.
+    pub(super) fn responses_full() -> Self {
+        Self::too_many_requests(
+            "the answers that are being written have as many bytes as [http] max_response_bytes allows: try again later",
+        )
     }
 
     /// 404: there is no handler of this name.
@@ -182,6 +207,11 @@ impl StatusObject {
         status.details = json!({"causes": causes, "retryAfterSeconds": 1});
         status.retry_after = true;
         status
+    }
+
+    #[cfg(test)]
+    pub(super) fn code(&self) -> StatusCode {
+        self.code
     }
 
     pub(super) fn into_response(self) -> Response<Body> {

@@ -2,14 +2,19 @@
 
 use std::{
     fs, io,
-    net::TcpListener,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use axum::Router;
-use axum_server::tls_rustls::RustlsConfig;
-use tokio::time::sleep;
+use arc_swap::ArcSwap;
+use rustls::{
+    ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
+use tokio::{task::spawn_blocking, time::sleep};
+use tokio_rustls::TlsAcceptor;
 
 /// How often is looked whether the files have changed: a certificate is renewed long before its end.
 const LOOK: Duration = Duration::from_secs(10);
@@ -23,16 +28,41 @@ pub struct TlsFiles {
     pub key_file: PathBuf,
 }
 
+/// A certificate in use; clones share it.
+#[derive(Clone)]
+pub(super) struct Certificate {
+    files: TlsFiles,
+    config: Arc<ArcSwap<ServerConfig>>,
+}
+
 impl TlsFiles {
     /// Reads both. Blocks on the disk for a moment.
     ///
     /// # Errors
     /// A file that cannot be read, or is not what it should be; the error names it.
-    pub(super) async fn load(&self) -> io::Result<RustlsConfig> {
-        // A provider that was installed before is as good.
-        drop(rustls::crypto::ring::default_provider().install_default());
+    pub(super) fn load(self) -> io::Result<Certificate> {
+        let config = self.read()?;
+        Ok(Certificate { files: self, config: Arc::new(ArcSwap::from_pointee(config)) })
+    }
+
+    fn read(&self) -> io::Result<ServerConfig> {
         self.readable()?;
-        RustlsConfig::from_pem_file(&self.cert_file, &self.key_file).await.map_err(|error| self.unusable(&error))
+        self.parse().map_err(|error| {
+            let (cert, key) = (self.cert_file.display(), self.key_file.display());
+            io::Error::other(format!(
+                "[http] tls: expected a PEM certificate in {cert} and its unencrypted private key in {key}: {error}"
+            ))
+        })
+    }
+
+    fn parse(&self) -> Result<ServerConfig, Box<dyn std::error::Error>> {
+        let chain = CertificateDer::pem_file_iter(&self.cert_file)?.collect::<Result<Vec<_>, _>>()?;
+        let key = PrivateKeyDer::from_pem_file(&self.key_file)?;
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        Ok(config)
     }
 
     fn readable(&self) -> io::Result<()> {
@@ -44,52 +74,38 @@ impl TlsFiles {
         Ok(())
     }
 
-    fn unusable(&self, error: &io::Error) -> io::Error {
-        let (cert, key) = (self.cert_file.display(), self.key_file.display());
-        let message = format!(
-            "[http] tls: expected a PEM certificate in {cert} and its unencrypted private key in {key}: {error}"
-        );
-        io::Error::new(error.kind(), message)
-    }
-
-    /// Takes over what the files say whenever they change; a pair that does not fit is tried again.
-    async fn follow(&self, config: &RustlsConfig) {
-        let mut taken = self.stamps();
-        loop {
-            sleep(LOOK).await;
-            let now = self.stamps();
-            if now == taken {
-                continue;
-            }
-            match config.reload_from_pem_file(&self.cert_file, &self.key_file).await {
-                Ok(()) => {
-                    taken = now;
-                    tracing::info!(cert_file = %self.cert_file.display(), "took over the new certificate");
-                }
-                Err(error) => {
-                    let error = self.unusable(&error);
-                    tracing::warn!(%error, "failed to take over a new certificate, the one before stays");
-                }
-            }
-        }
-    }
-
     fn stamps(&self) -> [Option<SystemTime>; 2] {
         let stamp = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
         [stamp(&self.cert_file), stamp(&self.key_file)]
     }
 }
 
-/// Serves until it fails.
-pub(super) async fn serve(
-    listener: TcpListener,
-    router: Router,
-    files: TlsFiles,
-    config: RustlsConfig,
-) -> io::Result<()> {
-    let server = axum_server::from_tcp_rustls(listener, config.clone())?;
-    tokio::select! {
-        ended = server.serve(router.into_make_service()) => ended,
-        () = files.follow(&config) => Ok(()),
+impl Certificate {
+    /// Returns what does handshakes with the certificate as it is now.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.config.load_full())
+    }
+
+    /// Uses a new certificate whenever the files change, until the future is dropped; a pair that does not fit is tried again.
+    pub(super) async fn follow(self) {
+        let mut taken = self.files.stamps();
+        loop {
+            sleep(LOOK).await;
+            let now = self.files.stamps();
+            if now == taken {
+                continue;
+            }
+            let files = self.files.clone();
+            match spawn_blocking(move || files.read()).await.unwrap_or_else(|error| Err(io::Error::other(error))) {
+                Ok(config) => {
+                    self.config.store(Arc::new(config));
+                    taken = now;
+                    tracing::info!(cert_file = %self.files.cert_file.display(), "took over the new certificate");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "failed to take over a new certificate, the one before stays");
+                }
+            }
+        }
     }
 }

@@ -382,6 +382,18 @@ fn d11_an_address_beyond_loopback_needs_a_token_and_a_certificate() {
     );
     check("token = { env = \"T\" }", "a:7:1: http.token: is not asked for: expected auth = \"token\" too, or no token");
     check("tls = { key_file = \"k\" }", "a:7:20: http.tls.key_file: expected `cert_file` too");
+    const TOKENS: &str = "tokens = [{ name = \"a\", token = { env = \"T\" } }";
+    check(&format!("auth = \"token\"\n{TOKENS}]"), "");
+    check(
+        &format!("auth = \"token\"\n{TOKENS}, {{ name = \"a\", token = {{ env = \"U\" }} }}]"),
+        "a:8:10: http.tokens: the name \"a\" is empty or used twice: expected a name of its own for each token",
+    );
+    for host in ["http://engine", "engine:8080", "", "*.example.com"] {
+        let expected = "a:7:17: http.allowed_hosts: expected a host name or an address without scheme and port, found";
+        check(&format!("allowed_hosts = [{host:?}]"), &format!("{expected} {host:?}"));
+    }
+    check("allowed_hosts = [\"engine.example.com\", \"10.0.0.1\", \"2001:db8::1\"]", "");
+    check("write_timeout = \"10ms\"", "a:7:17: http.write_timeout: expected at least \"1s\", found \"10ms\"");
 }
 
 #[test]
@@ -451,7 +463,8 @@ fn the_shipped_configuration_loads_with_every_comment_lifted_and_shows_the_true_
         plain.resources.insert(example.to_owned(), lifted.resources[example].clone());
     }
     // So are secrets, and files that are named.
-    plain.http = Http { listen: plain.http.listen, probe_listen: plain.http.probe_listen, ..lifted.http.clone() };
+    let Http { auth, token, tokens, tls, .. } = lifted.http.clone();
+    plain.http = Http { auth, token, tokens, tls, ..plain.http };
     plain.redact.hmac_key.clone_from(&lifted.redact.hmac_key);
     plain.redact.paths.clone_from(&lifted.redact.paths);
     plain.tests.clone_from(&lifted.tests);

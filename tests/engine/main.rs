@@ -7,6 +7,7 @@ mod faults;
 mod guards;
 mod handlers;
 mod http_auth;
+mod http_edge;
 mod ignored;
 mod library;
 mod reads;

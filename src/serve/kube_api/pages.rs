@@ -20,6 +20,9 @@ const SNAPSHOT_LIFE: Duration = Duration::from_mins(5);
 /// Paged lists kept at a time; the oldest gives way.
 const SNAPSHOTS_MAX: usize = 64;
 
+/// Objects that all kept lists refer to, 8 bytes each; the oldest list gives way, the newest is always kept.
+const OBJECTS_MAX: usize = 2 << 20;
+
 /// A collection: the type, a namespace or all of them, one unit or all of them.
 pub(super) type Collection = (String, Option<String>, Option<UnitId>);
 
@@ -44,6 +47,13 @@ pub(super) struct Page {
     pub(super) items: Arc<[Object]>,
     /// Where in `items` the page lies.
     pub(super) range: std::ops::Range<usize>,
+}
+
+impl Page {
+    /// Returns the page's objects.
+    pub(super) fn objects(&self) -> &[Object] {
+        &self.items[self.range.clone()]
+    }
 }
 
 /// Where a paged list goes on; opaque to clients.
@@ -114,16 +124,24 @@ impl Snapshots {
 
     /// Keeps a snapshot, and returns its number.
     fn keep(&self, snapshot: Snapshot) -> u64 {
+        self.expire();
         let mut kept = self.lock();
-        kept.retain(|_, kept| kept.taken.elapsed() < SNAPSHOT_LIFE);
         if let Some((id, _)) = kept.iter().find(|(_, kept)| Arc::ptr_eq(&kept.items, &snapshot.items)) {
             return *id; // a later page of it
         }
-        let oldest = kept.keys().min().copied().filter(|_| kept.len() >= SNAPSHOTS_MAX);
-        oldest.map(|id| kept.remove(&id));
+        let objects = |kept: &HashMap<u64, Snapshot>| kept.values().map(|kept| kept.items.len()).sum::<usize>();
+        while kept.len() >= SNAPSHOTS_MAX || objects(&kept) + snapshot.items.len() > OBJECTS_MAX {
+            let Some(oldest) = kept.keys().min().copied() else { break };
+            kept.remove(&oldest);
+        }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         kept.insert(id, snapshot);
         id
+    }
+
+    /// Drops snapshots whose time is over.
+    pub(in crate::serve) fn expire(&self) {
+        self.lock().retain(|_, kept| kept.taken.elapsed() < SNAPSHOT_LIFE);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Snapshot>> {

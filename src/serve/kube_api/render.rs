@@ -17,6 +17,9 @@ use crate::object::Object;
 /// A piece of a list is sent once it is this long.
 const PIECE_BYTES: usize = 64 << 10;
 
+/// Estimated bytes of an object's metadata, or of its row in a table.
+const METADATA_BYTES: u64 = 1 << 10;
+
 /// How objects of one type are written.
 #[derive(Clone, Debug)]
 pub(super) enum Style {
@@ -49,6 +52,14 @@ impl Style {
                     r#"{{"kind":"Table","apiVersion":"{version}","metadata":{metadata},"columnDefinitions":{columns},"rows":["#
                 )
             }
+        }
+    }
+
+    /// Estimates the bytes of an object in an answer.
+    pub(super) fn estimate(&self, object: &Object) -> u64 {
+        match self {
+            Self::Whole(..) | Self::Table(_, _, Include::Object, _) => object.json_bytes() as u64,
+            Self::Metadata(_) | Self::Table(..) => METADATA_BYTES,
         }
     }
 

@@ -1,0 +1,193 @@
+//! Refuses requests that a web page of another site makes a browser send.
+//!
+//! A page can send requests to any address its visitor reaches, but reads the answer only where both are of one origin. A
+//! name that first means the page's server and then this machine makes them one (DNS rebinding). `Host` shows that name.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, uri::Authority};
+
+use super::{listener::Addresses, status_object::StatusObject};
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
+
+/// `[http] allowed_hosts`: names and addresses beside loopback and the address that the client connected to.
+#[derive(Clone, Debug, Default)]
+pub struct AllowedHosts(Vec<String>);
+
+impl AllowedHosts {
+    /// Makes the list; case does not count.
+    pub fn new(hosts: impl IntoIterator<Item = String>) -> Self {
+        Self(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect())
+    }
+
+    fn contain(&self, host: &str) -> bool {
+        self.0.iter().any(|allowed| allowed == host)
+    }
+}
+
+/// Checks `Host`, `Origin` and `Sec-Fetch-Site` of a request.
+///
+/// # Errors
+/// 421 for a host that is not served here, 403 for a page of another site.
+pub(super) fn check(
+    (method, uri, headers): (&Method, &Uri, &HeaderMap),
+    addresses: Option<&Addresses>,
+    allowed: &AllowedHosts,
+) -> Result<(), StatusObject> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let (host, further) = (hosts.next(), hosts.next());
+    let named = host.and_then(authority).filter(|_| further.is_none());
+    // A request to a proxy names the host in its target too.
+    let is_served = |authority: &Authority| is_served(&host_of(authority), addresses, allowed);
+    let is_own = named.as_ref().is_some_and(is_served) && uri.authority().is_none_or(is_served);
+    let Some(named) = named.filter(|_| is_own) else {
+        return Err(StatusObject::misdirected(&shown(host)));
+    };
+    for origin in headers.get_all(header::ORIGIN) {
+        if !is_own_origin(origin, &named, allowed) {
+            return Err(StatusObject::foreign_origin(&shown(Some(origin))));
+        }
+    }
+    let is = |name, value: &str| headers.get(name).is_some_and(|header| header == value);
+    let is_navigation = *method == Method::GET && is(SEC_FETCH_MODE, "navigate") && is(SEC_FETCH_DEST, "document");
+    // The page's origin was allowed by the configuration where there is one.
+    if is(SEC_FETCH_SITE, "cross-site") && !is_navigation && !headers.contains_key(header::ORIGIN) {
+        return Err(StatusObject::foreign_origin("another site"));
+    }
+    Ok(())
+}
+
+/// Reads `HOST` or `HOST:PORT`.
+fn authority(header: &HeaderValue) -> Option<Authority> {
+    let text = header.to_str().ok()?;
+    (!text.contains('@')).then(|| text.parse().ok())?
+}
+
+/// Returns the host without port and brackets, in small letters.
+fn host_of(authority: &Authority) -> String {
+    authority.host().trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase()
+}
+
+fn is_served(host: &str, addresses: Option<&Addresses>, allowed: &AllowedHosts) -> bool {
+    let is_own = |ip: IpAddr| {
+        let ip = ip.to_canonical();
+        ip.is_loopback() || addresses.is_some_and(|addresses| addresses.local.ip().to_canonical() == ip)
+    };
+    host == "localhost" || host.parse().is_ok_and(is_own) || allowed.contain(host)
+}
+
+/// Returns whether the page is of the host that it asks, with its port, or of an allowed one.
+fn is_own_origin(origin: &HeaderValue, host: &Authority, allowed: &AllowedHosts) -> bool {
+    let text = origin.to_str().unwrap_or_default();
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let origin = rest.and_then(|rest| rest.parse::<Authority>().ok());
+    origin.is_some_and(|origin| origin == *host || allowed.contain(&host_of(&origin)))
+}
+
+/// Returns a header as it is shown in an error.
+fn shown(header: Option<&HeaderValue>) -> String {
+    header.map_or_else(|| "none".to_owned(), |header| format!("{:?}", String::from_utf8_lossy(header.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESSES: Addresses = Addresses {
+        peer: std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9)), 40_000),
+        local: std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 8080),
+    };
+
+    /// Returns the code of the refusal; 200 for none.
+    fn code(pairs: &[(&str, &[u8])]) -> u16 {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            headers.append(name, HeaderValue::from_bytes(value).unwrap());
+        }
+        let allowed = AllowedHosts::new(["Engine.example.com".to_owned()]);
+        let checked = check((&Method::GET, &Uri::from_static("/api/v1/pods"), &headers), Some(&ADDRESSES), &allowed);
+        checked.map_or_else(|refused| refused.code().as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn only_hosts_of_this_listener_are_served() {
+        for host in [
+            "127.0.0.1:8080",
+            "127.0.0.2",
+            "[::1]:8080",
+            "[::1]",
+            "localhost",
+            "LOCALHOST:9",
+            "localhost.:80",
+            "10.0.0.1:8080",
+            "[::ffff:127.0.0.1]",
+            "engine.example.com:8443",
+            "ENGINE.example.COM",
+        ] {
+            assert_eq!(code(&[("host", host.as_bytes())]), 200, "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:8080",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "10.0.0.2",
+            "0.0.0.0",
+            "",
+            "user@localhost",
+            "sub.engine.example.com",
+            "127.1",
+            "2130706433",
+        ] {
+            assert_eq!(code(&[("host", host.as_bytes())]), 421, "{host}");
+        }
+        assert_eq!(code(&[]), 421, "no host");
+        assert_eq!(code(&[("host", b"localhost"), ("host", b"evil.example")]), 421, "two hosts");
+        assert_eq!(code(&[("host", b"local\xffhost")]), 421, "undecodable");
+    }
+
+    #[test]
+    fn host_in_the_target_counts_too() {
+        let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("localhost"))]);
+        let of = |target| check((&Method::GET, &Uri::from_static(target), &headers), None, &AllowedHosts::default());
+        assert!(of("http://localhost:8080/livez").is_ok());
+        assert!(of("http://evil.example/livez").is_err());
+    }
+
+    #[test]
+    fn only_pages_of_this_listener_are_served() {
+        let host: (&str, &[u8]) = ("host", b"127.0.0.1:8080");
+        for origin in ["http://127.0.0.1:8080", "https://127.0.0.1:8080", "https://engine.example.com"] {
+            assert_eq!(code(&[host, ("origin", origin.as_bytes())]), 200, "{origin}");
+        }
+        for origin in [
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1:8081",
+            "http://127.0.0.1:80809",
+            "file://",
+            "",
+            "127.0.0.1:8080",
+        ] {
+            assert_eq!(code(&[host, ("origin", origin.as_bytes())]), 403, "{origin}");
+        }
+        assert_eq!(code(&[host, ("origin", b"http://evil\xff")]), 403, "undecodable");
+    }
+
+    #[test]
+    fn request_of_another_site_is_refused_unless_a_person_follows_a_link() {
+        let host: (&str, &[u8]) = ("host", b"localhost:8080");
+        let cross: (&str, &[u8]) = ("sec-fetch-site", b"cross-site");
+        assert_eq!(code(&[host, cross]), 403);
+        assert_eq!(code(&[host, cross, ("sec-fetch-mode", b"no-cors"), ("sec-fetch-dest", b"image")]), 403);
+        assert_eq!(code(&[host, cross, ("sec-fetch-mode", b"navigate"), ("sec-fetch-dest", b"iframe")]), 403);
+        assert_eq!(code(&[host, cross, ("sec-fetch-mode", b"navigate"), ("sec-fetch-dest", b"document")]), 200);
+        for site in ["same-origin", "same-site", "none"] {
+            assert_eq!(code(&[host, ("sec-fetch-site", site.as_bytes())]), 200, "{site}");
+        }
+    }
+}

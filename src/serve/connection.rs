@@ -1,0 +1,333 @@
+//! One connection: a record of its activity, kept by wrappers of its socket and of the answers' bodies.
+//!
+//! ```text
+//! Activity      phase and time stamps, from which the deadlines follow (pure)
+//! WatchedStream the socket: records bytes that arrive, and writes that block
+//! WatchedBody   an answer: records its end, and releases its share of the response budget
+//! ```
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::body::{Body, HttpBody};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::Instant,
+};
+
+use super::budget::Charge;
+use crate::mutex::lock;
+
+/// ConnectionLimits of one listener and of its connections.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// Open connections.
+    pub max_connections: usize,
+    /// Time for the TLS handshake and the head of a request.
+    pub header_timeout: Duration,
+    /// Time after which a kept-alive connection without a request is closed.
+    pub idle_timeout: Duration,
+    /// Time after which an answer is cut of which the client reads nothing. Streams are exempt.
+    pub write_timeout: Duration,
+    /// Bytes of all answers that are being written. Streams are exempt.
+    pub max_response_bytes: u64,
+}
+
+impl ConnectionLimits {
+    /// Returns the streams that may be open: some connections are left to other requests.
+    pub(super) fn max_streams(&self) -> usize {
+        self.max_connections - (self.max_connections / 16).clamp(1, 64).min(self.max_connections - 1)
+    }
+}
+
+/// Marks an answer that has no end: an extension of the response.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Endless;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The TLS handshake, or a request whose head is incomplete.
+    Head,
+    /// No request since the last answer.
+    Idle,
+    /// A request is being answered.
+    Answer,
+}
+
+/// Activity of a connection.
+#[derive(Debug)]
+pub(super) struct Activity {
+    phase: Phase,
+    /// Start of the phase.
+    since: Instant,
+    /// Bytes of a further request have arrived during the answer.
+    is_pipelined: bool,
+    /// Start of a write that the client's side does not take.
+    blocked: Option<Instant>,
+    /// The answer has no end.
+    is_stream: bool,
+}
+
+/// Activity, shared by the connection's wrappers and the table of connections.
+pub(super) type SharedActivity = Arc<Mutex<Activity>>;
+
+impl Activity {
+    /// Makes the record of a connection that was just accepted.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { phase: Phase::Head, since: now, is_pipelined: false, blocked: None, is_stream: false }
+    }
+
+    fn received(&mut self, now: Instant) {
+        match self.phase {
+            Phase::Idle => (self.phase, self.since) = (Phase::Head, now),
+            Phase::Answer => self.is_pipelined = true,
+            Phase::Head => {}
+        }
+    }
+
+    /// A request is complete.
+    fn requested(&mut self, now: Instant) {
+        *self = Self { phase: Phase::Answer, blocked: self.blocked, ..Self::new(now) };
+    }
+
+    fn answered(&mut self, now: Instant) {
+        let phase = if self.is_pipelined { Phase::Head } else { Phase::Idle };
+        *self = Self { phase, blocked: self.blocked, ..Self::new(now) };
+    }
+
+    fn blocked(&mut self, now: Instant) {
+        self.blocked.get_or_insert(now);
+    }
+
+    fn wrote(&mut self) {
+        self.blocked = None;
+    }
+
+    /// Returns the option whose time is over, if one is.
+    pub(super) fn overdue(&self, limits: &ConnectionLimits, now: Instant) -> Option<&'static str> {
+        let is_over = |since: Instant, timeout| now.saturating_duration_since(since) >= timeout;
+        match (self.blocked, self.phase) {
+            (Some(blocked), _) if !self.is_stream => is_over(blocked, limits.write_timeout).then_some("write_timeout"),
+            (_, Phase::Head) => is_over(self.since, limits.header_timeout).then_some("header_timeout"),
+            (_, Phase::Idle) => is_over(self.since, limits.idle_timeout).then_some("idle_timeout"),
+            (_, Phase::Answer) => None,
+        }
+    }
+
+    /// Returns the time since which the connection waits for its client to ask; `None` during an answer.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        (self.phase != Phase::Answer).then_some(self.since)
+    }
+}
+
+/// A connection's socket.
+#[derive(Debug)]
+pub(super) struct WatchedStream {
+    stream: TcpStream,
+    activity: SharedActivity,
+}
+
+impl WatchedStream {
+    pub(super) fn new(stream: TcpStream, activity: SharedActivity) -> Self {
+        Self { stream, activity }
+    }
+
+    fn record(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &polled {
+            Poll::Ready(Ok(1..)) => lock(&self.activity).wrote(),
+            Poll::Pending => lock(&self.activity).blocked(Instant::now()),
+            Poll::Ready(_) => {}
+        }
+        polled
+    }
+}
+
+impl Drop for WatchedStream {
+    /// The kernel would keep what a client does not read for minutes: it is discarded, and the client sees a reset.
+    fn drop(&mut self) {
+        if lock(&self.activity).blocked.is_some()
+            && let Err(error) = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
+        {
+            tracing::debug!(%error, "failed to set SO_LINGER");
+        }
+    }
+}
+
+impl AsyncRead for WatchedStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            lock(&self.activity).received(Instant::now());
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for WatchedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.record(polled)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.record(polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A request that is being answered; dropping it ends the answer.
+#[derive(Debug)]
+pub(super) struct Answer(SharedActivity);
+
+impl Answer {
+    pub(super) fn begin(activity: &SharedActivity) -> Self {
+        lock(activity).requested(Instant::now());
+        Self(Arc::clone(activity))
+    }
+
+    /// Marks the answer as one that has no end.
+    pub(super) fn set_endless(&self) {
+        lock(&self.0).is_stream = true;
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        lock(&self.0).answered(Instant::now());
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) struct WatchedBody {
+    pub(super) body: Body,
+    pub(super) charge: Charge,
+    pub(super) _answer: Answer,
+}
+
+impl HttpBody for WatchedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            self.charge.release(frame.data_ref().map_or(0, |data| data.len() as u64));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: ConnectionLimits = ConnectionLimits {
+        max_connections: 1,
+        header_timeout: Duration::from_secs(10),
+        idle_timeout: Duration::from_secs(120),
+        write_timeout: Duration::from_secs(30),
+        max_response_bytes: 1,
+    };
+
+    /// Reports the option that closes the connection, and after how many seconds; the activity does not change meanwhile.
+    fn closed_by(activity: &Activity, start: Instant) -> Option<(&'static str, u64)> {
+        (0..1000).find_map(|second| {
+            activity.overdue(&LIMITS, start + Duration::from_secs(second)).map(|option| (option, second))
+        })
+    }
+
+    #[test]
+    fn each_phase_has_its_own_timeout() {
+        let start = Instant::now();
+        let mut activity = Activity::new(start);
+        assert_eq!(closed_by(&activity, start), Some(("header_timeout", 10)), "nothing was sent");
+        activity.received(start + Duration::from_secs(9));
+        assert_eq!(closed_by(&activity, start), Some(("header_timeout", 10)), "bytes do not prolong the head's time");
+        activity.requested(start);
+        assert_eq!(closed_by(&activity, start), None, "an answer may take its time");
+        activity.answered(start);
+        assert_eq!(closed_by(&activity, start), Some(("idle_timeout", 120)));
+        activity.received(start + Duration::from_secs(100));
+        assert_eq!(closed_by(&activity, start), Some(("header_timeout", 110)), "the next request");
+    }
+
+    #[test]
+    fn half_a_request_sent_during_an_answer_has_the_time_of_a_head() {
+        let start = Instant::now();
+        let mut activity = Activity::new(start);
+        activity.requested(start);
+        activity.received(start);
+        activity.answered(start);
+        assert_eq!(closed_by(&activity, start), Some(("header_timeout", 10)));
+    }
+
+    #[test]
+    fn only_an_answer_that_ends_is_cut_for_an_idle_reader() {
+        let start = Instant::now();
+        let mut activity = Activity::new(start);
+        activity.requested(start);
+        activity.blocked(start + Duration::from_secs(5));
+        activity.blocked(start + Duration::from_secs(20));
+        assert_eq!(closed_by(&activity, start), Some(("write_timeout", 35)));
+        activity.wrote();
+        assert_eq!(closed_by(&activity, start), None);
+        activity.blocked(start + Duration::from_secs(40));
+        activity.answered(start + Duration::from_secs(41));
+        assert_eq!(closed_by(&activity, start), Some(("write_timeout", 70)), "the rest is in a buffer");
+        activity.requested(start);
+        activity.is_stream = true;
+        assert_eq!(closed_by(&activity, start), None);
+    }
+
+    #[test]
+    fn streams_leave_connections_to_other_requests() {
+        let streams = |max_connections| ConnectionLimits { max_connections, ..LIMITS }.max_streams();
+        assert_eq!([1, 2, 16, 64, 1024, 10_000].map(streams), [1, 1, 15, 60, 960, 9_936]);
+    }
+
+    #[test]
+    fn connection_waits_for_its_client_between_answers() {
+        let start = Instant::now();
+        let later = start + Duration::from_secs(1);
+        let mut activity = Activity::new(start);
+        assert_eq!(activity.waits_since(), Some(start));
+        activity.requested(later);
+        assert_eq!(activity.waits_since(), None);
+        activity.answered(later);
+        assert_eq!(activity.waits_since(), Some(later));
+    }
+}

@@ -1,0 +1,207 @@
+//! Accepts connections, each a task, and closes those whose time is over.
+//!
+//! Not by `axum::serve`: what that keeps for a connection, HTTP/2 and upgrades included, is twice as much, and a stream is a
+//! connection. It has no limits either.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{Router, body::HttpBody as _, extract::Request};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    task::{AbortHandle, Id, JoinSet},
+    time::{Instant, MissedTickBehavior, interval, sleep},
+};
+use tower::ServiceExt as _;
+
+use super::{
+    budget::ResponseBudget,
+    connection::{Activity, Answer, ConnectionLimits, Endless, SharedActivity, WatchedBody, WatchedStream},
+    every_minute::EveryMinute,
+    status_object::StatusObject,
+    tls::Certificate,
+};
+use crate::mutex::lock;
+
+/// Pause after a connection could not be accepted: too many files are open.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// Interval at which the deadlines of open connections are checked.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// Bytes that the head of a request may have.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+
+/// Answer to a connection beyond the limit.
+const FULL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 61\r\n\r\n\
+all connections that [http] max_connections allows are in use";
+
+/// Addresses of a connection: an extension of each request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Addresses {
+    /// The client's.
+    pub(super) peer: SocketAddr,
+    /// The one that it connected to.
+    pub(super) local: SocketAddr,
+}
+
+/// A listener with its limits.
+pub(super) struct Listener {
+    pub(super) listener: TcpListener,
+    /// `None`: HTTP without TLS.
+    pub(super) certificate: Option<Certificate>,
+    pub(super) router: Router,
+    pub(super) limits: ConnectionLimits,
+    pub(super) budget: Arc<ResponseBudget>,
+}
+
+#[derive(Default)]
+struct Connections {
+    tasks: JoinSet<()>,
+    open: HashMap<Id, (AbortHandle, SharedActivity)>,
+    full: EveryMinute,
+}
+
+impl Listener {
+    /// Serves until the future is dropped.
+    pub(super) async fn serve(self) {
+        let mut connections = Connections::default();
+        let mut check = interval(CHECK);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                Some(ended) = connections.tasks.join_next_with_id() => {
+                    let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                    connections.open.remove(&id);
+                }
+                _ = check.tick(), if !connections.open.is_empty() => connections.close_overdue(&self.limits),
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, peer)) => self.admit(&mut connections, stream, peer),
+                    Err(error) if is_of_connection(&error) => {}
+                    Err(error) => {
+                        tracing::error!(%error, "failed to accept a connection, trying again");
+                        sleep(AFTER_FAILURE).await;
+                    }
+                },
+            }
+        }
+    }
+
+    fn admit(&self, connections: &mut Connections, stream: TcpStream, peer: SocketAddr) {
+        if connections.open.len() >= self.limits.max_connections && !connections.close_longest_waiting() {
+            if connections.full.is_due() {
+                let max = self.limits.max_connections;
+                tracing::warn!(%peer, max, "connection refused: all connections that [http] max_connections allows are in use");
+            }
+            if self.certificate.is_none() {
+                // The client sees a closed connection if even this does not fit its buffer.
+                let _unsent = stream.try_write(FULL);
+            }
+            return;
+        }
+        let Ok(local) = stream.local_addr() else { return }; // it has ended
+        // Events are small, and not to wait for the answer to those before.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "failed to set TCP_NODELAY");
+        }
+        let activity = Arc::new(Mutex::new(Activity::new(Instant::now())));
+        let stream = WatchedStream::new(stream, Arc::clone(&activity));
+        let requests = Requests {
+            router: self.router.clone(),
+            activity: Arc::clone(&activity),
+            budget: Arc::clone(&self.budget),
+            addresses: Addresses { peer, local },
+        };
+        let task = match &self.certificate {
+            None => connections.tasks.spawn(requests.serve(stream)),
+            Some(certificate) => {
+                let acceptor = certificate.acceptor();
+                connections.tasks.spawn(async move {
+                    match acceptor.accept(stream).await {
+                        Ok(stream) => requests.serve(stream).await,
+                        Err(error) => tracing::trace!(%error, "a TLS handshake has failed"),
+                    }
+                })
+            }
+        };
+        connections.open.insert(task.id(), (task, activity));
+    }
+}
+
+impl Connections {
+    fn close_overdue(&mut self, limits: &ConnectionLimits) {
+        let now = Instant::now();
+        self.open.retain(|_, (task, activity)| {
+            let Some(option) = lock(activity).overdue(limits, now) else { return true };
+            tracing::debug!(option, "a connection was closed: its time is over");
+            task.abort();
+            false
+        });
+    }
+
+    /// Closes the connection that has waited longest for its client; `false` where all of them are being answered.
+    fn close_longest_waiting(&mut self) -> bool {
+        let waiting = self.open.iter().filter_map(|(id, (_, activity))| Some((lock(activity).waits_since()?, *id)));
+        let longest = waiting.min_by_key(|(since, _)| *since).and_then(|(_, id)| self.open.remove(&id));
+        longest.map(|(task, _)| task.abort()).is_some()
+    }
+}
+
+/// Requests of one connection.
+struct Requests {
+    router: Router,
+    activity: SharedActivity,
+    budget: Arc<ResponseBudget>,
+    addresses: Addresses,
+}
+
+impl Requests {
+    /// Answers until the connection ends.
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let service = service_fn(|request| self.answer(request));
+        let connection =
+            http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = connection.await {
+            tracing::trace!(%error, "a connection has ended");
+        }
+    }
+
+    fn answer(
+        &self,
+        mut request: Request<Incoming>,
+    ) -> impl Future<Output = Result<axum::http::Response<WatchedBody>, std::convert::Infallible>> + use<> {
+        let answer = Answer::begin(&self.activity);
+        request.extensions_mut().insert(self.addresses);
+        let answering = self.router.clone().oneshot(request);
+        let budget = Arc::clone(&self.budget);
+        async move {
+            let mut response = answering.await?;
+            if response.extensions().get::<Endless>().is_some() {
+                answer.set_endless();
+            }
+            // A list charges by itself: its size is not known here.
+            let mut charge = budget.charge(response.body().size_hint().exact().unwrap_or(0));
+            if charge.is_none() {
+                response = StatusObject::responses_full().into_response();
+                charge = budget.charge(0);
+            }
+            let charge = charge.expect("an empty charge is never refused");
+            Ok(response.map(|body| WatchedBody { body, charge, _answer: answer }))
+        }
+    }
+}
+
+/// Returns whether the client went away before its connection was accepted.
+fn is_of_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}

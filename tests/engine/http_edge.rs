@@ -1,0 +1,283 @@
+//! The HTTP edge against clients that mean harm: half requests, answers that nobody reads, web pages, guessed tokens.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
+
+use std::{
+    fs,
+    io::{ErrorKind, Read as _, Write as _},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use crate::support::{
+    command::deltabus,
+    engine::{Engine, request, text},
+    scripted::PATIENCE,
+    simulated::Simulated,
+};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use serde_json::json;
+
+const SINK: &str = "type = \"blackhole\"";
+
+/// Runs an engine over some config maps of 2 KB, with these lines in `[http]`.
+fn run(world: &Simulated, objects: usize, http: &str) -> Engine {
+    let data = "x".repeat(2000);
+    for number in 0..objects {
+        let map = json!({"metadata": {"namespace": "default", "name": format!("m{number}")}, "data": {"x": data}});
+        world.simulator.store().put("configmaps", map).unwrap();
+    }
+    let config = format!("{}\n[http]\nlisten = \"127.0.0.1:0\"\n{http}", world.config(SINK));
+    fs::write(world.dir().join("config.toml"), config).unwrap();
+    let engine = Engine::run_again(world.dir(), &[]);
+    engine.wait_ready(PATIENCE);
+    engine
+}
+
+/// Opens a connection and sends some bytes.
+fn send(address: &str, bytes: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(bytes.as_bytes()).unwrap();
+    stream
+}
+
+/// Waits until the engine closes a connection; what came before.
+fn read_to_close(mut stream: TcpStream) -> String {
+    let mut read = Vec::new();
+    let ended = stream.read_to_end(&mut read);
+    let is_open = ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+    assert!(!is_open, "the connection stays open");
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+/// Returns whether a connection is open now.
+fn is_open(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let peeked = stream.peek(&mut [0]);
+    stream.set_nonblocking(false).unwrap();
+    peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+#[test]
+fn each_connection_that_waits_for_its_client_is_closed_in_time() {
+    let world = Simulated::start();
+    let engine = run(&world, 2000, "header_timeout = \"1s\"\nidle_timeout = \"1s\"\nwrite_timeout = \"1s\"\n");
+    assert_eq!(read_to_close(send(&engine.http, "")), "", "nothing was sent");
+    assert_eq!(read_to_close(send(&engine.http, "GET /livez HTTP/1.1\r\nHost: loc")), "", "half a head");
+    let kept_alive = read_to_close(send(&engine.http, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    assert!(kept_alive.starts_with("HTTP/1.1 200 ") && kept_alive.ends_with("\r\n\r\nok"), "{kept_alive}");
+
+    // A list of which the client reads nothing: what the kernels hold of it comes, and not its end.
+    let unread = send(&engine.http, "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let other = send(&engine.http, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    std::thread::sleep(Duration::from_secs(4)); // longer than each of the timeouts
+    assert!(!read_to_close(unread).ends_with("0\r\n\r\n"), "the end came, too");
+    let head = &mut [0; 15];
+    (&other).read_exact(head).unwrap();
+    assert_eq!(head, b"HTTP/1.1 200 OK", "a stream is not cut");
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn head_of_a_request_is_bounded() {
+    let world = Simulated::start();
+    let engine = run(&world, 0, "");
+    let padding = |bytes: usize| format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(bytes));
+    let mut first = [0; 12];
+    send(&engine.http, &padding(30 << 10)).read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    // The engine stops reading at some point behind 32 KiB, so that not all of it may be sent.
+    let mut stream = TcpStream::connect(&engine.http).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let _sent = stream.write_all(padding(1 << 20).as_bytes());
+    let refused = read_to_close(stream);
+    assert!(refused.starts_with("HTTP/1.1 431 ") || refused.is_empty(), "{refused}");
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn new_connection_replaces_the_one_that_waits_longest() {
+    let world = Simulated::start();
+    let engine = run(&world, 0, "max_connections = 3\n");
+    let livez = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let first = send(&engine.http, "");
+    std::thread::sleep(Duration::from_millis(50)); // it waits longest
+    let stream = send(&engine.http, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let second = send(&engine.http, "");
+    assert!(request(&engine.http, "GET", "/livez", &[]).is_ok_and(|answer| answer.code == 200));
+    assert_eq!(read_to_close(first), "");
+    assert!(is_open(&second));
+    // Streams may not take the connection that is left.
+    let other = send(&engine.http, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let more = request(&engine.http, "GET", "/v1/events", &[]).unwrap();
+    assert_eq!((more.code, more.header("retry-after")), (429, "1"), "{}", more.body);
+    assert!(more.json()["message"].as_str().unwrap().contains("[http] max_connections"));
+    assert!(request(&engine.http, "GET", "/livez", &[]).is_ok_and(|answer| answer.code == 200));
+    drop((stream, other, livez));
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn lists_that_nobody_reads_leave_room_for_other_requests() {
+    let world = Simulated::start();
+    let engine = run(&world, 2000, "max_response_bytes = \"10MiB\"\n");
+    let get = "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let refused = || request(&engine.http, "GET", "/api/v1/configmaps", &[]).unwrap();
+    let mut unread = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    let answer = loop {
+        unread.push(send(&engine.http, get));
+        // The kernels take some of each answer.
+        let answer = refused();
+        if answer.code == 429 {
+            break answer;
+        }
+        assert_eq!(answer.code, 200, "{}", answer.body);
+        assert!(Instant::now() < deadline && unread.len() < 100, "{} lists of 4 MB were begun", unread.len());
+    };
+    assert!(unread.len() >= 3, "10 MiB hold two lists and a part of one");
+    assert_eq!((answer.header("retry-after"), answer.json()["reason"].as_str()), ("1", Some("TooManyRequests")));
+    assert!(answer.json()["message"].as_str().unwrap().contains("[http] max_response_bytes"));
+    for path in ["/livez", "/api/v1/namespaces/default/configmaps/m7", "/v1/resources", "/metrics"] {
+        assert_eq!(engine.get(path).unwrap().0, 200, "{path}");
+    }
+    drop(unread);
+    engine.wait_for("list", PATIENCE, || refused().code == 200);
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn web_page_whose_name_means_this_machine_reads_nothing() {
+    let world = Simulated::start();
+    let engine = run(&world, 1, "probe_listen = \"127.0.0.1:0\"\nallowed_hosts = [\"engine.example.com\"]\n");
+    let port = engine.http.rsplit_once(':').unwrap().1;
+    let code = |address: &str, host: &str, headers: &str| {
+        let head = format!("GET /livez HTTP/1.1\r\nConnection: close\r\nHost: {host}\r\n{headers}\r\n");
+        read_to_close(send(address, &head)).split(' ').nth(1).unwrap().to_owned()
+    };
+    for host in [&engine.http, &format!("localhost:{port}"), "localhost", "engine.example.com:443"] {
+        assert_eq!(code(&engine.http, host, ""), "200", "{host}");
+    }
+    assert_eq!(code(&engine.http, &format!("evil.example:{port}"), ""), "421");
+    assert_eq!(code(&engine.http, "localhost", "Origin: http://evil.example\r\n"), "403");
+    assert_eq!(code(&engine.http, "localhost", "Sec-Fetch-Site: cross-site\r\n"), "403");
+    let rebound = format!("GET /api/v1/configmaps HTTP/1.1\r\nConnection: close\r\nHost: evil.example:{port}\r\n\r\n");
+    let refused = read_to_close(send(&engine.http, &rebound));
+    assert!(refused.contains("\"kind\":\"Status\"") && refused.contains("[http] allowed_hosts"), "{refused}");
+    assert!(!refused.contains("xxx"), "an object was shown");
+    // Kubelet and Prometheus reach the probes by any address.
+    let log = engine.log();
+    let probes = log.lines().find(|line| line.contains("(probes)")).unwrap();
+    let probes = probes.split_once("http://").unwrap().1.split(' ').next().unwrap();
+    assert_eq!(code(probes, "evil.example", "Origin: http://evil.example\r\n"), "200");
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn tokens_have_scopes_and_what_they_control_is_logged() {
+    let world = Simulated::start();
+    let (reads, controls) = ("a-token-that-reads", "a-token-that-controls");
+    fs::write(world.dir().join("reads"), reads).unwrap();
+    fs::write(world.dir().join("controls"), controls).unwrap();
+    let [read_file, control_file] = ["reads", "controls"].map(|name| text(world.dir(), name));
+    let http = format!(
+        "auth = \"token\"\nprobe_listen = \"127.0.0.1:0\"\ntokens = [\n\
+         {{ name = \"grafana\", token = {{ file = {read_file:?} }} }},\n\
+         {{ name = \"ops\", token = {{ file = {control_file:?} }}, scope = \"control\" }},\n]\n"
+    );
+    let config = format!("{}\n[http]\nlisten = \"127.0.0.1:0\"\n{http}", world.config(SINK));
+    fs::write(world.dir().join("config.toml"), config).unwrap();
+    let engine = Engine::run_again(world.dir(), &[]);
+    let ask = |method: &str, path: &str, token: &str| {
+        request(&engine.http, method, path, &[("Authorization", &format!("Bearer {token}"))]).unwrap()
+    };
+    engine.wait_for("ready", PATIENCE, || ask("GET", "/readyz", reads).code == 200);
+    let pause = "/v1/handlers/out/pause";
+    let refused = ask("POST", pause, reads);
+    assert_eq!((refused.code, refused.json()["reason"].as_str()), (403, Some("Forbidden")));
+    assert!(refused.json()["message"].as_str().unwrap().contains("grafana"), "{}", refused.body);
+    assert_eq!(ask("POST", pause, controls).code, 200);
+    engine.wait_for_log("handler control requested over HTTP");
+    let log = engine.log();
+    let line = log.lines().find(|line| line.contains("handler control requested")).unwrap();
+    for part in ["127.0.0.1:", "ops", "pause", "out"] {
+        assert!(line.contains(part), "{part} is missing in {line}");
+    }
+
+    // Guesses are bounded, and neither they nor an unreadable file fill the log.
+    let codes: Vec<_> = (0..30).map(|_| ask("GET", "/livez", "wrong").code).collect();
+    assert!(codes[..10].iter().all(|code| *code == 401) && codes.contains(&429), "{codes:?}");
+    assert_eq!(ask("GET", "/livez", reads).code, 200, "a right token is accepted in any case");
+    fs::remove_file(world.dir().join("reads")).unwrap();
+    for _ in 0..20 {
+        assert_eq!(request(&engine.http, "GET", "/livez", &[]).unwrap().code, 500);
+    }
+    engine.wait_for_log("failed to read a token of [http]");
+    let log = engine.log();
+    let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    assert_eq!((lines("failed to read a token"), lines("wrong token")), (1, 1), "{log}");
+    assert!(!log.contains(reads) && !log.contains(controls));
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn short_token_is_refused_at_the_start() {
+    let world = Simulated::start();
+    fs::write(world.dir().join("token"), "fifteen-bytes-1").unwrap();
+    let token = text(world.dir(), "token");
+    let config = format!(
+        "{}\n[http]\nlisten = \"127.0.0.1:0\"\nauth = \"token\"\ntoken = {{ file = {token:?} }}\n",
+        world.config(SINK)
+    );
+    fs::write(world.dir().join("config.toml"), config).unwrap();
+    let config = text(world.dir(), "config.toml");
+    let (code, _, said) = deltabus(world.dir(), &world.dir().join("kubeconfig"), &["run", "-c", &config], &[]);
+    assert_eq!(code, 1);
+    assert!(said.contains("[http] token: expected at least 16 bytes, found 15"), "{said}");
+}
+
+/// Memory of the engine, in bytes.
+fn memory(engine: &Engine) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", engine.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Half heads, unread lists and connections to the probes together: `/livez` answers, and memory stays and comes back.
+#[test]
+fn attack_by_connections_leaves_the_engine_as_it_was() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let world = Simulated::start();
+    let engine =
+        run(&world, 10_000, "probe_listen = \"127.0.0.1:0\"\nheader_timeout = \"5s\"\nwrite_timeout = \"5s\"\n");
+    let log = engine.log();
+    let probes = log.lines().find(|line| line.contains("(probes)")).unwrap();
+    let probes = probes.split_once("http://").unwrap().1.split(' ').next().unwrap();
+    let before = memory(&engine);
+    let get = "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let (mut held, mut slowest, mut most) = (Vec::new(), Duration::ZERO, 0);
+    for round in 0..200 {
+        held.extend((0..3).map(|_| send(&engine.http, "GET /livez HTTP/1.1\r\nHost: loc")));
+        held.extend((0..10).map(|_| send(&engine.http, get)));
+        held.push(send(probes, "GET /livez HTTP/1.1\r\n"));
+        if round % 4 == 0 {
+            let asked = Instant::now();
+            assert_eq!(engine.get("/livez").unwrap().0, 200);
+            slowest = slowest.max(asked.elapsed());
+            most = most.max(memory(&engine));
+        }
+    }
+    let grown = most.saturating_sub(before) >> 20;
+    println!("/livez took {slowest:?} at most; {grown} MiB more");
+    assert!(slowest < Duration::from_secs(2), "/livez took {slowest:?}"); // tests beside it take the cores
+    assert!(grown <= 64, "{grown} MiB more");
+    drop(held);
+    let is_back =
+        || memory(&engine).saturating_sub(before) < 32 << 20 && engine.get("/api/v1/configmaps").unwrap().0 == 200;
+    engine.wait_for("back", Duration::from_mins(1), is_back);
+    assert!(engine.terminate().success());
+}
