@@ -159,7 +159,8 @@ fn reader(journal: &Journal, row: &Row, number: usize) -> ReaderId {
     let changed = row.changed.iter().map(|path| FieldPath::parse(path).expect("a constant path")).collect();
     let template = row.when.get(number % row.when.len().max(1));
     let when = template.map(|template| template.replace("{n}", &number.to_string()));
-    let rules = Rules::compile(RulesOptions { changed, when, cluster: "bench".to_owned() }).expect("a rule");
+    let rules = Rules::compile(RulesOptions { changed, when, cluster: "bench".to_owned(), ..RulesOptions::default() })
+        .expect("a rule");
     let filter = (!rules.is_empty()).then(|| RecordFilter::new(Arc::new(rules) as Arc<dyn Filter>));
     let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
     let interest = Interest { changes: ChangeSet::ALL, filter, units };

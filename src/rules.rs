@@ -20,14 +20,24 @@ mod changed;
 mod changes;
 mod check;
 mod condition;
+mod meter;
 mod reads;
 mod value;
 mod when;
 
 use std::fmt;
 
-pub use self::condition::Condition;
-use self::{changed::Changed, check::VARIABLES, value::Subject, when::When};
+pub(crate) use self::meter::cpu_time;
+use self::{
+    changed::Changed,
+    check::VARIABLES,
+    value::Subject,
+    when::{Failure, When},
+};
+pub use self::{
+    condition::Condition,
+    meter::{PatternLimits, RuleLimits},
+};
 use crate::{
     journal::{ChangeKind, Filter, Judgement, Record},
     object::{FieldPath, Object},
@@ -45,6 +55,8 @@ pub struct RulesOptions {
     pub when: Option<String>,
     /// What the expression calls `cluster`.
     pub cluster: String,
+    /// Bounds of the expression and of its evaluation.
+    pub limits: RuleLimits,
 }
 
 /// An expression that cannot be used.
@@ -68,6 +80,8 @@ pub enum Verdict {
     NoMatch(Reason),
     /// The expression could not be evaluated, which does not match: what went wrong.
     Error(String),
+    /// The evaluation has exceeded a limit, which does not match: which one.
+    Exceeded(String),
 }
 
 /// Why a change does not match. [`Rules::explain`] says more.
@@ -115,7 +129,11 @@ impl Rules {
     /// # Errors
     /// When `when` cannot be read, names what there is not, or cannot be a truth value.
     pub fn compile(options: RulesOptions) -> Result<Self, RuleError> {
-        let when = options.when.as_deref().map(|text| When::compile(text, &options.cluster, &VARIABLES)).transpose()?;
+        let when = options
+            .when
+            .as_deref()
+            .map(|text| When::compile(text, &options.cluster, &VARIABLES, options.limits))
+            .transpose()?;
         Ok(Self { changed: Changed::new(options.changed.clone()), when, options })
     }
 
@@ -148,7 +166,8 @@ impl Rules {
         match self.when.as_ref().map(|when| when.is_true(kind, before, &subject, &old)) {
             None | Some(Ok(true)) => Verdict::Match,
             Some(Ok(false)) => Verdict::NoMatch(Reason::When),
-            Some(Err(error)) => Verdict::Error(format!("`when`: {error}")),
+            Some(Err(Failure::Exceeded(limit))) => Verdict::Exceeded(format!("`when`: {limit}")),
+            Some(Err(Failure::Other(error))) => Verdict::Error(format!("`when`: {error}")),
         }
     }
 
@@ -165,7 +184,7 @@ impl Rules {
     pub fn explain(&self, kind: ChangeKind, old: Option<&Object>, object: &Object) -> Option<String> {
         match self.judge(kind, old, object) {
             Verdict::Match => None,
-            Verdict::Error(error) => Some(error),
+            Verdict::Error(error) | Verdict::Exceeded(error) => Some(error),
             Verdict::NoMatch(Reason::When) => {
                 let when = self.options.when.as_deref().unwrap_or_default();
                 let lines: Vec<_> = when.trim().lines().map(str::trim).collect();
@@ -198,7 +217,7 @@ impl Filter for Rules {
         match self.judge(ChangeKind::of(&record.change), old, object) {
             Verdict::Match => Judgement::Wanted,
             Verdict::NoMatch(_) => Judgement::Refused,
-            Verdict::Error(error) => Judgement::Failed(error),
+            Verdict::Error(error) | Verdict::Exceeded(error) => Judgement::Failed(error),
         }
     }
 }

@@ -211,7 +211,11 @@ struct Sink {
 }
 
 impl Sink {
-    fn take(&mut self, messages: &[sse::Message]) -> io::Result<()> {
+    /// Prints messages.
+    ///
+    /// # Errors
+    /// When stdout cannot be written, or the engine has ended the stream for good.
+    fn take(&mut self, messages: &[sse::Message]) -> anyhow::Result<()> {
         if messages.is_empty() {
             return Ok(());
         }
@@ -224,6 +228,10 @@ impl Sink {
         }
         let mut stdout = super::terminal::StdoutAboveTheBars;
         stdout.write_all(&self.out)?;
-        stdout.flush()
+        stdout.flush()?;
+        match messages.iter().find(|message| message.word == "error") {
+            Some(_) => anyhow::bail!("the engine has ended the stream, see above"),
+            None => Ok(()),
+        }
     }
 }

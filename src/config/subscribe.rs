@@ -15,6 +15,8 @@ pub struct Subscribe {
     /// Subscribers at a time; more are refused with 429.
     #[schemars(range(min = 1))]
     pub max_subscribers: u32,
+    /// CEL expressions that clients send (`when`) are evaluated. `false`: such a request is answered with 403.
+    pub when: bool,
     /// How long a stream is silent at most. At least "1s".
     #[serde(with = "text::duration")]
     #[schemars(schema_with = "schema::duration")]
@@ -33,6 +35,7 @@ impl Default for Subscribe {
     fn default() -> Self {
         Self {
             max_subscribers: 10_000,
+            when: true,
             heartbeat: Duration::from_secs(15),
             buffer_events: 10_000,
             buffer_bytes: 64 << 20,
@@ -47,6 +50,7 @@ impl Subscribe {
         SubscribeOptions {
             max_subscribers: size(self.max_subscribers),
             heartbeat: self.heartbeat,
+            when: self.when,
             bounds: RingBounds {
                 max_events: size(self.buffer_events),
                 max_bytes: usize::try_from(self.buffer_bytes).unwrap_or(usize::MAX),

@@ -605,7 +605,8 @@ fn bounds(options: &HandlerOptions) -> Bounds {
 pub(super) fn rules(options: &HandlerOptions, cluster: &str) -> Result<Rules, String> {
     let changed = options.changed.iter().map(|path| FieldPath::parse(path)).collect::<Result<_, _>>();
     let changed = changed.map_err(|error| format!("`changed`: {error}"))?;
-    let rules = RulesOptions { changed, when: options.when.clone(), cluster: cluster.to_owned() };
+    let rules =
+        RulesOptions { changed, when: options.when.clone(), cluster: cluster.to_owned(), ..RulesOptions::default() };
     Rules::compile(rules).map_err(|error| format!("`when`: {error}"))
 }
 

@@ -1,14 +1,16 @@
 //! What is wrong with an expression before it is ever evaluated: names, functions, and a result that is no truth value.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use cel::{
     Context, Env, ExecutionError, IdedExpr, Program, Value,
     common::ast::{CallExpr, Expr, LiteralValue, operators},
 };
+use regex::{Regex, RegexBuilder};
 
 use super::{
     RuleError,
+    meter::{PatternLimits, RuleLimits},
     reads::{children, text},
 };
 
@@ -73,22 +75,34 @@ const SMALL: [&str; 19] = [
     "getHours",
     "getMinutes",
 ];
-/// Macros in one another: each goes over a list for every element of the one around it.
-const MACROS_DEEP: usize = 2;
-/// Macros one of which goes over what the other has made, or is in one another: each may name its element often.
-const MACROS_CHAINED: usize = 3;
-
 /// Words that are no functions, and how they are written.
 const MACROS: [&str; 6] = ["has", "exists", "exists_one", "all", "filter", "map"];
 const MACRO_USE: &str = "`has(object.spec.x)`, or `list.exists(x, x == 1)`, the same with all, exists_one, filter, map";
 
-/// Checks an expression as far as that is possible without evaluating it.
+/// Checks an expression as far as that is possible without evaluating it. Returns the patterns that are written out,
+/// compiled; `None` where nothing is matched.
 /// `variables` are what it may name.
-pub(super) fn check(program: &Program, env: &Arc<Env>, variables: &[&str]) -> Result<(), RuleError> {
-    let mut check =
-        Check { program, env, variables, bound: Vec::new(), made: Vec::new(), depth: 0, chained: 0, collects: 0 };
+pub(super) fn check(
+    program: &Program,
+    env: &Arc<Env>,
+    variables: &[&str],
+    limits: &RuleLimits,
+) -> Result<Option<HashMap<String, Regex>>, RuleError> {
+    let mut check = Check {
+        program,
+        env,
+        variables,
+        limits,
+        bound: Vec::new(),
+        made: Vec::new(),
+        depth: 0,
+        chained: 0,
+        collects: 0,
+        patterns: None,
+    };
     check.visit(program.expression())?;
-    check.result(program.expression())
+    check.result(program.expression())?;
+    Ok(check.patterns)
 }
 
 /// Returns whether a macro is part of an expression.
@@ -100,6 +114,7 @@ struct Check<'a> {
     program: &'a Program,
     env: &'a Arc<Env>,
     variables: &'a [&'a str],
+    limits: &'a RuleLimits,
     /// Names that enclosing macros bind.
     bound: Vec<&'a str>,
     /// Names of what enclosing macros make.
@@ -110,6 +125,8 @@ struct Check<'a> {
     chained: usize,
     /// In how many elements of lists that macros make it is.
     collects: usize,
+    /// Patterns so far.
+    patterns: Option<HashMap<String, Regex>>,
 }
 
 impl<'a> Check<'a> {
@@ -117,12 +134,14 @@ impl<'a> Check<'a> {
         match &expression.expr {
             Expr::Ident(name) => self.name(expression, name),
             Expr::Struct(made) => Err(self.error(expression, format!("unknown type `{}`", made.type_name))),
-            Expr::Comprehension(_) if self.depth == MACROS_DEEP => {
-                let problem = format!("macros are nested too deeply, expected {MACROS_DEEP} in one another at most");
+            Expr::Comprehension(_) if self.depth == self.limits.nested => {
+                let max = self.limits.nested;
+                let problem = format!("macros are nested too deeply, expected {max} in one another at most");
                 Err(self.error(expression, problem))
             }
-            Expr::Comprehension(_) if self.chained == MACROS_CHAINED => {
-                let problem = format!("too many macros go over what others make, expected {MACROS_CHAINED} at most");
+            Expr::Comprehension(_) if self.chained == self.limits.chained => {
+                let max = self.limits.chained;
+                let problem = format!("too many macros go over what others make, expected {max} at most");
                 Err(self.error(expression, problem))
             }
             Expr::Comprehension(all) => {
@@ -180,7 +199,7 @@ impl<'a> Check<'a> {
     }
 
     /// Checks that there is such a function; returns whether its target is a part of its name, as in `math.abs(x)`.
-    fn call(&self, at: &IdedExpr, call: &CallExpr) -> Result<bool, RuleError> {
+    fn call(&mut self, at: &IdedExpr, call: &CallExpr) -> Result<bool, RuleError> {
         let name = call.func_name.as_str();
         let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
         if is_operator {
@@ -227,16 +246,30 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn pattern(&self, at: &IdedExpr, call: &CallExpr) -> Result<(), RuleError> {
+    fn pattern(&mut self, at: &IdedExpr, call: &CallExpr) -> Result<(), RuleError> {
         let expected = if call.target.is_some() { 1 } else { 2 };
-        match call.args.last().map(|last| &last.expr) {
-            Some(Expr::Literal(LiteralValue::String(pattern))) if call.args.len() == expected => {
-                let error = regex::Regex::new(pattern.inner()).err();
-                error.map_or(Ok(()), |error| Err(self.error(at, format!("`matches`: {error}"))))
-            }
-            _ if call.args.len() == expected => Ok(()),
-            _ => Err(self.error(at, "`matches` takes a text and a pattern".to_owned())),
+        let last = call.args.last().filter(|_| call.args.len() == expected);
+        let Some(pattern) = last else { return Err(self.error(at, "`matches` takes a text and a pattern".to_owned())) };
+        let patterns = self.patterns.get_or_insert_default();
+        let Expr::Literal(LiteralValue::String(text)) = &pattern.expr else {
+            let is_allowed = self.limits.patterns.is_none();
+            let refused = || self.error(at, "`matches` takes a pattern that is written out here".to_owned());
+            return is_allowed.then_some(()).ok_or_else(refused);
+        };
+        let text = text.inner();
+        if patterns.contains_key(text) {
+            return Ok(());
         }
+        let mut builder = RegexBuilder::new(text);
+        if let Some(PatternLimits { count, bytes }) = self.limits.patterns {
+            if patterns.len() == count {
+                return Err(self.error(at, format!("too many patterns, expected {count} at most")));
+            }
+            builder.size_limit(bytes);
+        }
+        let compiled = builder.build().map_err(|error| self.error(at, format!("`matches`: {error}")))?;
+        self.patterns.get_or_insert_default().insert(text.to_owned(), compiled);
+        Ok(())
     }
 
     /// Refuses what is seen to be something else than a truth value.

@@ -1,6 +1,6 @@
 //! A CEL expression over one object, for who has no change to judge.
 
-use super::{Before, RuleError, value::Subject, when::When};
+use super::{Before, RuleError, RuleLimits, value::Subject, when::When};
 use crate::{journal::ChangeKind, object::Object};
 
 /// What the expression may name.
@@ -16,7 +16,7 @@ impl Condition {
     /// # Errors
     /// When it cannot be read, names what there is not, or cannot be a truth value.
     pub fn compile(text: &str, cluster: &str) -> Result<Self, RuleError> {
-        When::compile(text, cluster, &VARIABLES).map(Self)
+        When::compile(text, cluster, &VARIABLES, RuleLimits::CONFIGURATION).map(Self)
     }
 
     /// Evaluates it.
@@ -25,7 +25,7 @@ impl Condition {
     /// What went wrong; it may have parts of the object in it.
     pub fn is_true(&self, object: &Object) -> Result<bool, String> {
         let subject = Subject::new(object);
-        self.0.is_true(ChangeKind::Added, Before::Nothing, &subject, &subject)
+        self.0.is_true(ChangeKind::Added, Before::Nothing, &subject, &subject).map_err(|failure| failure.to_string())
     }
 }
 

@@ -179,7 +179,7 @@ fn both_rules_have_to_match() {
     let options = RulesOptions {
         changed: vec![FieldPath::parse("spec.template.spec.containers[*].image").expect("a path")],
         when: Some("object.metadata.namespace.startsWith('prod-')".to_owned()),
-        cluster: String::new(),
+        ..RulesOptions::default()
     };
     let rules = Rules::compile(options).expect("good rules");
     let judge = |old: &Object, new: &Object| rules.judge(ChangeKind::Updated, Some(old), new);

@@ -13,7 +13,6 @@ use std::{
 use cel::{
     Context, Env, ExecutionError, IdedExpr, Program, Value,
     common::{
-        ast::{Expr, LiteralValue},
         types::{CelBool, CelList, CelMap, CelMapKey, CelNull, CelString},
         value::CowVal,
     },
@@ -21,11 +20,12 @@ use cel::{
     extensions,
     extractors::This,
 };
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 
 use super::{
     Before, RuleError, changes,
     check::{MATCHES, check},
+    meter::{Meter, RuleLimits, STEP, Weight, instrument},
     reads::{Part, Reads, children},
     value::{Any, Subject, decode},
 };
@@ -39,6 +39,8 @@ const ERROR_MAX: usize = 300;
 const TEXT_MAX: usize = 4 << 10;
 const SIGNS_MAX: usize = 400;
 const SIGNS: &[u8] = b"+-*/%.?([{!<>=";
+/// Bytes of a computed pattern, compiled: it may come from an object, for every evaluation.
+const COMPUTED_PATTERN_BYTES: usize = 256 << 10;
 /// Levels of an expression: what works on it recurses too, on threads with an ordinary stack.
 const DEPTH_MAX: usize = 100;
 
@@ -53,28 +55,54 @@ static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
 
 /// An expression made ready.
 pub(super) struct When {
-    program: Program,
+    source: Box<str>,
+    expression: IdedExpr,
     reads: Reads,
     cluster: Box<str>,
     /// The patterns that are written out, compiled; `None` where nothing is matched.
     patterns: Option<Arc<HashMap<String, Regex>>>,
+    limits: RuleLimits,
+    /// Work of an iteration; `None` without a macro.
+    weight: Option<Weight>,
+}
+
+/// Failure of an evaluation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// A limit was exceeded.
+    Exceeded(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exceeded(why) | Self::Other(why) => f.write_str(why),
+        }
+    }
 }
 
 impl fmt::Debug for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("When").field(&self.program.source_info().source).finish()
+        f.debug_tuple("When").field(&self.source).finish()
     }
 }
 
 impl When {
     /// `variables` are what the expression may name.
-    pub(super) fn compile(text: &str, cluster: &str, variables: &[&str]) -> Result<Self, RuleError> {
+    pub(super) fn compile(
+        text: &str,
+        cluster: &str,
+        variables: &[&str],
+        limits: RuleLimits,
+    ) -> Result<Self, RuleError> {
         let program = read(text)?;
-        check(&program, &ENV, variables)?;
-        let mut patterns = None;
-        collect_patterns(program.expression(), &mut patterns);
+        let patterns = check(&program, &ENV, variables, &limits)?;
         let (reads, cluster) = (Reads::of(program.expression()), cluster.into());
-        Ok(Self { program, reads, cluster, patterns: patterns.map(Arc::new) })
+        let mut expression = program.expression().clone();
+        let weight = instrument(&mut expression);
+        Ok(Self { source: text.into(), expression, reads, cluster, patterns: patterns.map(Arc::new), limits, weight })
     }
 
     /// Evaluates the expression. What cannot be decided because the state before is not known is true.
@@ -84,23 +112,27 @@ impl When {
         before: Before<'o>,
         object: &'d Subject<'o>,
         old: &'d Subject<'o>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Failure> {
         let scope = Scope::new(self, kind, before, object, old);
         let evaluated = catch_unwind(AssertUnwindSafe(|| self.evaluate(&scope)));
         if let Some(error) = scope.malformed.get() {
-            return Err(error.clone());
+            return Err(Failure::Other(error.clone()));
+        }
+        scope.meter.check_time();
+        if let Some(limit) = scope.meter.exceeded() {
+            return Err(Failure::Exceeded(limit.to_owned()));
         }
         match evaluated {
             Ok(Ok(is_true)) => Ok(is_true),
             Ok(Err(_)) if scope.missed.load(Ordering::Relaxed) => Ok(true),
-            Ok(Err(error)) => Err(error.chars().take(ERROR_MAX).collect()),
-            Err(_) => Err("the evaluation has panicked".to_owned()),
+            Ok(Err(error)) => Err(Failure::Other(error.chars().take(ERROR_MAX).collect())),
+            Err(_) => Err(Failure::Other("the evaluation has panicked".to_owned())),
         }
     }
 
     fn evaluate(&self, scope: &Scope<'_, '_>) -> Result<bool, String> {
         let context = self.context(scope)?;
-        let value = Value::resolve_val(self.program.expression(), &context).map_err(|error| error.to_string())?;
+        let value = Value::resolve_val(&self.expression, &context).map_err(|error| error.to_string())?;
         let is_true = value.downcast_ref::<CelBool>().map(|is_true| *is_true.inner());
         is_true.ok_or_else(|| format!("it is a {}, expected a bool", value.get_type().name()))
     }
@@ -152,25 +184,9 @@ fn is_match(patterns: &HashMap<String, Regex>, text: &str, pattern: &str) -> Res
     if let Some(pattern) = patterns.get(pattern) {
         return Ok(pattern.is_match(text));
     }
-    let pattern = Regex::new(pattern).map_err(|error| ExecutionError::function_error(MATCHES, error))?;
+    let compiled = RegexBuilder::new(pattern).size_limit(COMPUTED_PATTERN_BYTES).build();
+    let pattern = compiled.map_err(|error| ExecutionError::function_error(MATCHES, error))?;
     Ok(pattern.is_match(text))
-}
-
-/// Compiles the patterns of all calls of `matches`; a call is enough for there to be some.
-fn collect_patterns(expression: &IdedExpr, patterns: &mut Option<HashMap<String, Regex>>) {
-    if let Expr::Call(call) = &expression.expr
-        && call.func_name == MATCHES
-    {
-        let patterns = patterns.get_or_insert_default();
-        if let Some(Expr::Literal(LiteralValue::String(pattern))) = call.args.last().map(|last| &last.expr)
-            && let Ok(compiled) = Regex::new(pattern.inner())
-        {
-            patterns.insert(pattern.inner().to_owned(), compiled);
-        }
-    }
-    for child in children(expression) {
-        collect_patterns(child, patterns);
-    }
 }
 
 fn syntax_error(errors: &cel::ParseErrors) -> RuleError {
@@ -203,6 +219,7 @@ struct Scope<'d, 'o> {
     malformed: OnceLock<String>,
     /// Something was asked for that is not known.
     missed: AtomicBool,
+    meter: Meter,
 }
 
 impl<'d, 'o> Scope<'d, 'o> {
@@ -224,7 +241,15 @@ impl<'d, 'o> Scope<'d, 'o> {
             changes: OnceLock::new(),
             malformed: OnceLock::new(),
             missed: AtomicBool::new(false),
+            meter: Meter::start(when.limits),
         }
+    }
+
+    /// Counts an iteration; `None` where there were too many, which ends the evaluation.
+    fn step(&self) -> Option<CowVal<'_, '_>> {
+        let bytes = self.object.object().json_bytes() + self.old.object().json_bytes();
+        let steps = self.when.weight.unwrap_or_default().steps(bytes);
+        self.meter.charge(steps).then(|| CowVal::owned(CelBool::from(true)))
     }
 
     fn document<'b>(&'b self, slot: &'b OnceLock<Any<'d>>, subject: &'d Subject<'o>, part: &Part) -> CowVal<'b, 'b> {
@@ -295,6 +320,7 @@ impl<'d, 'o> Scope<'d, 'o> {
 impl VariableResolver for Scope<'_, '_> {
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
         match variable {
+            STEP => self.step(),
             "object" => Some(self.document(&self.object_value, self.object, &self.when.reads.object)),
             "old" => self.old(),
             "type" => Some(CowVal::owned(CelString::from(self.kind.as_str()))),

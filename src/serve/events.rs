@@ -45,8 +45,11 @@ pub(super) async fn events(
 async fn subscribe(hub: &Arc<Hub>, query: &str, headers: &HeaderMap) -> Result<(Subscriber, Format), StatusObject> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let format = Format::accepted(text(header::ACCEPT)).ok_or_else(StatusObject::no_such_stream)?;
-    let query = Query::parse(query, text(HeaderName::from_static("last-event-id")), Timestamp::now(), hub.cluster())
+    let query = Query::parse(query, text(HeaderName::from_static("last-event-id")), Timestamp::now())
         .map_err(|error| StatusObject::bad_request(error.to_string()))?;
+    if query.when.is_some() && !hub.options().when {
+        return Err(StatusObject::when_is_off());
+    }
     for name in &query.filter.resources {
         check_resource(hub.registry(), name)?;
     }
@@ -54,7 +57,8 @@ async fn subscribe(hub: &Arc<Hub>, query: &str, headers: &HeaderMap) -> Result<(
     let subscriber = entered.map_err(|error| match error {
         SubscribeError::Full(_) => StatusObject::too_many_requests(&error.to_string()),
         SubscribeError::Stopping => StatusObject::unavailable(&error.to_string()),
-        SubscribeError::Journal(_) => StatusObject::internal_error(&error.to_string()),
+        SubscribeError::When(_) => StatusObject::bad_request(error.to_string()),
+        SubscribeError::Journal(_) | SubscribeError::Judge(_) => StatusObject::internal_error(&error.to_string()),
     })?;
     Ok((subscriber, format))
 }

@@ -148,6 +148,13 @@ impl StatusObject {
         Self::new(StatusCode::MISDIRECTED_REQUEST, "MisdirectedRequest", message)
     }
 
+    /// 403: expressions of clients are turned off.
+    pub(super) fn when_is_off() -> Self {
+        let message = "forbidden: `when` is turned off by [subscribe] when = false; filter by resource, namespace, \
+                       labelSelector and type";
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
     /// 429: the answers being written have as many bytes as they may.
     pub(super) fn responses_full() -> Self {
         Self::too_many_requests(

@@ -1,14 +1,11 @@
 //! Which events a subscriber asked for.
 
-use std::sync::Arc;
-
 use super::ring::Entry;
 use crate::{
     dispatcher::{Event, UnitInfo},
-    journal::{ChangeKind, Record},
+    journal::ChangeKind,
     lister::LabelSelector,
     object::{Object, ResourceType},
-    rules::{Rules, Verdict},
 };
 
 /// What a subscriber wants to see; everything where nothing is said.
@@ -22,8 +19,6 @@ pub struct Filter {
     pub labels: Option<LabelSelector>,
     /// Of these kinds; empty: of all.
     pub kinds: Vec<ChangeKind>,
-    /// Of changes that match; where that cannot be told they do not. `synced` always does.
-    pub when: Option<Arc<Rules>>,
     /// Also of objects that existed before the engine did.
     pub initial: bool,
 }
@@ -44,12 +39,6 @@ impl Filter {
                 Some(object) => labels.matches(object) || record.old().is_some_and(|old| labels.matches(old)),
                 None => true,
             })
-            && self.wants_change(record)
-    }
-
-    fn wants_change(&self, record: &Record) -> bool {
-        let (Some(when), Some(object)) = (&self.when, record.object()) else { return true };
-        when.judge(ChangeKind::of(&record.change), record.old(), object) == Verdict::Match
     }
 
     /// Returns whether events of a kind are wanted.
@@ -88,7 +77,6 @@ mod tests {
         indexer::{Cause, Change},
         journal::testing::{deleted, synced, updated},
         object::{Identity, Object},
-        rules::RulesOptions,
     };
 
     fn labelled(app: &str) -> Object {
@@ -101,20 +89,6 @@ mod tests {
         let mut filter = Filter::default();
         set(&mut filter);
         filter
-    }
-
-    #[test]
-    fn an_expression_is_asked_of_changes_and_not_of_the_end_of_a_list() {
-        let rules = |when: &str| {
-            let options = RulesOptions { when: Some(when.to_owned()), ..RulesOptions::default() };
-            Some(Arc::new(Rules::compile(options).unwrap()))
-        };
-        let of = |when: &str| filter(|it| it.when = rules(when));
-        let change = || event(1, updated("x", "u", 1, 2));
-        assert!(of("type == 'updated' && object.metadata.name == 'x'").wants_event(&change()));
-        assert!(!of("old.metadata.resourceVersion == '2'").wants_event(&change()));
-        assert!(!of("object.spec.no.such.field == 1").wants_event(&change()), "it cannot be told");
-        assert!(of("type == 'added'").wants_event(&event(1, synced(1))));
     }
 
     #[test]

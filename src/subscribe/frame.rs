@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | an event | `id:` place, `event:` the last word of its type, `data:` the `CloudEvent` | the `CloudEvent`, a line |
 //! | a gap | `event: gap`, `data:` an event of type `dev.deltabus.stream.gap` | that event, a line |
+//! | an expression that exceeds a limit, the last event | `event: error`, `data:` an event of type `dev.deltabus.stream.error` | that event, a line |
 //! | at rest | a comment, and the place reached as `id:` | an empty line |
 
 use bytes::Bytes;
@@ -99,6 +100,21 @@ impl Frame {
             "data": gap.data(),
         });
         Self::write(&position(journal, gap.to), "gap", |out| out.extend_from_slice(event.to_string().as_bytes()))
+    }
+
+    /// Encodes the end of a stream that cannot be continued: its expression has exceeded a limit.
+    pub fn of_error(message: &str, cluster: &str, journal: &str, now: Timestamp) -> Self {
+        let event = json!({
+            "specversion": "1.0",
+            "id": format!("{journal}.{}.error", now.as_microsecond()),
+            "source": format!("/clusters/{cluster}"),
+            "type": "dev.deltabus.stream.error",
+            "time": now.to_string(),
+            "datacontenttype": "application/json",
+            "journal": journal,
+            "data": {"reason": "when", "message": format!("the stream has ended: {message}")},
+        });
+        Self::write("", "error", |out| out.extend_from_slice(event.to_string().as_bytes()))
     }
 
     fn write(id: &str, word: &str, write: impl FnOnce(&mut Vec<u8>)) -> Self {

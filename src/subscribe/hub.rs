@@ -15,7 +15,7 @@ use tokio::{
 };
 use tracing::info;
 
-use super::{SubscribeCounts, SubscribeOptions, feed::Feed, ring::Ring};
+use super::{SubscribeCounts, SubscribeOptions, feed::Feed, judge::Judge, query::QueryError, ring::Ring};
 use crate::{
     cloud_event::Encoder,
     dispatcher::{Event, lanes::Lanes},
@@ -63,6 +63,8 @@ pub struct Hub {
     pub(super) events: AtomicU64,
     pub(super) gaps: AtomicU64,
     refused: AtomicU64,
+    /// Started by the first subscriber with an expression.
+    judge: Mutex<Option<Arc<Judge>>>,
 }
 
 /// Why nobody more is let in.
@@ -77,6 +79,12 @@ pub enum SubscribeError {
     /// The journal cannot be read.
     #[error(transparent)]
     Journal(#[from] OpenReaderError),
+    /// The expression in `when` cannot be used.
+    #[error(transparent)]
+    When(#[from] QueryError),
+    /// The thread that evaluates expressions cannot be started, or has failed.
+    #[error("expressions cannot be evaluated: {0}")]
+    Judge(String),
 }
 
 /// One subscriber, as far as it is counted.
@@ -111,6 +119,7 @@ impl Hub {
             events: AtomicU64::new(0),
             gaps: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            judge: Mutex::default(),
         })
     }
 
@@ -183,6 +192,16 @@ impl Hub {
         let seat = Seat(Arc::clone(self));
         self.feed()?;
         Ok(seat)
+    }
+
+    /// Returns the thread that evaluates expressions.
+    pub(super) fn judge(&self) -> Result<Arc<Judge>, SubscribeError> {
+        let mut judge = lock(&self.judge);
+        if let Some(judge) = &*judge {
+            return Ok(Arc::clone(judge));
+        }
+        let started = Judge::start().map_err(|error| SubscribeError::Judge(error.to_string()))?;
+        Ok(Arc::clone(judge.insert(Arc::new(started))))
     }
 
     pub(super) fn news(&self) -> watch::Receiver<News> {

@@ -1,14 +1,12 @@
 //! What a subscriber asks for, in words: the query of `/v1/events`.
 
-use std::sync::Arc;
-
 use jiff::{SignedDuration, Timestamp};
 
 use super::filter::Filter;
 use crate::{
     journal::ChangeKind,
     lister::LabelSelector,
-    rules::{Rules, RulesOptions},
+    rules::{RuleLimits, Rules, RulesOptions},
 };
 
 /// The parameters there are.
@@ -52,6 +50,8 @@ pub struct Query {
     pub filter: Filter,
     /// From where on.
     pub since: Since,
+    /// A CEL expression that is true of the changes that are shown; compiled once the subscriber has its seat.
+    pub when: Option<String>,
 }
 
 /// A parameter that is not understood: what was found, and what was expected.
@@ -73,10 +73,8 @@ pub enum QueryError {
 }
 
 impl Query {
-    /// Reads a query. A `Last-Event-ID` counts more than `since`: who connects again asks with the address that it had.
-    ///
-    /// `cluster` is what an expression in `when` calls so.
-    pub fn parse(query: &str, last_event_id: Option<&str>, now: Timestamp, cluster: &str) -> Result<Self, QueryError> {
+    /// Reads a query. A `Last-Event-ID` counts more than `since`: a client that connects again repeats its address.
+    pub fn parse(query: &str, last_event_id: Option<&str>, now: Timestamp) -> Result<Self, QueryError> {
         let mut parsed = Self::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let filter = &mut parsed.filter;
@@ -85,7 +83,7 @@ impl Query {
                 "namespace" => filter.namespaces.extend(listed(&value)),
                 "labelSelector" => filter.labels = labels(&value)?,
                 "type" => filter.kinds.extend(listed(&value).map(|word| kind(&word)).collect::<Result<Vec<_>, _>>()?),
-                "when" => filter.when = when(&value, cluster)?,
+                "when" => parsed.when = Some(value.into_owned()).filter(|when| !when.trim().is_empty()),
                 "since" => parsed.since = since("since", &value, now)?,
                 "initial" => filter.initial = truth(&value)?,
                 _ => return Err(QueryError::Unknown(name.into_owned())),
@@ -118,13 +116,15 @@ fn labels(value: &str) -> Result<Option<LabelSelector>, QueryError> {
     LabelSelector::parse(value).map(Some).map_err(|error| invalid("labelSelector", value, error.to_string()))
 }
 
-fn when(value: &str, cluster: &str) -> Result<Option<Arc<Rules>>, QueryError> {
-    if value.trim().is_empty() {
-        return Ok(None);
-    }
-    let options = RulesOptions { when: Some(value.to_owned()), cluster: cluster.to_owned(), ..RulesOptions::default() };
-    let compiled = Rules::compile(options).map_err(|error| invalid("when", value, error.to_string()))?;
-    Ok(Some(Arc::new(compiled)))
+/// Compiles the expression of a client; `cluster` is what it calls so.
+pub(super) fn compile(when: &str, cluster: &str) -> Result<Rules, QueryError> {
+    let options = RulesOptions {
+        when: Some(when.to_owned()),
+        cluster: cluster.to_owned(),
+        limits: RuleLimits::CLIENT,
+        ..RulesOptions::default()
+    };
+    Rules::compile(options).map_err(|error| invalid("when", when, error.to_string()))
 }
 
 fn kind(word: &str) -> Result<ChangeKind, QueryError> {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn parse(query: &str) -> Result<Query, String> {
-        Query::parse(query, None, now(), "prod").map_err(|error| error.to_string())
+        Query::parse(query, None, now()).map_err(|error| error.to_string())
     }
 
     fn since_of(value: &str) -> Result<Since, String> {
@@ -197,9 +197,11 @@ mod tests {
         assert!(!query.filter.initial && query.since == Since::Now);
         assert!(parse("initial=true").unwrap().filter.initial);
         assert!(parse("labelSelector=app%3Dweb").unwrap().filter.labels.is_some());
-        assert!(
-            parse("when=type%20%3D%3D%20'added'%20%26%26%20cluster%20%3D%3D%20'prod'").unwrap().filter.when.is_some()
-        );
+        let when = "type == 'added' && cluster == 'prod'";
+        let query = parse("when=type%20%3D%3D%20'added'%20%26%26%20cluster%20%3D%3D%20'prod'").unwrap();
+        assert_eq!(query.when.as_deref(), Some(when));
+        assert!(compile(when, "prod").is_ok());
+        assert_eq!(parse("when=%20").unwrap().when, None);
     }
 
     #[test]
@@ -216,13 +218,32 @@ mod tests {
             ("since=a.b", "since: Invalid value: \"a.b\""),
             ("since=99999999999999999999999", "since: Invalid value"),
             ("labelSelector=a%20in", "labelSelector: Invalid value: \"a in\""),
-            ("when=objct.kind", "when: Invalid value: \"objct.kind\": line 1, column 1: "),
         ] {
             let error = parse(query).unwrap_err();
             assert!(error.starts_with(expected), "{query}: {error}");
         }
         let long = parse(&format!("type={}", "x".repeat(60_000))).unwrap_err();
         assert!(long.len() < 400 && long.contains("x…\": expected one of added"), "{long}");
+    }
+
+    #[test]
+    fn expression_of_a_client_has_narrow_limits() {
+        let refused = |when: &str| compile(when, "prod").unwrap_err().to_string();
+        assert!(refused("objct.kind").starts_with("when: Invalid value: \"objct.kind\": line 1, column 1: "));
+        for (when, expected) in [
+            ("object.a.all(x, x.all(y, y > 1))", "macros are nested too deeply, expected 1 in one another at most"),
+            ("'x'.matches(object.a)", "`matches` takes a pattern that is written out here"),
+            ("'x'.matches('(a{1000}){1000}')", "`matches`: Compiled regex exceeds size limit of 262144 bytes"),
+        ] {
+            assert!(refused(when).contains(expected), "{when}: {}", refused(when));
+        }
+        let patterns = |count: usize| {
+            let patterns: Vec<_> = (0..count).map(|number| format!("'x'.matches('{number}')")).collect();
+            compile(&patterns.join("||"), "prod")
+        };
+        assert!(patterns(8).is_ok());
+        assert!(patterns(9).unwrap_err().to_string().contains("too many patterns, expected 8 at most"));
+        assert!(compile("object.a.filter(x, x > 1).exists(x, x > 2)", "prod").is_ok());
     }
 
     #[test]
@@ -244,10 +265,10 @@ mod tests {
 
     #[test]
     fn who_connects_again_goes_on_where_it_was() {
-        let query = Query::parse("since=5m", Some("ab12.7"), now(), "prod").unwrap();
+        let query = Query::parse("since=5m", Some("ab12.7"), now()).unwrap();
         let Since::Place { sequence, .. } = query.since else { panic!("{query:?}") };
         assert_eq!(sequence, Sequence(7));
-        let error = Query::parse("", Some("nonsense"), now(), "prod").unwrap_err().to_string();
+        let error = Query::parse("", Some("nonsense"), now()).unwrap_err().to_string();
         assert!(error.starts_with("Last-Event-ID: Invalid value"), "{error}");
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::{
-    sync::watch,
+    sync::{oneshot, watch},
     time::{Instant, timeout_at},
 };
 use tracing::warn;
@@ -15,13 +15,17 @@ use super::{
     filter::Filter,
     frame::{Format, Frame},
     hub::{Hub, News, Seat, SubscribeError, is_initial},
-    query::{Query, Since},
+    judge::{self, Candidate, Judge, Judged},
+    query::{self, Query, Since},
     replay::{Replay, Shown},
     ring::{Entry, Ring},
 };
-use crate::journal::{
-    Sequence,
-    store::{Page, PageSize},
+use crate::{
+    journal::{
+        Sequence,
+        store::{Page, PageSize},
+    },
+    rules::Rules,
 };
 
 /// What is read of the store at a time.
@@ -40,17 +44,39 @@ pub struct Subscriber {
     news: watch::Receiver<News>,
     replay: Option<Replay>,
     due: VecDeque<Bytes>,
+    judging: Option<Judging>,
+    /// The stream ends once what is due was taken.
+    is_over: bool,
+}
+
+/// The expression of a subscriber, and the events that wait for it.
+struct Judging {
+    when: Arc<Rules>,
+    judge: Arc<Judge>,
+    candidates: Vec<Candidate>,
+    /// The turn that is under way.
+    turn: Option<oneshot::Receiver<Judged>>,
+}
+
+impl Judging {
+    fn is_waiting(&self) -> bool {
+        self.turn.is_some() || !self.candidates.is_empty()
+    }
 }
 
 impl Subscriber {
     /// Lets a subscriber in.
     ///
     /// # Errors
-    /// When there are as many as may be, the engine stops, or the journal cannot be read.
+    /// When there are as many as may be, the engine stops, the journal cannot be read, or the expression cannot be used.
     pub async fn enter(hub: &Arc<Hub>, query: Query, format: Format) -> Result<Self, SubscribeError> {
         let seat = hub.enter().await?;
         let news = hub.news();
-        let Query { filter, since } = query;
+        let Query { filter, since, when } = query;
+        let judging = match when {
+            Some(when) => Some(compile(hub, when).await?),
+            None => None,
+        };
         let time = match since {
             Since::Time { micros, .. } => Some(place_at(hub, micros).await),
             _ => None,
@@ -60,21 +86,29 @@ impl Subscriber {
         let cursor = cursor.ok_or(SubscribeError::Stopping)?;
         // The head goes out at once, and with it the place where the stream begins.
         let due = VecDeque::from([format.heartbeat(hub.journal.id(), cursor.resumable())]);
-        Ok(Self { seat, filter, format, cursor, news, replay: None, due })
+        Ok(Self { seat, filter, format, cursor, news, replay: None, due, judging, is_over: false })
     }
 
-    /// Returns the next bytes; waits until there are some, for no longer than a heartbeat. `None` when the engine stops.
+    /// Returns the next bytes; waits until there are some, for no longer than a heartbeat. `None` when the engine stops, or
+    /// the expression has exceeded a limit. The wait can be given up and begun again.
     pub async fn next(&mut self) -> Option<Bytes> {
         let speak_at = Instant::now() + self.seat.0.options().heartbeat;
         loop {
             if let Some(bytes) = self.due.pop_front() {
                 return Some(bytes);
             }
+            if self.is_over {
+                return None;
+            }
             // also where much happens, and nothing of it is wanted
             if Instant::now() >= speak_at {
                 return Some(self.heartbeat());
             }
             self.due.shrink_to(super::cursor::STEP_EVENTS);
+            if self.judging.as_ref().is_some_and(Judging::is_waiting) {
+                self.judge(speak_at).await;
+                continue;
+            }
             if self.replay.is_some() {
                 self.go_on().await;
                 continue;
@@ -104,19 +138,57 @@ impl Subscriber {
     }
 
     fn heartbeat(&self) -> Bytes {
-        self.format.heartbeat(self.seat.0.journal.id(), self.cursor.resumable())
+        // A place behind events that wait for their verdict would skip them.
+        let place = self.cursor.resumable().filter(|_| !self.judging.as_ref().is_some_and(Judging::is_waiting));
+        self.format.heartbeat(self.seat.0.journal.id(), place)
     }
 
     fn show(&mut self, entries: &[Arc<Entry>]) {
         for entry in entries {
             let unit = entry.event().record.unit;
             if self.cursor.is_due(unit, entry.place()) && self.filter.wants(entry) {
-                let Hub { encoder, journal, events, .. } = &*self.seat.0;
                 // While the cache was seen newer than this, going on from here would show it older again.
                 let is_place = self.cursor.resumable().is_some();
-                self.due.push_back(entry.bytes(encoder, journal.id(), self.format, is_place));
-                events.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                self.offer(Candidate { entry: Arc::clone(entry), is_place });
             }
+        }
+    }
+
+    /// Sends an event, or has it judged first.
+    fn offer(&mut self, candidate: Candidate) {
+        match &mut self.judging {
+            Some(judging) => judging.candidates.push(candidate),
+            None => self.send(&candidate),
+        }
+    }
+
+    fn send(&mut self, Candidate { entry, is_place }: &Candidate) {
+        let Hub { encoder, journal, events, .. } = &*self.seat.0;
+        self.due.push_back(entry.bytes(encoder, journal.id(), self.format, *is_place));
+        events.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Waits for the verdict on some events, until it is time for a heartbeat.
+    async fn judge(&mut self, speak_at: Instant) {
+        let Some(judging) = &mut self.judging else { return };
+        let Judging { when, judge, candidates, turn } = judging;
+        let turn = turn.get_or_insert_with(|| {
+            let (when, candidates) = (Arc::clone(when), std::mem::take(candidates));
+            judge.run(move || judge::judge(&when, candidates))
+        });
+        let Ok(judged) = timeout_at(speak_at, turn).await else { return };
+        judging.turn = None;
+        let failed = || Judged { wanted: Vec::new(), rest: Vec::new(), exceeded: Some("it has panicked".to_owned()) };
+        let Judged { wanted, rest, exceeded } = judged.unwrap_or_else(|_| failed());
+        judging.candidates = rest;
+        for candidate in &wanted {
+            self.send(candidate);
+        }
+        if let Some(limit) = exceeded {
+            let Hub { journal, cluster, .. } = &*self.seat.0;
+            let frame = Frame::of_error(&limit, cluster, journal.id(), Timestamp::now());
+            self.due.push_back(frame.unplaced_bytes(self.format));
+            self.is_over = true;
         }
     }
 
@@ -131,15 +203,16 @@ impl Subscriber {
     async fn go_on(&mut self) {
         for _ in 0..STRIDE {
             let Some(replay) = &mut self.replay else { return };
-            let Hub { lanes, encoder, journal, events, .. } = &*self.seat.0;
-            match replay.next(lanes, &self.filter, &mut self.cursor) {
+            match replay.next(&self.seat.0.lanes, &self.filter, &mut self.cursor) {
                 Shown::Event(event) => {
-                    events.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let frame = Frame::of_event(encoder, journal.id(), &event);
-                    self.due.push_back(frame.unplaced_bytes(self.format));
-                    return;
+                    self.offer(Candidate { entry: Arc::new(Entry::new(event, false)), is_place: false });
+                    if !self.due.is_empty() {
+                        return;
+                    }
                 }
                 Shown::Nothing => {}
+                // It comes again, once all before it were judged.
+                Shown::End if self.judging.as_ref().is_some_and(Judging::is_waiting) => return,
                 Shown::End => {
                     self.replay = None;
                     self.cursor.state_shown();
@@ -186,6 +259,15 @@ impl Subscriber {
             self.cursor.read(to, missing, Some(kept_behind));
         }
     }
+}
+
+/// Compiles an expression, on the judge's thread.
+async fn compile(hub: &Hub, when: String) -> Result<Judging, SubscribeError> {
+    let judge = hub.judge()?;
+    let cluster = hub.cluster().to_owned();
+    let compiled = judge.run(move || query::compile(&when, &cluster)).await;
+    let when = compiled.map_err(|_| SubscribeError::Judge("the compiler has panicked".to_owned()))??;
+    Ok(Judging { when: Arc::new(when), judge, candidates: Vec::new(), turn: None })
 }
 
 /// Returns the place behind which lies what happened at a time or later, and whether some of it is not kept.

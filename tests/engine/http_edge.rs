@@ -238,6 +238,42 @@ fn short_token_is_refused_at_the_start() {
     assert!(said.contains("[http] token: expected at least 16 bytes, found 15"), "{said}");
 }
 
+/// Opens a stream with an expression.
+fn stream(engine: &Engine, when: &str) -> TcpStream {
+    let when: String = form_urlencoded::byte_serialize(when.as_bytes()).collect();
+    let path = format!("/v1/events?initial=true&when={when}");
+    send(&engine.http, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+}
+
+#[test]
+fn expression_of_a_client_is_bounded() {
+    let world = Simulated::start();
+    let engine = run(&world, 10, "");
+    let large = json!({"metadata": {"namespace": "default", "name": "large"}, "data": {"x": "x".repeat(200_000)}});
+    world.simulator.store().put("configmaps", large).unwrap();
+    engine.wait_for("cached", PATIENCE, || engine.get("/api/v1/namespaces/default/configmaps/large").unwrap().0 == 200);
+    for when in ["object.data.x.split('').all(a, 'y'.split('').all(b, a == b))", "'a'.matches(object.data.x)", "1 +"] {
+        let refused = read_to_close(stream(&engine, when));
+        assert!(refused.starts_with("HTTP/1.1 400 ") && refused.contains("when: Invalid value"), "{refused}");
+    }
+    let shown = read_to_close(stream(&engine, "object.data.x.split('').all(x, x == 'x')"));
+    assert!(shown.starts_with("HTTP/1.1 200 "), "{shown}");
+    let (before, error) = shown.split_once("event: error\n").unwrap_or_else(|| panic!("no error: {shown}"));
+    assert!(error.contains("dev.deltabus.stream.error") && error.contains("`when`: it took more than "), "{error}");
+    assert!(before.matches("event: added").count() <= 10 && !error.contains("event: added"), "{before}");
+    assert!(engine.terminate().success());
+}
+
+#[test]
+fn expressions_of_clients_can_be_turned_off() {
+    let world = Simulated::start();
+    let engine = run(&world, 1, "[subscribe]\nwhen = false\n");
+    let refused = read_to_close(stream(&engine, "true"));
+    assert!(refused.starts_with("HTTP/1.1 403 ") && refused.contains("[subscribe] when = false"), "{refused}");
+    assert_eq!(engine.get("/v1/events?when=true").unwrap().0, 403);
+    assert!(engine.terminate().success());
+}
+
 /// Memory of the engine, in bytes.
 fn memory(engine: &Engine) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", engine.id())).unwrap();
@@ -245,7 +281,8 @@ fn memory(engine: &Engine) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Half heads, unread lists and connections to the probes together: `/livez` answers, and memory stays and comes back.
+/// Half heads, unread lists, connections to the probes and expensive expressions together: `/livez` answers, events are
+/// delivered, and memory stays and comes back.
 #[test]
 fn attack_by_connections_leaves_the_engine_as_it_was() {
     let mut limit = getrlimit(Resource::Nofile);
@@ -260,6 +297,12 @@ fn attack_by_connections_leaves_the_engine_as_it_was() {
     let before = memory(&engine);
     let get = "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let (mut held, mut slowest, mut most) = (Vec::new(), Duration::ZERO, 0);
+    // Each evaluation stays within its limits.
+    let patterns: Vec<_> = (0..8).map(|number| format!("object.data.x.matches('(x{{50}}{number})')")).collect();
+    held.extend((0..50).map(|_| stream(&engine, &patterns.join(" || "))));
+    held.extend((0..50).map(|_| stream(&engine, "object.data.x.split('').all(x, x.contains('x'))")));
+    let delivered = || engine.json("/v1/handlers")["handlers"][0]["delivered"].as_u64().unwrap();
+    let (delivered_before, mut lag) = (delivered(), Duration::ZERO);
     for round in 0..200 {
         held.extend((0..3).map(|_| send(&engine.http, "GET /livez HTTP/1.1\r\nHost: loc")));
         held.extend((0..10).map(|_| send(&engine.http, get)));
@@ -270,9 +313,18 @@ fn attack_by_connections_leaves_the_engine_as_it_was() {
             slowest = slowest.max(asked.elapsed());
             most = most.max(memory(&engine));
         }
+        if round % 20 == 0 {
+            let put = Instant::now();
+            let map = json!({"metadata": {"namespace": "default", "name": format!("new{round}")}, "data": {}});
+            world.simulator.store().put("configmaps", map).unwrap();
+            let expected = delivered_before + round / 20 + 1;
+            engine.wait_for("delivered", PATIENCE, || delivered() >= expected);
+            lag = lag.max(put.elapsed());
+        }
     }
     let grown = most.saturating_sub(before) >> 20;
-    println!("/livez took {slowest:?} at most; {grown} MiB more");
+    println!("/livez took {slowest:?} at most, an event {lag:?}; {grown} MiB more");
+    assert!(lag < Duration::from_secs(2), "an event took {lag:?}");
     assert!(slowest < Duration::from_secs(2), "/livez took {slowest:?}"); // tests beside it take the cores
     assert!(grown <= 64, "{grown} MiB more");
     drop(held);

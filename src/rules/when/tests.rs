@@ -202,7 +202,16 @@ fn expression(tape: &[u8]) -> String {
 /// Makes an expression ready, also one that rules do not offer.
 fn ready(text: &str, reads: impl FnOnce(&IdedExpr) -> Reads) -> When {
     let program = read(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-    When { reads: reads(program.expression()), program, cluster: "".into(), patterns: None }
+    let mut expression = program.expression().clone();
+    let weight = instrument(&mut expression);
+    let (source, reads) = (text.into(), reads(program.expression()));
+    When { source, expression, reads, cluster: "".into(), patterns: None, limits: RuleLimits::default(), weight }
+}
+
+/// As it was written: all is read, and no iteration is counted.
+fn plain(text: &str) -> When {
+    let expression = read(text).unwrap_or_else(|error| panic!("{text}: {error}")).expression().clone();
+    When { expression, ..ready(text, |_| Reads::all()) }
 }
 
 /// Evaluates an expression; returns what it is, or that it is an error, as a text that knows no order.
@@ -211,7 +220,7 @@ fn outcome(when: &When, old: &Object, object: &Object) -> Result<String, String>
     let scope = Scope::new(when, ChangeKind::Updated, before, &object, &old);
     let evaluated = catch_unwind(AssertUnwindSafe(|| {
         let context = when.context(&scope)?;
-        let value = Value::resolve(when.program.expression(), &context);
+        let value = Value::resolve(&when.expression, &context);
         value.map(|value| shown(&value)).map_err(|error| letters(&error.to_string()))
     }));
     assert_eq!(scope.malformed.get(), None, "what was written is an object");
@@ -242,13 +251,13 @@ fn letters(error: &str) -> String {
 }
 
 #[test]
-fn what_is_not_read_of_an_object_makes_no_difference() {
+fn what_is_not_read_of_an_object_makes_no_difference_nor_does_counting() {
     let tape = |len| proptest::collection::vec(any::<u8>(), 0..len);
     let (partly, said) = (Cell::new(0), Cell::new(0));
     let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
     let ran = TestRunner::new(config).run(&(tape(60), tape(250)), |(expression_tape, objects_tape)| {
         let text = expression(&expression_tape);
-        let (some, all) = (ready(&text, Reads::of), ready(&text, |_| Reads::all()));
+        let (some, all) = (ready(&text, Reads::of), plain(&text));
         let mut objects = Tape::new(&objects_tape);
         let (object, old) = (objects.object(), objects.object());
         let found = outcome(&some, &old, &object);
@@ -269,4 +278,62 @@ fn what_is_not_read_of_an_object_makes_no_difference() {
     }
     // or it would prove nothing
     assert!(partly.get() > CASES / 2 && said.get() > CASES / 6, "{partly:?} {said:?}");
+}
+
+fn object_with(text: &str) -> Object {
+    let json = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"x"}},"data":{{"x":"{text}"}}}}"#);
+    Object::from_json(json.as_bytes()).unwrap()
+}
+
+/// Evaluates an expression with a number of steps.
+fn with_steps(text: &str, steps: u64, object: &Object) -> Result<bool, Failure> {
+    let limits = RuleLimits { steps, ..RuleLimits::CONFIGURATION };
+    let when = When::compile(text, "", &["object"], limits).unwrap_or_else(|error| panic!("{text}: {error}"));
+    let subject = Subject::new(object);
+    when.is_true(ChangeKind::Added, Before::Nothing, &subject, &subject)
+}
+
+#[test]
+fn each_iteration_of_each_macro_is_a_step() {
+    let object = object_with("");
+    for (text, steps) in [
+        ("[1, 2, 3].all(x, x > 0)", 3),
+        ("[1, 2, 3].exists(x, x > 3) || true", 3),
+        ("[1, 2, 3].exists_one(x, x == 2)", 3),
+        ("[1, 2, 3].map(x, x * 2).size() == 3", 3),
+        ("[1, 2, 3].map(x, x > 1, x * 2).size() == 2", 3),
+        ("[1, 2, 3].filter(x, x > 1).size() == 2", 3),
+        ("[1, 2, 3].filter(x, x > 1).all(x, x > 1)", 5),
+        ("[1, 2, 3].all(x, [1, 2].all(y, y > 0))", 9),
+        ("{'a': 1, 'b': 2}.all(key, key != 'c')", 2),
+        ("true", 0),
+    ] {
+        assert_eq!(with_steps(text, steps, &object), Ok(true), "{text}");
+        if steps > 0 {
+            let exceeded = Failure::Exceeded(format!("it took more than {} steps", steps - 1));
+            assert_eq!(with_steps(text, steps - 1, &object), Err(exceeded), "{text}");
+        }
+    }
+}
+
+#[test]
+fn work_that_grows_with_the_object_is_more_steps() {
+    let (small, large) = (object_with("x"), object_with(&"x".repeat(100_000)));
+    for text in ["[1, 2].all(x, object.data.x.contains('x'))", "[1, 2].all(x, object.data.x.split('').size() > 0)"] {
+        assert_eq!(with_steps(text, 20, &small), Ok(true), "{text}");
+        assert!(matches!(with_steps(text, 20, &large), Err(Failure::Exceeded(_))), "{text}");
+    }
+    // A comparison with a word that is written out is not.
+    let text = "[1, 2].all(x, object.data.x != 'y' && object.data.x.startsWith('x'))";
+    assert_eq!(with_steps(text, 20, &large), Ok(true));
+}
+
+#[test]
+fn cpu_time_is_bounded_where_it_is_asked_for() {
+    let object = object_with(&"x".repeat(300_000));
+    let limits = RuleLimits { steps: u64::MAX, cpu: Some(std::time::Duration::from_millis(1)), ..RuleLimits::CLIENT };
+    let when = When::compile("object.data.x.split('').all(x, x == 'x')", "", &["object"], limits).unwrap();
+    let subject = Subject::new(&object);
+    let judged = when.is_true(ChangeKind::Added, Before::Nothing, &subject, &subject);
+    assert_eq!(judged, Err(Failure::Exceeded("it took more than 1 ms of CPU time".to_owned())));
 }

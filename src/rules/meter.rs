@@ -1,0 +1,245 @@
+//! Bounds of an evaluation: steps, which are the same on every machine, and CPU time.
+//!
+//! The crate `cel` has no bound of its own, and no hook. A loop of an expression therefore asks for the variable `STEP` in
+//! each iteration: [`instrument`] puts it in, and the resolver of variables counts.
+
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use cel::{
+    IdedExpr,
+    common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{check::MATCHES, reads::children};
+
+/// Variable that counts an iteration; it cannot be written in an expression.
+pub(super) const STEP: &str = "@step";
+
+/// Iterations after which the CPU time is read again.
+const CPU_EVERY: u64 = 32;
+
+/// Steps for a pattern that is compiled in an iteration.
+const COMPILE_STEPS: u64 = 1000;
+
+/// Bounds of an expression and of its evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleLimits {
+    /// Steps of one evaluation. An iteration of a macro is one; more where it does work that grows with the object.
+    pub steps: u64,
+    /// CPU time of one evaluation, where it is bounded: that depends on the machine.
+    pub cpu: Option<Duration>,
+    /// Macros in one another: each goes over a list for every element of the one around it.
+    pub nested: usize,
+    /// Macros one of which goes over what the other has made, or is in one another: each may name its element often.
+    pub chained: usize,
+    /// Bounds of the patterns of `matches`, which are then all written out; `None`: a pattern may be computed.
+    pub patterns: Option<PatternLimits>,
+}
+
+/// Bounds of the patterns of `matches`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PatternLimits {
+    /// Number of patterns.
+    pub count: usize,
+    /// Bytes of each, compiled.
+    pub bytes: usize,
+}
+
+impl RuleLimits {
+    /// Limits of the rules in a configuration: whether an evaluation succeeds does not depend on the machine.
+    pub const CONFIGURATION: Self = Self { steps: 1_000_000, cpu: None, nested: 2, chained: 3, patterns: None };
+
+    /// Limits of an expression that a client sends.
+    pub const CLIENT: Self = Self {
+        steps: 100_000,
+        cpu: Some(Duration::from_millis(50)),
+        nested: 1,
+        chained: 2,
+        patterns: Some(PatternLimits { count: 8, bytes: 256 << 10 }),
+    };
+}
+
+impl Default for RuleLimits {
+    fn default() -> Self {
+        Self::CONFIGURATION
+    }
+}
+
+/// Work of one iteration that grows with the object, as numbers of calls in the macros of an expression.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Weight {
+    /// Calls that read a text.
+    scans: u64,
+    /// Calls that make a list of a text.
+    splits: u64,
+    /// Calls that compile a pattern.
+    compiles: u64,
+}
+
+impl Weight {
+    /// Returns the steps of an iteration, for an object of this size.
+    pub(super) fn steps(self, bytes: usize) -> u64 {
+        let bytes = bytes as u64;
+        1 + self.scans * (bytes >> 12) + self.splits * (bytes >> 5) + self.compiles * COMPILE_STEPS
+    }
+
+    fn add(&mut self, expression: &IdedExpr) {
+        if let Expr::Call(call) = &expression.expr {
+            match call.func_name.as_str() {
+                "split" => self.splits += 1,
+                MATCHES if !is_literal(call.args.last()) => self.compiles += 1,
+                name if reads_little(name, &call.args) => {}
+                _ => self.scans += 1,
+            }
+        }
+        children(expression).into_iter().for_each(|child| self.add(child));
+    }
+}
+
+fn is_literal(expression: Option<&IdedExpr>) -> bool {
+    expression.is_some_and(|expression| matches!(expression.expr, Expr::Literal(_)))
+}
+
+/// Returns whether the work of a call is bounded by the expression: by a literal, or by nothing but its own words.
+fn reads_little(name: &str, args: &[IdedExpr]) -> bool {
+    let has_literal = || args.iter().any(|arg| is_literal(Some(arg)));
+    match name {
+        operators::LOGICAL_AND
+        | operators::LOGICAL_OR
+        | operators::LOGICAL_NOT
+        | operators::CONDITIONAL
+        | operators::INDEX
+        | operators::ADD
+        | "@not_strictly_false"
+        | "size" => true,
+        operators::EQUALS
+        | operators::NOT_EQUALS
+        | operators::LESS
+        | operators::LESS_EQUALS
+        | operators::GREATER
+        | operators::GREATER_EQUALS
+        | "startsWith"
+        | "endsWith" => has_literal(),
+        _ => false,
+    }
+}
+
+/// Makes each iteration of each macro ask for [`STEP`]; returns the work of an iteration, or `None` without a macro.
+pub(super) fn instrument(expression: &mut IdedExpr) -> Option<Weight> {
+    let mut weight = None;
+    visit(expression, &mut weight);
+    weight
+}
+
+fn visit(expression: &mut IdedExpr, weight: &mut Option<Weight>) {
+    match &mut expression.expr {
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) => {}
+        Expr::Call(call) => {
+            call.target.iter_mut().for_each(|target| visit(target, weight));
+            call.args.iter_mut().for_each(|arg| visit(arg, weight));
+        }
+        Expr::List(list) => list.elements.iter_mut().for_each(|element| visit(element, weight)),
+        Expr::Select(select) => visit(&mut select.operand, weight),
+        Expr::Map(map) => {
+            for entry in &mut map.entries {
+                if let cel::common::ast::EntryExpr::MapEntry(entry) = &mut entry.expr {
+                    visit(&mut entry.key, weight);
+                    visit(&mut entry.value, weight);
+                }
+            }
+        }
+        Expr::Comprehension(all) => {
+            let of_all = weight.get_or_insert_default();
+            of_all.add(&all.loop_cond);
+            of_all.add(&all.loop_step);
+            for part in [&mut all.iter_range, &mut all.accu_init, &mut all.loop_cond, &mut all.loop_step] {
+                visit(part, weight);
+            }
+            visit(&mut all.result, weight);
+            count_iterations(all);
+        }
+    }
+}
+
+/// Puts [`STEP`] where every iteration comes by. The crate builds the list of `map` and `filter` in place only where the
+/// condition of the loop is a literal: there it goes into the step.
+fn count_iterations(all: &mut ComprehensionExpr) {
+    if !matches!(all.loop_cond.expr, Expr::Literal(_)) {
+        return guard(&mut all.loop_cond);
+    }
+    let Expr::Call(step) = &mut all.loop_step.expr else { return guard(&mut all.loop_step) };
+    if step.func_name == operators::CONDITIONAL {
+        return step.args.first_mut().map_or((), guard);
+    }
+    match step.args.last_mut().map(|items| &mut items.expr) {
+        Some(Expr::List(items)) if step.func_name == operators::ADD => items.elements.first_mut().map_or((), guard),
+        _ => guard(&mut all.loop_step),
+    }
+}
+
+/// Replaces `x` by `STEP ? x : false`.
+fn guard(expression: &mut IdedExpr) {
+    let id = expression.id;
+    let guarded = std::mem::take(expression);
+    let (step, otherwise) = (Expr::Ident(STEP.to_owned()), Expr::Literal(LiteralValue::Boolean(false.into())));
+    let args = vec![IdedExpr { id, expr: step }, guarded, IdedExpr { id, expr: otherwise }];
+    let call = CallExpr { func_name: operators::CONDITIONAL.to_owned(), target: None, args };
+    *expression = IdedExpr { id, expr: Expr::Call(call) };
+}
+
+/// Counts the work of one evaluation.
+#[derive(Debug)]
+pub(super) struct Meter {
+    limits: RuleLimits,
+    spent: AtomicU64,
+    charges: AtomicU64,
+    started: Option<Duration>,
+    exceeded: OnceLock<String>,
+}
+
+impl Meter {
+    /// Starts to count, on this thread.
+    pub(super) fn start(limits: RuleLimits) -> Self {
+        let started = limits.cpu.map(|_| cpu_time());
+        Self { limits, spent: AtomicU64::new(0), charges: AtomicU64::new(0), started, exceeded: OnceLock::new() }
+    }
+
+    /// Counts steps; `false` where a limit is exceeded, from then on.
+    pub(super) fn charge(&self, steps: u64) -> bool {
+        let spent = self.spent.fetch_add(steps, Relaxed).saturating_add(steps);
+        if spent > self.limits.steps {
+            drop(self.exceeded.set(format!("it took more than {} steps", self.limits.steps)));
+        }
+        if self.charges.fetch_add(1, Relaxed) % CPU_EVERY == CPU_EVERY - 1 {
+            self.check_time();
+        }
+        self.exceeded.get().is_none()
+    }
+
+    /// Reads the CPU time, where it is bounded.
+    pub(super) fn check_time(&self) {
+        if let (Some(started), Some(max)) = (self.started, self.limits.cpu)
+            && cpu_time().saturating_sub(started) > max
+        {
+            drop(self.exceeded.set(format!("it took more than {} ms of CPU time", max.as_millis())));
+        }
+    }
+
+    /// Returns the limit that was exceeded, in words.
+    pub(super) fn exceeded(&self) -> Option<&str> {
+        self.exceeded.get().map(String::as_str)
+    }
+}
+
+/// Returns the CPU time of this thread: that others use the machine does not count.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or_default(), time.tv_nsec.try_into().unwrap_or_default())
+}

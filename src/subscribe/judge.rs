@@ -1,0 +1,182 @@
+//! Evaluates the expressions of clients (`when`), on a thread of its own with the lowest priority.
+//!
+//! A client may send an expression that takes long, and many clients may. The HTTP thread only waits; handlers and indexers
+//! keep the cores. Each evaluation has the limits of [`RuleLimits::CLIENT`](crate::rules::RuleLimits::CLIENT).
+
+use std::{io, panic::AssertUnwindSafe, sync::Arc, thread, time::Duration};
+
+use crossbeam_channel::{Sender, unbounded};
+use rustix::{process::setpriority_process, thread::gettid};
+use tokio::sync::oneshot;
+
+use super::ring::Entry;
+use crate::{
+    journal::ChangeKind,
+    rules::{Rules, Verdict, cpu_time},
+};
+
+/// CPU time after which the next subscriber has its turn.
+const TURN: Duration = Duration::from_millis(5);
+
+/// Priority of the thread: 19 is the lowest there is (nice(2)).
+const NICE: i32 = 19;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// An event that a subscriber gets if its expression is true.
+pub(super) struct Candidate {
+    pub(super) entry: Arc<Entry>,
+    /// The stream may be resumed behind it.
+    pub(super) is_place: bool,
+}
+
+/// Outcome of one turn.
+pub(super) struct Judged {
+    /// Events for which the expression is true.
+    pub(super) wanted: Vec<Candidate>,
+    /// Events that wait for the next turn.
+    pub(super) rest: Vec<Candidate>,
+    /// The limit that an evaluation has exceeded, in words.
+    pub(super) exceeded: Option<String>,
+}
+
+/// The thread; it ends with its last handle.
+pub(super) struct Judge(Sender<Job>);
+
+impl Judge {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub(super) fn start() -> io::Result<Self> {
+        // Each subscriber has one job at most.
+        let (jobs, waiting) = unbounded::<Job>();
+        thread::Builder::new().name("filters".to_owned()).spawn(move || {
+            // On Linux the id of a thread is taken, and changes that thread alone.
+            if let Err(error) = setpriority_process(Some(gettid()), NICE) {
+                tracing::debug!(%error, "failed to lower the priority of the filters' thread");
+            }
+            for job in waiting {
+                // A panic ends the job: its subscriber sees that no answer comes.
+                drop(std::panic::catch_unwind(AssertUnwindSafe(job)));
+            }
+        })?;
+        Ok(Self(jobs))
+    }
+
+    /// Hands in a job; its result comes, or an error if it has panicked. Does not wait.
+    pub(super) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
+        let (result, answer) = oneshot::channel();
+        // An error: the subscriber has gone, or the thread has ended and the answer never comes.
+        let job = move || drop(result.send(job()));
+        drop(self.0.send(Box::new(job)));
+        answer
+    }
+}
+
+/// Judges events in their order, until the turn is over or an evaluation exceeds a limit.
+pub(super) fn judge(when: &Rules, candidates: Vec<Candidate>) -> Judged {
+    let start = cpu_time();
+    let mut judged = Judged { wanted: Vec::new(), rest: Vec::new(), exceeded: None };
+    let mut candidates = candidates.into_iter();
+    for candidate in candidates.by_ref() {
+        let record = &candidate.entry.event().record;
+        let verdict = match record.object() {
+            Some(object) => when.judge(ChangeKind::of(&record.change), record.old(), object),
+            None => Verdict::Match, // the end of a list
+        };
+        match verdict {
+            Verdict::Match => judged.wanted.push(candidate),
+            Verdict::NoMatch(_) | Verdict::Error(_) => {}
+            Verdict::Exceeded(limit) => {
+                judged.exceeded = Some(limit);
+                return judged;
+            }
+        }
+        if cpu_time().saturating_sub(start) > TURN {
+            break;
+        }
+    }
+    judged.rest = candidates.collect();
+    judged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{query::compile, ring::testing::event},
+        *,
+    };
+    use crate::{
+        indexer::{Cause, Change},
+        journal::testing::{synced, updated},
+        object::Object,
+    };
+
+    fn candidates(changes: impl IntoIterator<Item = Change>) -> Vec<Candidate> {
+        let entry = |(place, change)| Arc::new(Entry::new(event(place, change), false));
+        (1..).zip(changes).map(|change| Candidate { entry: entry(change), is_place: true }).collect()
+    }
+
+    /// A config map with a text of this length.
+    fn object_with(bytes: usize) -> Object {
+        let text = "x".repeat(bytes);
+        let json =
+            format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"x"}},"data":{{"x":"{text}"}}}}"#);
+        Object::from_json(json.as_bytes()).unwrap()
+    }
+
+    fn places(candidates: &[Candidate]) -> Vec<u64> {
+        candidates.iter().map(|candidate| candidate.entry.place().0).collect()
+    }
+
+    #[test]
+    fn expression_is_asked_of_changes_and_not_of_the_end_of_a_list() {
+        let wanted = |when: &str| {
+            let changes = [updated("x", "u", 1, 2), updated("y", "v", 1, 2), synced(2)];
+            let judged = judge(&compile(when, "prod").unwrap(), candidates(changes));
+            assert!(judged.rest.is_empty() && judged.exceeded.is_none());
+            places(&judged.wanted)
+        };
+        assert_eq!(wanted("type == 'updated' && object.metadata.name == 'x'"), [1, 3]);
+        assert_eq!(wanted("old.metadata.resourceVersion == '2'"), [3]);
+        assert_eq!(wanted("object.spec.no.such.field == 1"), [3], "it cannot be evaluated");
+        assert_eq!(wanted("cluster == 'prod'"), [1, 2, 3]);
+    }
+
+    #[test]
+    fn evaluation_beyond_a_limit_ends_the_turn() {
+        let object = object_with(200_000);
+        let change = || Change::Added { object: object.clone(), cause: Cause::Watch };
+        let when = compile("object.data.x.split('').all(x, x == 'x')", "prod").unwrap();
+        let judged = judge(&when, candidates([updated("y", "v", 1, 2), change(), change()]));
+        let exceeded = judged.exceeded.unwrap();
+        assert!(exceeded.starts_with("`when`: it took more than "), "{exceeded}"); // 100000 steps, or 50 ms on a slow machine
+        assert!(judged.wanted.is_empty() && judged.rest.is_empty());
+    }
+
+    #[test]
+    fn long_turn_leaves_the_rest_for_later() {
+        let when = compile("object.data.x.split('').all(x, x == 'x')", "prod").unwrap();
+        let object = object_with(50_000);
+        let changes = (0..200).map(|_| Change::Added { object: object.clone(), cause: Cause::Watch });
+        let mut left = candidates(changes);
+        let (mut turns, mut wanted) = (0, Vec::new());
+        while !left.is_empty() {
+            let judged = judge(&when, left);
+            assert_eq!(judged.exceeded, None);
+            wanted.extend(places(&judged.wanted));
+            left = judged.rest;
+            turns += 1;
+        }
+        assert_eq!(wanted, (1..=200).collect::<Vec<_>>());
+        assert!(turns > 1, "10 million steps in 5 ms");
+    }
+
+    #[tokio::test]
+    async fn panic_ends_its_job_alone() {
+        let judge = Judge::start().unwrap();
+        assert!(judge.run(|| panic!("on purpose")).await.is_err());
+        assert_eq!(judge.run(|| 1).await, Ok(1));
+    }
+}
