@@ -193,11 +193,13 @@ pub enum Failure {
     /// The answer is not JSON.
     #[error("undecodable answer: {0}")]
     Undecodable(String),
-    /// A frame of a watch is longer than `[kube] max_frame`; the stream cannot be read further and needs a new list.
-    #[error("watch frame longer than {max_bytes} bytes")]
+    /// An event of a watch, or an item of a list, is longer than `[kube] max_frame`. The answer cannot be read further.
+    #[error("object longer than {max_bytes} bytes, the limit of [kube] max_frame{}", named(object.as_deref()))]
     FrameTooLong {
         /// The configured maximum.
         max_bytes: usize,
+        /// `namespace/name` of the object; `None` where its name comes after so many bytes.
+        object: Option<String>,
     },
     /// The transform failed for an object of a list (F-61, R-23).
     #[error("the transform failed: {0}")]
@@ -205,6 +207,10 @@ pub enum Failure {
     /// The request could not be made: credentials, TLS, a URL.
     #[error("failed to send the request: {0}")]
     Request(String),
+}
+
+fn named(object: Option<&str>) -> String {
+    object.map(|object| format!(": {object}")).unwrap_or_default()
 }
 
 impl Failure {

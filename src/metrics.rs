@@ -174,6 +174,11 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
     registry.register("watches", "Watches opened at the API server", counter(|view| view.watches));
     registry.register("watch_stalls", "Streams given up because nothing came", counter(|view| view.stalls));
     registry.register(
+        "unreadable_answers",
+        "Lists and watches given up because they were malformed or had an object longer than max_frame",
+        counter(|view| view.unreadable),
+    );
+    registry.register(
         "list_confirmations",
         "Second lists asked for, because the first would have deleted most of what is cached",
         counter(|view| view.confirmations),

@@ -181,6 +181,8 @@ pub struct UnitView {
     pub redact_errors: u64,
     /// Streams given up because nothing came for too long.
     pub stalls: u64,
+    /// Answers and streams given up because they were malformed or had an object longer than `max_frame`.
+    pub unreadable: u64,
     /// Second lists asked for, because the first would have deleted most of what is cached.
     pub confirmations: u64,
     /// The last thing that went wrong; `null` when nothing ever did.
@@ -253,6 +255,7 @@ impl UnitStatus {
                 transform_failures: 0,
                 redact_errors: 0,
                 stalls: 0,
+                unreadable: 0,
                 confirmations: 0,
                 last_error: None,
                 lag_seconds: 0.0,

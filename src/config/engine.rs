@@ -40,7 +40,8 @@ pub struct Kube {
     /// Lists under way at a time; caps the memory peak at the start and the load on the API server.
     #[schemars(range(min = 1))]
     pub max_concurrent_lists: u32,
-    /// A longer frame of a watch is refused, counted, and answered with a new list.
+    /// Longest event of a watch, and longest object of a list. A longer one ends the request, is logged and counted, and is
+    /// followed by a list after a backoff. Lists fail as long as the server has such an object.
     #[serde(with = "text::size")]
     #[schemars(schema_with = "schema::size")]
     pub max_frame: u64,

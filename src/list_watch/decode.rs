@@ -39,6 +39,32 @@ impl Pending {
     }
 }
 
+/// Returns `namespace/name` of the object at `path`. The JSON may be cut off; `None` where the name is.
+fn object_name(json: &[u8], path: &[&str]) -> Option<String> {
+    let mut cursor = Cursor::new(json);
+    for step in path.iter().chain(&["metadata"]) {
+        cursor.enter(b'{', "an object").ok()?;
+        let mut first = true;
+        while *cursor.next_member(&mut first).ok()??.key.bytes().ok()? != *step.as_bytes() {
+            cursor.skip_value().ok()?;
+        }
+    }
+    cursor.enter(b'{', "an object").ok()?;
+    let (mut namespace, mut name, mut first) = (None, None, true);
+    // an error is the place where the object is cut off
+    while let Ok(Some(member)) = cursor.next_member(&mut first) {
+        let Ok(value) = cursor.skip_value() else { break };
+        let text = || Cursor::new(value).string("a string").ok()?.decode().ok();
+        match &*member.key.bytes().ok()? {
+            b"namespace" => namespace = text(),
+            b"name" => name = text(),
+            _ => {}
+        }
+    }
+    let name = name?;
+    Some(namespace.map_or_else(|| name.to_string(), |namespace| format!("{namespace}/{name}")))
+}
+
 /// Says what kind of object was found where another was expected.
 fn wrong_type(api_version: &str, kind: &str) -> SkipReason {
     SkipReason::WrongType { found: type_name(api_version, kind) }

@@ -73,7 +73,7 @@ mod tests {
             (Failure::Refused, None),
             (Failure::NotAList("Table".into()), None),
             (Failure::Undecodable("x".into()), None),
-            (Failure::FrameTooLong { max_bytes: 1 }, None),
+            (Failure::FrameTooLong { max_bytes: 1, object: None }, None),
             (Failure::Request("tls".into()), None),
         ] {
             assert_eq!(Retry::default().next(&failure), expected, "{failure:?}");

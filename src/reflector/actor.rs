@@ -310,6 +310,7 @@ impl Run {
         view.skipped = counters.skipped + counters.rejected;
         view.transform_failures = counters.transform_failures;
         view.stalls = counters.stalls;
+        view.unreadable = counters.undecodable + counters.frames_too_long;
         let failure = self.reflector.last_error();
         if failure != self.told.as_ref() {
             self.told = failure.cloned();

@@ -12,6 +12,9 @@ pub(super) fn log(report: &Report, resource: &ResourceType) {
         Report::WatchStartFailed(failure) => warn!(%resource, error = %failure, "failed to open a watch"),
         Report::WatchDelayed(failure) => warn!(%resource, error = %failure, "no watch for now, trying again"),
         Report::WatchEnded { cause: EndCause::Closed, relist: false } => debug!(%resource, "watch ended, resuming"),
+        Report::WatchEnded { cause: EndCause::Broken(failure), .. } => {
+            warn!(%resource, error = %failure, "failed to read a watch, listing again");
+        }
         Report::WatchEnded { cause, relist } => info!(%resource, cause = end(cause), relist, "watch ended"),
         Report::VersionRefused { version, failure } => {
             info!(%resource, %version, error = %failure, "version refused, asking for the most recent state");

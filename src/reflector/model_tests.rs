@@ -476,7 +476,7 @@ impl<'a> World<'a> {
         let odd = match number % 12 {
             0 => return self.feed(Input::Ended(Ok(()))),
             1 => return self.feed(Input::Ended(Err(Failure::Disconnected("reset".into())))),
-            2 => return self.feed(Input::Ended(Err(Failure::FrameTooLong { max_bytes: 16 }))),
+            2 => return self.feed(Input::Ended(Err(Failure::FrameTooLong { max_bytes: 16, object: None }))),
             3 => WatchEvent::Undecodable("{".into()),
             4 => error(&expired()),
             5 => error(&status(429)),

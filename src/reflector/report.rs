@@ -273,7 +273,7 @@ pub struct Counters {
     pub skipped: u64,
     /// Watch documents or streams that could not be decoded.
     pub undecodable: u64,
-    /// Frames over `max_frame`.
+    /// Lists and watches with an object longer than `max_frame`.
     pub frames_too_long: u64,
     /// Objects dropped from lists as duplicates (F-31).
     pub duplicates: u64,

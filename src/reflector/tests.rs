@@ -377,7 +377,7 @@ fn r34_other_failures_give_up_and_list_in_the_same_cycle() {
         (status(404), false),
         (status(500), false),
         (Failure::Undecodable("x".into()), false),
-        (Failure::FrameTooLong { max_bytes: 9 }, false),
+        (Failure::FrameTooLong { max_bytes: 9, object: None }, false),
     ] {
         let mut bench = Bench::new(ReflectorConfig::default());
         bench.feed(Input::Start);
@@ -791,7 +791,7 @@ fn r54_undecodable_documents_and_frames_too_long_end_the_cycle_and_are_counted()
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("11", None));
     bench.page("11", &[]);
     bench.feed(Input::Opened(Ok(())));
-    let step = bench.after(5.0).feed(Input::Ended(Err(Failure::FrameTooLong { max_bytes: 16 })));
+    let step = bench.after(5.0).feed(Input::Ended(Err(Failure::FrameTooLong { max_bytes: 16, object: None })));
     assert_eq!(bench.waits(&step, 1.6, WaitReason::Failed).action, list("11", None));
     let counters = bench.reflector.counters();
     assert_eq!((counters.undecodable, counters.frames_too_long), (1, 1));

@@ -9,7 +9,7 @@ use crate::support::{
     proxy::{Faults, Proxy},
     stream::{Replay, State, replay},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What is watched, as kubectl spells it.
 const RESOURCES: [&str; 4] = ["pods", "deployments.apps", "configmaps", "widgets.test.deltabus.dev"];
@@ -165,4 +165,34 @@ fn i1_through_a_proxy_that_cuts_delays_and_resets_and_over_restarts_with_compact
     assert_equal(&replay, &server);
     assert!(proxy.injected() > 20, "the proxy did harm: {}", proxy.injected());
     assert!(replay.counts.keys().any(|(_, cause)| cause == "relist"), "a relist found something: {:?}", replay.counts);
+}
+
+/// Five updates of 2 MB each: the server writes `<` as six bytes of JSON.
+///
+/// Rule: R-54
+#[test]
+fn large_objects_of_a_real_server_arrive_from_the_watch() {
+    let Some(cluster) = Cluster::shared_or_skip("large_objects_of_a_real_server") else { return };
+    let namespace = "large-objects";
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}));
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let config = config(cluster.kubeconfig(), dir.path())
+        .replace(&format!("{RESOURCES:?}"), &format!("[\"configmaps\"]\nnamespaces = [\"{namespace}\"]"));
+    let engine = Engine::run(dir.path(), &config);
+    engine.wait_ready(Duration::from_mins(1));
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let object = |round: &str| {
+        let data = json!({"round": round, "text": "<".repeat(350_000)});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large"}, "data": data})
+    };
+    assert_eq!(cluster.request("POST", &path, Some(&object("0"))).0, 201);
+    for round in ["1", "2", "3", "4", "5"] {
+        assert_eq!(cluster.request("PUT", &format!("{path}/large"), Some(&object(round))).0, 200);
+        engine.wait_for("in the cache", Duration::from_secs(30), || {
+            engine.json(&format!("{path}/large"))["data"]["round"] == round
+        });
+    }
+    let view = &engine.json("/v1/resources")["resources"][0];
+    assert_eq!((&view["lists"], &view["events"]["updated"]), (&json!(1), &json!(5)), "{view}");
+    assert_eq!(engine.terminate().code(), Some(0));
 }

@@ -111,6 +111,41 @@ fn r54_r45_what_breaks_a_stream_is_answered_with_a_list() {
     }
 }
 
+/// Rule: R-54
+#[test]
+fn events_larger_than_a_batch_need_no_list() {
+    let mut scene = watching();
+    for value in ["2", "3", "4", "5", "6"] {
+        scene.put("a", &value.repeat(3 << 20));
+        scene.settle();
+    }
+    let ending = scene.finish();
+    assert_eq!((scene.count("list"), scene.count("watch")), (1, 1), "{:?}", scene.asked());
+    assert_eq!(ending.story("a")[1..], ["updated watch"; 6]);
+}
+
+/// Rule: R-54
+#[test]
+fn objects_over_max_frame_are_named_counted_and_listed_again() {
+    let mut scene = Scene::lists();
+    scene.run(&format!("streaming_lists = \"never\"\nmax_frame = \"2MiB\"\n{FAST}"), "");
+    scene.ready();
+    scene.put("a", &"1".repeat(1 << 20));
+    scene.settle();
+    assert_eq!(scene.view()["unreadable"], 0);
+    scene.put("a", &"2".repeat(3 << 20));
+    scene.engine().wait_for_log("longer than 2097152 bytes, the limit of [kube] max_frame: default/a");
+    scene.wait_asked("list", 2);
+    scene.put("a", "3");
+    scene.settle();
+    let counted = scene.view()["unreadable"].as_u64().expect("a number");
+    assert!(counted > 0);
+    let (_, metrics) = scene.engine().get("/metrics").expect("it answers");
+    assert!(metrics.contains("deltabus_unreadable_answers_total{"), "{metrics}");
+    let ending = scene.finish();
+    assert_eq!(ending.story("a")[1..], ["updated watch", "updated relist"]);
+}
+
 #[test]
 fn r45_a_429_inside_a_stream_waits_and_goes_on_from_last_without_a_list() {
     let mut scene = watching();

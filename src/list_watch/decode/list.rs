@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Cow, Cursor, FRAME_MAX, Nesting, Pending, Progress, ScanError, Scanned, TypeMeta, trim_start, type_name};
+use super::{
+    Cow, Cursor, FRAME_MAX, Nesting, Pending, Progress, ScanError, Scanned, TypeMeta, object_name, trim_start,
+    type_name,
+};
 use crate::{
     list_watch::{Failure, ListPage},
     object::{ResourceVersion, scan::ScanPlan},
@@ -170,7 +173,7 @@ impl ListDecoder {
                 {
                     let mut cursor = Cursor::new(chunk);
                     if scanned.scan(&mut cursor, &self.plan).is_ok() {
-                        self.check_len(cursor.at())?;
+                        self.check_len(&chunk[..cursor.at()])?;
                         self.item(&scanned)?;
                         chunk = &chunk[cursor.at()..];
                         continue;
@@ -189,8 +192,8 @@ impl ListDecoder {
                 // what means nothing is not kept, however long it is
                 self.pending.bytes.clear();
             } else {
-                self.check_len(self.pending.bytes.len() + part.len())?;
                 self.pending.bytes.extend_from_slice(part);
+                self.check_len(&self.pending.bytes)?;
             }
             if ends.is_none() {
                 return Ok(());
@@ -338,8 +341,15 @@ impl ListDecoder {
         )))
     }
 
-    fn check_len(&self, len: usize) -> Result<(), Failure> {
-        if len <= self.item_bytes_max { Ok(()) } else { Err(Failure::FrameTooLong { max_bytes: self.item_bytes_max }) }
+    /// Checks the length of a token, or of its beginning.
+    fn check_len(&self, token: &[u8]) -> Result<(), Failure> {
+        if token.len() <= self.item_bytes_max {
+            return Ok(());
+        }
+        Err(Failure::FrameTooLong {
+            max_bytes: self.item_bytes_max,
+            object: object_name(&token[..self.item_bytes_max], &[]),
+        })
     }
 }
 

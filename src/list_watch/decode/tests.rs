@@ -297,8 +297,29 @@ fn a_frame_over_the_maximum_ends_the_stream_whole_or_in_pieces() {
     assert_eq!(watch([two.as_bytes()], document.len()).1, Ok(()));
     for size in [1, 7, two.len()] {
         let (events, result) = watch(two.as_bytes().chunks(size), document.len() - 1);
-        assert_eq!((events.len(), result), (0, Err(Failure::FrameTooLong { max_bytes: document.len() - 1 })));
+        let too_long = Failure::FrameTooLong { max_bytes: document.len() - 1, object: Some("a".into()) };
+        assert_eq!((events.len(), result), (0, Err(too_long)));
     }
+}
+
+#[test]
+fn a_frame_over_the_maximum_is_named_once_its_name_came() {
+    let namespaced = POD.replace("\"name\"", "\"labels\":{\"name\":\"no\"},\"namespace\":\"n\",\"name\"");
+    for (document, max, expected) in [
+        (format!(r#"{{"type":"ADDED","object":{namespaced}}}"#), 120, Some("n/a")),
+        (format!(r#"{{"type":"ADDED","object":{POD}}}"#), 80, Some("a")),
+        (format!(r#"{{"type":"ADDED","object":{POD}}}"#), 60, None),
+        (format!(r#"{{"object":{POD},"type":"ADDED"}}"#), 80, Some("a")),
+        (format!(r#"{{"type":"ERROR","object":"{}"}}"#, "x".repeat(90)), 60, None),
+    ] {
+        let failure = watch(document.as_bytes().chunks(1), max).1.unwrap_err();
+        let object = expected.map(str::to_owned);
+        assert_eq!(failure, Failure::FrameTooLong { max_bytes: max, object }, "{document}");
+    }
+    let list = format!(r#"{{"kind":"PodList","apiVersion":"v1","items":[{POD},{namespaced}]}}"#);
+    let mut decoder = ListDecoder::new(pod_type(), plan(), 100);
+    let failure = list.as_bytes().chunks(7).find_map(|piece| decoder.push(piece).err()).unwrap();
+    assert_eq!(failure.to_string(), "object longer than 100 bytes, the limit of [kube] max_frame: n/a");
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Cow, Cursor, FRAME_MAX, Nesting, Pending, Progress, ScanError, Scanned, SkipReason, TypeMeta, status, trim_start,
-    wrong_type,
+    Cow, Cursor, FRAME_MAX, Nesting, Pending, Progress, ScanError, Scanned, SkipReason, TypeMeta, object_name, status,
+    trim_start, wrong_type,
 };
 use crate::{
     list_watch::{Failure, WatchEvent},
@@ -55,7 +55,16 @@ impl WatchDecoder {
     /// Reads the next bytes and appends the events that they complete.
     ///
     /// Fails with [`Failure::FrameTooLong`] once a document is longer than allowed; the events before it are appended.
-    pub fn push(&mut self, mut chunk: &[u8], events: &mut Vec<WatchEvent>) -> Result<(), Failure> {
+    pub fn push(&mut self, chunk: &[u8], events: &mut Vec<WatchEvent>) -> Result<(), Failure> {
+        let read = self.read(chunk, events);
+        if read.is_err() {
+            self.ended = true;
+            self.pending = Pending::default();
+        }
+        read
+    }
+
+    fn read(&mut self, mut chunk: &[u8], events: &mut Vec<WatchEvent>) -> Result<(), Failure> {
         let mut scanned = Scanned::default();
         while !self.ended {
             if self.pending.bytes.is_empty() {
@@ -71,7 +80,7 @@ impl WatchDecoder {
                 // A document that lies in the chunk is read in one pass. What fails here is framed first, so that what is
                 // said of it does not depend on where the chunks were cut.
                 if let Ok((event, len)) = self.reader.read(chunk, &mut scanned) {
-                    self.check_len(len)?;
+                    self.check_len(&chunk[..len])?;
                     self.emit(event, events);
                     chunk = &chunk[len..];
                     continue;
@@ -80,14 +89,13 @@ impl WatchDecoder {
             }
             match self.nesting.advance(chunk, u32::MAX) {
                 Progress::Done(len) => {
-                    self.check_len(self.pending.bytes.len() + len)?;
-                    let event = self.complete(&chunk[..len]);
+                    let event = self.complete(&chunk[..len])?;
                     self.emit(event, events);
                     chunk = &chunk[len..];
                 }
                 Progress::More | Progress::TooDeep(_) => {
-                    self.check_len(self.pending.bytes.len() + chunk.len())?;
                     self.pending.bytes.extend_from_slice(chunk);
+                    self.check_len(&self.pending.bytes)?;
                     return Ok(());
                 }
             }
@@ -101,13 +109,14 @@ impl WatchDecoder {
     }
 
     /// Reads the document whose last bytes are these.
-    fn complete(&mut self, last: &[u8]) -> WatchEvent {
+    fn complete(&mut self, last: &[u8]) -> Result<WatchEvent, Failure> {
         let frame = if self.pending.bytes.is_empty() {
             last
         } else {
             self.pending.bytes.extend_from_slice(last);
             &self.pending.bytes
         };
+        self.check_len(frame)?;
         let read = self.reader.read(frame, &mut Scanned::default());
         let event = match read {
             Ok((event, _)) => event,
@@ -115,7 +124,7 @@ impl WatchDecoder {
             Err(error) => WatchEvent::Undecodable(error.to_string()),
         };
         self.pending.clear();
-        event
+        Ok(event)
     }
 
     fn emit(&mut self, event: WatchEvent, events: &mut Vec<WatchEvent>) {
@@ -123,13 +132,15 @@ impl WatchDecoder {
         events.push(event);
     }
 
-    fn check_len(&mut self, len: usize) -> Result<(), Failure> {
-        if len <= self.frame_bytes_max {
+    /// Checks the length of a document, or of its beginning.
+    fn check_len(&self, document: &[u8]) -> Result<(), Failure> {
+        if document.len() <= self.frame_bytes_max {
             return Ok(());
         }
-        self.ended = true;
-        self.pending = Pending::default();
-        Err(Failure::FrameTooLong { max_bytes: self.frame_bytes_max })
+        Err(Failure::FrameTooLong {
+            max_bytes: self.frame_bytes_max,
+            object: object_name(&document[..self.frame_bytes_max], &["object"]),
+        })
     }
 }
 

@@ -266,12 +266,29 @@ async fn r54_nothing_is_read_after_an_undecodable_document() {
 
 #[tokio::test]
 async fn a_frame_over_the_cap_ends_the_stream_after_the_events_before_it() {
-    let long = event("ADDED", &"x".repeat(2000), 9);
+    let long = event("ADDED", "long", 9).replace("u-long", &"x".repeat(2000));
     let server = Server::start(vec![vec![chunked(), chunk(&(event("ADDED", "x", 8) + &long)), Step::Hold]]).await;
     let limits = Limits { max_frame: 1000, ..Limits::default() };
     let source = server.source_of(Scope::default(), limits);
     let (_, said, end) = drain(source.watch(from_seven()).await.unwrap()).await;
-    assert_eq!((said, end), (vec!["+x".to_owned()], Some(Failure::FrameTooLong { max_bytes: 1000 })));
+    let expected = Failure::FrameTooLong { max_bytes: 1000, object: Some("a/long".into()) };
+    assert_eq!((said, end), (vec!["+x".to_owned()], Some(expected)));
+}
+
+/// Rule: R-54
+#[tokio::test]
+async fn events_larger_than_a_batch_arrive_while_the_stream_is_open() {
+    let large =
+        |rv| event("MODIFIED", "x", rv).replace("\"uid\"", &format!("\"x\":\"{}\",\"uid\"", "x".repeat(5 << 20)));
+    let steps = vec![chunked(), chunk(&large(8)), chunk(&large(9)), chunk(&event("DELETED", "x", 10)), Step::Hold];
+    let server = Server::start(vec![steps]).await;
+    let mut stream = server.source().watch(from_seven()).await.unwrap();
+    let mut said = Vec::new();
+    while said.len() < 3 {
+        let batch = timeout(Duration::from_mins(1), stream.next()).await.expect("the events arrive");
+        said.extend(batch.expect("the stream is open").unwrap().iter().map(say));
+    }
+    assert_eq!(said, ["~x", "~x", "-x"]);
 }
 
 #[tokio::test]

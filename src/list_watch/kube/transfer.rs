@@ -14,8 +14,8 @@ use crate::list_watch::{
     decode::{ListDecoder, WatchDecoder, decode_status},
 };
 
-/// A batch is handed over once it was made of so many bytes, or holds so many events, even if more has arrived (D3 of
-/// the design: bounded latency and memory under load).
+/// Bounds of a batch, even if more has arrived (D3 of the design: bounded latency and memory under load). A batch has at
+/// least one event, which may be longer: `[kube] max_frame` bounds it.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 const BATCH_EVENTS_MAX: usize = 4096;
 
@@ -72,7 +72,7 @@ impl Batches {
         let mut events = Vec::with_capacity(self.events);
         let mut bytes = 0;
         let mut is_dry = false;
-        while self.end.is_none() && bytes < BATCH_BYTES_MAX && events.len() < BATCH_EVENTS_MAX {
+        while self.end.is_none() && (events.is_empty() || bytes < BATCH_BYTES_MAX && events.len() < BATCH_EVENTS_MAX) {
             let chunk = if events.is_empty() {
                 next_chunk(&mut self.body).await
             } else if let Some(chunk) = next_chunk(&mut self.body).now_or_never() {
