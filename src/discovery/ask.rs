@@ -82,7 +82,8 @@ pub struct Access {
     pub reason: String,
 }
 
-/// Asks the server what it serves: two requests, or one a group and version where the server is older than 1.26.
+/// Asks the server what it serves: two requests, or one a group and version where the server is older than 1.26 or refuses
+/// the aggregated form.
 ///
 /// Fails if `/api` or `/apis` fails. A group that fails alone is in [`Catalog::unavailable`].
 pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
@@ -208,21 +209,27 @@ async fn review(
 
 /// Asks `/api` or `/apis`, and for the versions where the answer only names them.
 async fn root(client: &Client, path: &str) -> Result<Vec<Group>, DiscoveryError> {
-    let text = match get(client, path, documents::ACCEPT).await {
-        // a server of nothing but custom groups, or of nothing but the core group
-        Err(error) if error.code() == Some(404) => return Ok(Vec::new()),
-        answer => answer?,
+    let mut root = root_as(client, path, documents::ACCEPT).await;
+    // a server without the aggregated form should ignore it; some refuse it, others answer with an empty document
+    let is_unaggregated = match &root {
+        Ok(root) => *root == Root::Groups(Vec::new()),
+        Err(error) => matches!(error.code(), Some(404 | 406 | 415 | 500..)),
     };
-    let mut root = documents::read_root(&text).map_err(|what| undecodable(path, what))?;
-    if root == Root::Groups(Vec::new()) {
-        // an aggregated document with nothing in it is a server's way not to have one
-        let text = get(client, path, "application/json").await?;
-        root = documents::read_root(&text).map_err(|what| undecodable(path, what))?;
+    if is_unaggregated {
+        root = root_as(client, path, "application/json").await;
     }
     match root {
-        Root::Groups(groups) => Ok(groups),
-        Root::Names(groups) => Ok(fill(client, groups).await),
+        Ok(Root::Groups(groups)) => Ok(groups),
+        Ok(Root::Names(groups)) => Ok(fill(client, groups).await),
+        // a server of nothing but custom groups, or of nothing but the core group
+        Err(error) if error.code() == Some(404) => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
+}
+
+async fn root_as(client: &Client, path: &str, accept: &str) -> Result<Root, DiscoveryError> {
+    let text = get(client, path, accept).await?;
+    documents::read_root(&text).map_err(|what| undecodable(path, what))
 }
 
 /// Asks for every version's types.

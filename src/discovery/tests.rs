@@ -303,6 +303,50 @@ async fn an_empty_aggregated_document_is_none() {
 }
 
 #[tokio::test]
+async fn aggregated_form_refused_is_asked_for_unaggregated_at_once() {
+    macro_rules! refusing {
+        ($code:literal) => {
+            &[
+                ("GET /api if APIGroupDiscoveryList", $code, "refused"),
+                ("GET /apis if APIGroupDiscoveryList", $code, "refused"),
+                ("GET /api", 200, VERSIONS),
+                ("GET /apis", 200, NAMES),
+                ("GET /api/v1", 200, CORE_TYPES),
+                ("GET /apis/apps/v1", 200, APPS_TYPES),
+            ]
+        };
+    }
+    let servers: [&'static [_]; 6] =
+        [refusing!(404), refusing!(406), refusing!(415), refusing!(500), refusing!(501), refusing!(503)];
+    for server in servers {
+        let (client, seen) = serve(server).await;
+        let catalog = discover(&client).await.unwrap_or_else(|error| panic!("{server:?}: {error}"));
+        let names: Vec<String> = catalog.types().iter().map(|served| served.resource.qualified_name()).collect();
+        assert_eq!(names, ["pods", "deployments.apps"], "{server:?}");
+        assert_eq!(seen.lock().unwrap().len(), 7, "{server:?}: each root twice, each version once");
+    }
+}
+
+#[tokio::test]
+async fn server_that_refuses_both_forms_is_an_error_and_one_without_a_root_serves_the_other() {
+    let (client, seen) = serve(&[("GET /api", 503, "down")]).await;
+    assert_eq!(discover(&client).await.unwrap_err().code(), Some(503));
+    assert_eq!(seen.lock().unwrap().len(), 2);
+    let (client, _) = serve(&[("GET /apis", 200, GROUPS)]).await;
+    assert!(discover(&client).await.unwrap().types().iter().all(|served| !served.resource.group.is_empty()));
+    for code in [401, 403, 429] {
+        let answers: &'static [_] = match code {
+            401 => &[("GET /api", 401, "no")],
+            403 => &[("GET /api", 403, "no")],
+            _ => &[("GET /api", 429, "later")],
+        };
+        let (client, seen) = serve(answers).await;
+        assert_eq!(discover(&client).await.unwrap_err().code(), Some(code));
+        assert_eq!(seen.lock().unwrap().len(), 1, "{code} says nothing of the form");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_refuses_or_answers_something_else_is_an_error_with_the_path() {
     let (client, _) = serve(&[(
         "GET /api",
