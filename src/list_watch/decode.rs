@@ -2,8 +2,10 @@
 //!
 //! Both decoders are fed chunks as they arrive, however they are cut, and give the same answer for every cut at a cost
 //! linear in the bytes. What lies within one chunk is read where it is; what is cut is collected first.
+//! Only how soon a malformed document is refused depends on the cut.
 
 mod list;
+mod prefix;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -108,6 +108,8 @@ pub enum StreamFault {
     Error(u16),
     /// A frame that is not JSON, put between two events.
     Malformed,
+    /// A frame without its end, but with its line break, put between two events.
+    Unclosed,
     /// An event of a foreign kind, put between two events.
     WrongKind,
     /// An event that carries a Table, put between two events.

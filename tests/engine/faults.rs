@@ -87,6 +87,7 @@ fn t3_a_list_that_breaks_off_is_asked_again_and_nothing_of_the_half_is_delivered
 fn r54_r45_what_breaks_a_stream_is_answered_with_a_list() {
     let broken = [
         ("malformed", StreamFault::Malformed),
+        ("unclosed", StreamFault::Unclosed),
         ("longer than max_frame", StreamFault::LongFrame(100_000)),
         ("410", StreamFault::Error(410)),
         ("500", StreamFault::Error(500)),

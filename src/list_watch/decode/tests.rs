@@ -124,6 +124,12 @@ fn list_text(writer: &mut Writer) -> String {
     format!("{{{}}}", members.join(" , "))
 }
 
+/// Returns whether `cut` is `whole` up to a malformed document that was refused at a line break, before all of it had come.
+fn refuses_sooner(cut: &(Vec<String>, Result<(), Failure>), whole: &(Vec<String>, Result<(), Failure>)) -> bool {
+    let Some((last, before)) = cut.0.split_last() else { return false };
+    cut.1.is_ok() && last.starts_with("Undecodable(\"malformed JSON") && whole.0.starts_with(before)
+}
+
 #[test]
 fn t6_a_stream_says_the_same_however_it_is_cut() {
     let (cases, events, failed) = (Cell::new(0), Cell::new(0), Cell::new(0));
@@ -132,14 +138,16 @@ fn t6_a_stream_says_the_same_however_it_is_cut() {
         cases.set(cases.get() + 1);
         let mut writer = Writer::new(seed);
         let mut bytes = stream(&mut writer).into_bytes();
-        if !bytes.is_empty() && writer.one_in(3) {
+        let is_damaged = !bytes.is_empty() && writer.one_in(3);
+        if is_damaged {
             writer.mutate(&mut bytes);
         }
         let max = if writer.one_in(4) { 300 } else { 1 << 20 };
         let whole = watch([&bytes[..]], max);
         events.set(events.get() + whole.0.len());
         failed.set(failed.get() + usize::from(whole.1.is_err()));
-        prop_assert_eq!(watch(pieces(&mut writer, &bytes), max), whole);
+        let cut = watch(pieces(&mut writer, &bytes), max);
+        prop_assert!(cut == whole || is_damaged && refuses_sooner(&cut, &whole), "{cut:?}, not {whole:?}");
     });
     let [cases, events, failed] = [cases, events, failed].map(Cell::into_inner);
     assert!(events > cases / 2 && failed > cases / 150, "{events} events, {failed} too long, of {cases} cases");
@@ -257,6 +265,34 @@ fn r54_after_what_cannot_be_read_nothing_more_is() {
         assert_eq!(result, Ok(()));
         assert_eq!(events.len(), 2, "{document}: {events:?}");
         assert!(events[1].starts_with("Undecodable"), "{document}: {events:?}");
+    }
+}
+
+/// Rule: T-6, R-54
+#[test]
+fn malformed_document_is_refused_at_a_line_break() {
+    let good = format!("{{\"type\":\"ADDED\",\"object\":{POD}}}\n");
+    for (bad, lines) in [
+        (r#"{"type":"MODIFIED","object":{"data":{"a":"no quote}}}"#, 1),
+        (r#"{"type":"MODIFIED","object":{"data":{"a":"\q","#, 1),
+        (r#"{"type":"MODIFIED","object":{"data":[1,]"#, 1),
+        (r#"{"type":"MODIFIED","object":{"data":tru"#, 1),
+        (r#"{"type":"MODIFIED","object":{"data":-"#, 1),
+        (r#"{"type":"MODIFIED","object":{"data"}"#, 1),
+        (r#"{"type" "MODIFIED","#, 1),
+        // what lacks brackets alone may still go on, until another document begins
+        (r#"{"type":"MODIFIED","object":{"metadata":{"name":"a"}"#, 2),
+        (r#"{"type":"MODIFIED","object":{"data":[1,2"#, 2),
+        (r#"{"type":"MODIFIED""#, 2),
+    ] {
+        let bytes = format!("{good}{bad}\n{}", good.repeat(lines - 1));
+        for size in [1, 9, 4096] {
+            let (events, result) = watch(bytes.as_bytes().chunks(size), 1 << 20);
+            assert_eq!((events.len(), result), (2, Ok(())), "{bad}: {events:?}");
+            assert!(events[1].starts_with("Undecodable(\"malformed JSON at byte "), "{bad}: {events:?}");
+            let (events, _) = watch(bytes.trim_end().as_bytes().chunks(size), 1 << 20);
+            assert_eq!(events.len(), 1, "no line break: {bad}: {events:?}");
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Cow, Cursor, FRAME_MAX, Nesting, Pending, Progress, ScanError, Scanned, SkipReason, TypeMeta, object_name, status,
-    trim_start, wrong_type,
+    Cow, Cursor, FRAME_MAX, Nesting, Pending, Progress, ScanError, Scanned, SkipReason, TypeMeta, object_name,
+    prefix::Prefix, status, trim_start, wrong_type,
 };
 use crate::{
     list_watch::{Failure, WatchEvent},
@@ -18,7 +18,8 @@ use crate::{
 ///
 /// - A document whose object is of another type than the served one is [`WatchEvent::Skipped`].
 /// - After [`WatchEvent::Undecodable`] or an error nothing more is read.
-/// - A document that is not complete when the stream ends is ignored: that is a normal end.
+/// - A document that is not complete when the stream ends is ignored: that is a normal end. One that is malformed
+///   before a line break is [`WatchEvent::Undecodable`] already where a chunk ends within it.
 #[derive(Debug)]
 pub struct WatchDecoder {
     reader: Reader,
@@ -27,6 +28,8 @@ pub struct WatchDecoder {
     pending: Pending,
     /// Where its brackets stand.
     nesting: Nesting,
+    /// Check of it up to its last line break.
+    lines: Prefix,
     ended: bool,
 }
 
@@ -48,6 +51,7 @@ impl WatchDecoder {
             frame_bytes_max: frame_bytes_max.min(FRAME_MAX),
             pending: Pending::default(),
             nesting: Nesting::default(),
+            lines: Prefix::default(),
             ended: false,
         }
     }
@@ -86,6 +90,7 @@ impl WatchDecoder {
                     continue;
                 }
                 self.nesting = Nesting::default();
+                self.lines = Prefix::default();
             }
             match self.nesting.advance(chunk, u32::MAX) {
                 Progress::Done(len) => {
@@ -96,6 +101,9 @@ impl WatchDecoder {
                 Progress::More | Progress::TooDeep(_) => {
                     self.pending.bytes.extend_from_slice(chunk);
                     self.check_len(&self.pending.bytes)?;
+                    if let Err(error) = self.check_lines(chunk) {
+                        self.emit(WatchEvent::Undecodable(error.to_string()), events);
+                    }
                     return Ok(());
                 }
             }
@@ -130,6 +138,15 @@ impl WatchDecoder {
     fn emit(&mut self, event: WatchEvent, events: &mut Vec<WatchEvent>) {
         self.ended = matches!(event, WatchEvent::Undecodable(_));
         events.push(event);
+    }
+
+    /// Checks the pending document up to its last line break, which is in `last`. A document that is malformed there may
+    /// never end, and would swallow the events behind it.
+    fn check_lines(&mut self, last: &[u8]) -> Result<(), ScanError> {
+        match memchr::memrchr(b'\n', last) {
+            Some(at) => self.lines.advance(&self.pending.bytes[..=self.pending.bytes.len() - last.len() + at]),
+            None => Ok(()),
+        }
     }
 
     /// Checks the length of a document, or of its beginning.

@@ -264,6 +264,16 @@ async fn r54_nothing_is_read_after_an_undecodable_document() {
     assert_eq!((said, end), (vec!["+x".to_owned(), "undecodable".into()], None));
 }
 
+/// Rule: R-54
+#[tokio::test]
+async fn malformed_frame_ends_a_stream_that_stays_open() {
+    let unclosed = "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"x\n";
+    let steps = vec![chunked(), chunk(&event("ADDED", "x", 8)), chunk(unclosed), Step::Hold];
+    let server = Server::start(vec![steps]).await;
+    let (_, said, end) = drain(server.source().watch(from_seven()).await.unwrap()).await;
+    assert_eq!((said, end), (vec!["+x".to_owned(), "undecodable".into()], None));
+}
+
 #[tokio::test]
 async fn a_frame_over_the_cap_ends_the_stream_after_the_events_before_it() {
     let long = event("ADDED", "long", 9).replace("u-long", &"x".repeat(2000));

@@ -367,6 +367,9 @@ impl Watch {
             StreamFault::Malformed => {
                 batch.push(Bytes::from_static(b"{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{:}}}\n"));
             }
+            StreamFault::Unclosed => {
+                batch.push(Bytes::from_static(b"{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"\n"));
+            }
             StreamFault::WrongKind => {
                 batch.push(extra(json!({"kind": "Banana", "apiVersion": "fruit.example/v1", "metadata": metadata})));
             }
