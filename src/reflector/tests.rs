@@ -772,14 +772,57 @@ fn r53_synthetic_events_of_a_watch_without_a_version_move_nothing() {
     }
 }
 
+/// Rule: R-53
 #[test]
-fn r41_without_a_version_to_resume_from_a_watch_is_followed_by_a_list() {
+fn watch_of_only_additions_without_version_is_reopened_as_it_was() {
+    for version in ["", "0"] {
+        let mut bench = Bench::new(paged());
+        bench.feed(Input::Start);
+        assert_eq!(bench.page(version, &[]).action, watch(version));
+        for batch in [vec![], vec![added("a", "9"), added("b", "7")], vec![added("a", "9"), foreign("8")]] {
+            bench.feed(Input::Opened(Ok(())));
+            let count = batch.len();
+            assert_eq!(bench.receive(batch).resume_version, None);
+            let step = bench.after(100.0).end();
+            assert_eq!(step.action, watch(version), "after {count} events");
+            assert_eq!(step.reports, [Report::WatchEnded { cause: EndCause::Closed, relist: false }]);
+        }
+        bench.feed(Input::Opened(Ok(())));
+        bench.receive(vec![added("a", "9")]);
+        let step = bench.after(0.5).end();
+        assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch(version), "D-1");
+        assert_eq!(bench.after(10.0).refuse(lost()).action, watch(version), "T-3");
+        bench.feed(Input::Opened(Ok(())));
+        let step = bench.after(5.0).receive(vec![added("a", "9"), error(&status(429))]);
+        assert_eq!(bench.waits(&step, 1.6, WaitReason::TooManyRequests).action, watch(version), "R-45");
+        bench.feed(Input::Opened(Ok(())));
+        assert_eq!(bench.after(315.0).feed(Input::Timer).action, watch(version), "D-6");
+        assert_eq!((bench.reflector.counters().lists, bench.reflector.counters().checks), (1, 0));
+    }
+}
+
+/// Rule: R-41
+#[test]
+fn watch_without_version_that_showed_a_change_without_one_is_followed_by_a_list() {
+    for change in [modified("a", ""), deleted("a", ""), bookmark("0")] {
+        let mut bench = Bench::new(paged());
+        bench.feed(Input::Start);
+        bench.page("", &[]);
+        bench.feed(Input::Opened(Ok(())));
+        bench.receive(vec![added("a", "9"), change]);
+        let step = bench.after(60.0).end();
+        assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("0", Some(500)));
+    }
+}
+
+/// Rule: R-44
+#[test]
+fn very_short_watch_without_version_is_followed_by_a_list() {
     let mut bench = Bench::new(paged());
     bench.feed(Input::Start);
     bench.page("", &[]);
     bench.feed(Input::Opened(Ok(())));
-    bench.receive(vec![added("a", "9")]);
-    let step = bench.after(60.0).end();
+    let step = bench.after(0.5).end();
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("0", Some(500)));
 }
 

@@ -261,7 +261,7 @@ impl Reflector {
     fn watch_error(&mut self, stream: &Stream, status: Status, turn: &mut Turn) -> Action {
         let after = status.retry_after;
         let internal = status.code == 500 || status.reason == "InternalError";
-        if status.is_too_many_requests() && is_usable(&self.last) {
+        if status.is_too_many_requests() && self.is_resumable(stream) {
             turn.report(Report::WatchEnded { cause: EndCause::Error(status), relist: false });
             return self.wait(WaitReason::TooManyRequests, Then::Watch, after, turn);
         }
@@ -289,20 +289,23 @@ impl Reflector {
         now.saturating_sub(errors.first) <= budget
     }
 
-    /// Ends a stream after which the watch is resumed, if there is a version to resume from.
+    /// Ends a stream after which the watch is resumed, if it can be.
     fn close(&mut self, stream: &Stream, cause: EndCause, turn: &mut Turn) -> Action {
-        turn.report(Report::WatchEnded { cause, relist: !is_usable(&self.last) });
+        turn.report(Report::WatchEnded { cause, relist: !self.is_resumable(stream) });
         self.rewatch(stream, turn)
+    }
+
+    /// Returns whether a watch may follow the stream without a list: there is a version to resume from, or the stream had none
+    /// and has shown nothing but `ADDED`.
+    fn is_resumable(&self, stream: &Stream) -> bool {
+        is_usable(&self.last) || stream.unordered
     }
 
     /// Opens the next watch: at once after one that lived for a second, otherwise after a wait (R-43, D-1). After one in
     /// which the server said nothing it is asked for its version before.
-    ///
-    /// Without a version a watch would not show what was deleted in between: there a list comes first.
     fn rewatch(&mut self, stream: &Stream, turn: &mut Turn) -> Action {
-        let resumable = is_usable(&self.last);
-        match (stream.is_quick(turn.now), resumable) {
-            (false, true) if stream.is_suspicious(turn.now) => self.begin_check(),
+        match (stream.is_quick(turn.now), self.is_resumable(stream)) {
+            (false, true) if is_usable(&self.last) && stream.is_suspicious(turn.now) => self.begin_check(),
             (false, true) => self.open_watch(turn),
             (true, true) => self.wait(WaitReason::Closed, Then::Watch, None, turn),
             (_, false) => self.wait(WaitReason::Closed, Then::Cycle, None, turn),
