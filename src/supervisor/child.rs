@@ -1,6 +1,6 @@
 //! What a supervisor and the actors it keeps say to each other.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use actix::{Actor, Addr, AsyncContext as _, Context, Message};
 use tokio::task::{JoinError, JoinHandle};
@@ -26,6 +26,15 @@ pub enum Harm {
     Panic,
     /// The thread does nothing else for so long.
     Hang(Duration),
+    /// The thread does nothing else until the test lets it continue.
+    Hold(&'static dyn Hold),
+}
+
+/// Test hook: keeps a thread for as long as the test wants.
+#[doc(hidden)]
+pub trait Hold: Debug + Sync {
+    /// Blocks the current thread.
+    fn hold(&self);
 }
 
 /// Test hook: when it goes wrong. All but the indexer know only the first.
@@ -51,6 +60,7 @@ impl Harm {
         match self {
             Self::Panic => panic!("injected into the {whom}"),
             Self::Hang(time) => std::thread::sleep(time),
+            Self::Hold(hold) => hold.hold(),
         }
     }
 }

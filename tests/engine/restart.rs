@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::support::sabotaged::{HANDLERS, Scene};
+use crate::support::{
+    latch::Latch,
+    sabotaged::{HANDLERS, Scene},
+};
 use deltabus::{
     engine::Spot,
     handler::status::HandlerState,
@@ -161,56 +164,66 @@ fn i7_a_panic_of_a_handler_is_survived() {
     });
 }
 
-async fn hang_of_a_unit(actor: usize, moment: Moment, time: Duration) {
+async fn hang_of_a_unit(actor: usize, moment: Moment) {
     let scene = Scene::start(30 + actor as u64, &soon_hung("3s"), RATE).await;
-    for round in 1..=2 {
-        scene.engine.sabotage_unit("pods", actor, Harm::Hang(time), moment);
+    let latches = [Latch::new(), Latch::new()];
+    for (round, latch) in (1..).zip(latches) {
+        scene.engine.sabotage_unit("pods", actor, latch.harm(), moment);
         scene.wait_for("restarted", |scene| scene.unit("pods").restarts >= round).await;
         let error = scene.unit("pods").last_error.unwrap_or_default();
         assert!(error.ends_with("hung"), "{error}");
         scene.events_flow(&[]).await;
     }
-    // Whoever hung comes back in the middle of this, fenced off.
-    actix_rt::time::sleep(time.saturating_sub(Duration::from_secs(1))).await;
+    // Both hung threads return while their successor works. They are fenced off.
+    release(&scene, &latches).await;
     scene.events_flow(&[]).await;
     assert_eq!(scene.unit("configmaps").restarts, 0, "it lives on another thread");
     scene.finish().await;
 }
 
+/// Lets hung threads continue, and waits until they have ended.
+async fn release(scene: &Scene, latches: &[&Latch]) {
+    for latch in latches {
+        latch.release();
+    }
+    scene.wait_for("rid of the hung threads", |_| latches.iter().all(|latch| latch.has_ended())).await;
+}
+
 #[test]
 fn d6_a_reflector_that_hangs_is_replaced() {
-    run(hang_of_a_unit(0, Moment::Now, Duration::from_secs(10)));
+    run(hang_of_a_unit(0, Moment::Now));
 }
 
 #[test]
 fn d6_an_indexer_that_hangs_before_append_is_replaced_and_fenced() {
-    run(hang_of_a_unit(2, Moment::BeforeAppend, Duration::from_secs(10)));
+    run(hang_of_a_unit(2, Moment::BeforeAppend));
 }
 
 #[test]
 fn i3_what_an_indexer_had_appended_when_it_hung_is_published_by_its_successor() {
-    run(hang_of_a_unit(2, Moment::BeforePublish, Duration::from_secs(10)));
+    run(hang_of_a_unit(2, Moment::BeforePublish));
 }
 
 #[test]
 fn i3_what_an_indexer_had_published_when_it_hung_is_released_by_its_successor() {
-    run(hang_of_a_unit(2, Moment::BeforeRelease, Duration::from_secs(10)));
+    run(hang_of_a_unit(2, Moment::BeforeRelease));
 }
 
 #[test]
 fn i4_a_handler_that_hangs_is_replaced_and_gets_its_batch_again() {
     run(async {
         let scene = Scene::start(40, &soon_hung("3s"), RATE).await;
-        for round in 1..=2 {
-            scene.engine.sabotage_handler("out", Spot::Thread, Harm::Hang(Duration::from_secs(10)));
+        let latches = [Latch::new(), Latch::new()];
+        for (round, latch) in (1..).zip(latches) {
+            scene.engine.sabotage_handler("out", Spot::Thread, latch.harm());
             scene.wait_for("replaced", |scene| scene.handler("out").restarts == round).await;
             let error = scene.handler("out").last_error.unwrap_or_default();
             assert!(error.contains("no answer within"), "{error}");
             scene.events_flow(&[]).await;
         }
         others_unaffected(&scene, "out");
-        // Both threads come back, late: what they held their successors have written.
-        actix_rt::time::sleep(Duration::from_secs(10)).await;
+        // Both threads return late: their successors have already written the batches they hold.
+        release(&scene, &latches).await;
         let replays = scene.finish().await;
         assert_eq!((replays["out"].duplicates, replays["other"].duplicates), (0, 0));
     });
@@ -220,17 +233,20 @@ fn i4_a_handler_that_hangs_is_replaced_and_gets_its_batch_again() {
 fn i5_at_most_three_threads_of_a_handler_that_hangs_are_left_behind() {
     run(async {
         let scene = Scene::start(41, &soon_hung("1s"), RATE).await;
-        for round in 1..=3 {
-            scene.engine.sabotage_handler("out", Spot::Thread, Harm::Hang(Duration::from_secs(20)));
+        let latches = [Latch::new(), Latch::new(), Latch::new(), Latch::new()];
+        for (round, latch) in (1..).zip(&latches[..3]) {
+            scene.engine.sabotage_handler("out", Spot::Thread, latch.harm());
             scene.wait_for("replaced", |scene| scene.handler("out").restarts == round).await;
         }
-        scene.engine.sabotage_handler("out", Spot::Thread, Harm::Hang(Duration::from_secs(20)));
+        scene.engine.sabotage_handler("out", Spot::Thread, latches[3].harm());
         scene.wait_for("stuck", |scene| scene.handler("out").state == HandlerState::Hung).await;
         assert_eq!(scene.handler("out").restarts, 3, "a fourth is waited for");
         assert!(scene.handler("out").last_error.is_some_and(|error| error.contains("too many")));
         scene.events_flow(&["out"]).await;
+        latches[0].release();
         scene.wait_for("running again", |scene| scene.handler("out").state == HandlerState::Running).await;
         scene.events_flow(&[]).await;
+        release(&scene, &latches).await;
         scene.finish().await;
     });
 }

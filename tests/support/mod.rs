@@ -10,6 +10,7 @@ pub(crate) mod forger;
 pub(crate) mod gate;
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
+pub(crate) mod latch;
 pub(crate) mod layer;
 pub(crate) mod listener;
 pub(crate) mod live;
