@@ -70,7 +70,7 @@ fn d7_a_disk_that_fails_while_the_engine_runs_stops_reading_until_it_works() {
 /// Stops, or kills, an engine whose disk is in trouble: a start says what is wrong and touches nothing, and once the disk
 /// is well, nothing is missing.
 fn ended_and_started_in_trouble(trouble: Trouble, says: &str, is_clean: bool) {
-    let mut world = World::new();
+    let mut world = World::stopping_soon();
     let engine = world.run(&[]);
     world.cluster.churn(10, 3);
     world.wait_delivered(&engine);
@@ -240,7 +240,7 @@ fn noise(seed: u64, bytes: usize) -> String {
 #[test]
 fn d7_damage_that_is_found_while_the_engine_runs_is_named_until_the_directory_is_moved_away() {
     const EVENTS: u64 = 1200;
-    let mut world = World::new();
+    let mut world = World::stopping_soon();
     let engine = world.run(&[]);
     world.sink.be(Manner::Gone);
     for event in 0..EVENTS {

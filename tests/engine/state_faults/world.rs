@@ -30,14 +30,24 @@ impl World {
         Self::with_state("")
     }
 
+    /// As [`World::new`], for tests that stop the engine while its sink or disk is in trouble: such a stop always lasts until
+    /// `shutdown_timeout`. The state keeps what is not delivered, and the batch in flight may be sent again.
+    pub(crate) fn stopping_soon() -> Self {
+        Self::with("1s", "")
+    }
+
     /// As [`World::new`], with more in `[state]`.
     pub(crate) fn with_state(more: &str) -> Self {
+        Self::with("5s", more)
+    }
+
+    fn with(shutdown_timeout: &str, more: &str) -> Self {
         let cluster = Simulated::start();
         let (state, sink) = (cluster.dir().join("state"), Hook::start());
         fs::create_dir(&state).expect("the directory is writable");
         let path = |name: &str| text(cluster.dir(), name);
         let config = format!(
-            "shutdown_timeout = \"5s\"\n[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {:?}\n\
+            "shutdown_timeout = {shutdown_timeout:?}\n[cluster]\nname = \"test\"\n[kube]\nkubeconfig = {:?}\n\
              backoff = {{ initial = \"50ms\", max = \"200ms\" }}\n[state]\ndir = {:?}\n{more}[resources.maps]\nmatch = [\"configmaps\"]\n\
              [handlers.out]\nretry = {{ initial = \"20ms\", max = \"200ms\" }}\nbuffer = {{ max_events = 50 }}\n\
              order = \"total\"\n{}\n",
