@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use crate::support::scripted::{FAST, PATIENCE, Scene};
+use crate::support::{
+    clock::Clock,
+    scripted::{FAST, PATIENCE, Scene},
+};
 use deltabus::{
     object::ObjectKey,
     simulator::{Fault, RawObject, SeenRequest, SimulatorOptions, StreamFault, Times, Verb},
@@ -244,11 +247,16 @@ fn d6_a_stream_without_the_bookmarks_it_used_to_send_is_stalled_and_opened_again
 fn d6_a_stream_that_outlives_its_timeout_in_silence_is_given_up() {
     let mut scene = Scene::lists();
     scene.fault(Verb::Watch, Times::Next(1), Fault::At { events: 1, what: StreamFault::Stall });
-    scene.run(&format!("streaming_lists = \"never\"\nwatch_timeout = \"2s\"\n{FAST}"), "");
+    let clock = Clock::new(scene.dir.path());
+    let kube = format!("streaming_lists = \"never\"\nwatch_timeout = \"2s\"\n{FAST}");
+    scene.run_in(&clock.environment(), &kube, "");
     scene.ready();
     scene.put("a", "1");
+    scene.engine().wait_for("one event in", PATIENCE, || scene.view()["events"]["updated"] == 1);
     scene.put("a", "2");
-    scene.engine().wait_for("seen as stalled", PATIENCE, || scene.view()["stalls"] == 1); // 2 … 4 s and 15 s of grace
+    assert_eq!(scene.view()["stalls"], 0);
+    clock.skip(20); // 2 … 4 s and 15 s of grace
+    scene.engine().wait_for("seen as stalled", PATIENCE, || scene.view()["stalls"] == 1);
     let ending = scene.finish();
     assert_eq!(scene.count("list"), 1, "{:?}", scene.asked());
     assert_eq!(ending.story("a").len(), 3);

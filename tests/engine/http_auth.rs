@@ -12,6 +12,7 @@ use std::{
 };
 
 use crate::support::{
+    clock::Clock,
     engine::{Engine, request, text},
     living::Kubectl,
     scripted::PATIENCE,
@@ -33,9 +34,6 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const TOKEN: &str = "a-token-of-some-length";
-
-/// Files are looked at every ten seconds.
-const RENEWAL: Duration = Duration::from_mins(2);
 
 /// Who signs certificates.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -77,6 +75,7 @@ fn address_of_this_machine() -> String {
 
 struct Fixture {
     engine: Engine,
+    clock: Clock,
     authority: Authority,
     dir: TempDir,
     _simulator: Simulator,
@@ -94,8 +93,9 @@ fn start() -> Fixture {
     authority.sign(dir.path());
     let config = configuration(dir.path(), "listen = \"0.0.0.0:0\"\nprobe_listen = \"127.0.0.1:0\"\n");
     fs::write(dir.path().join("config.toml"), config).unwrap();
-    let engine = Engine::spawn(&["run", "-c", &text(dir.path(), "config.toml")]);
-    Fixture { engine, authority, dir, _simulator: simulator }
+    let clock = Clock::new(dir.path());
+    let engine = Engine::run_again(dir.path(), &clock.environment());
+    Fixture { engine, clock, authority, dir, _simulator: simulator }
 }
 
 fn configuration(dir: &Path, listen: &str) -> String {
@@ -151,7 +151,7 @@ impl Fixture {
 
 /// Waits until it holds.
 fn wait_for(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + RENEWAL;
+    let deadline = Instant::now() + PATIENCE * 2;
     while !holds() {
         assert!(Instant::now() < deadline, "never {what}");
         std::thread::sleep(Duration::from_millis(200));
@@ -245,6 +245,7 @@ fn token_and_certificate_are_taken_over_when_their_files_change() {
 
     let next = Authority::new();
     next.sign(fixture.dir.path());
+    fixture.clock.skip(11); // files are looked at every ten seconds
     wait_for(
         "renewed",
         || matches!(fixture.send("GET", "/livez", Some(TOKEN), &next), Ok(answer) if answer.code == 200),

@@ -1,29 +1,51 @@
-// Preloaded into the engine: its wall clock goes as many seconds ahead as the file $CLOCK_CONTROL says at the moment, or
-// behind. Clocks that only count on stay as they are, as they do when an administrator sets the time.
+// Preloaded into the engine: its clocks are ahead of the system's. The file $CLOCK_CONTROL holds two numbers of seconds: the first
+// for the wall clock, negative behind it, the second for the monotonic clock, from which timers take the time.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-static long ahead(void) {
+// Longest sleep in epoll_wait, in milliseconds: then the engine sees that its timers are due.
+#define NAP 50
+
+static long (*real_syscall)(long, ...);
+
+__attribute__((constructor)) static void find_syscall(void) {
+    if (!real_syscall) real_syscall = dlsym(RTLD_NEXT, "syscall");
+}
+
+struct ahead {
+    long wall, monotonic;
+};
+
+static struct ahead ahead(void) {
     const char *control = getenv("CLOCK_CONTROL");
-    char text[32] = {0};
-    int fd = control ? (int)syscall(SYS_openat, AT_FDCWD, control, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) return 0;
-    if (syscall(SYS_read, fd, text, sizeof text - 1) < 0) text[0] = 0;
-    syscall(SYS_close, fd);
-    return atol(text);
+    struct ahead seconds = {0, 0};
+    char text[64] = {0};
+    find_syscall();
+    int fd = control ? (int)real_syscall(SYS_openat, AT_FDCWD, control, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return seconds;
+    if (real_syscall(SYS_read, fd, text, sizeof text - 1) < 0) text[0] = 0;
+    real_syscall(SYS_close, fd);
+    sscanf(text, "%ld %ld", &seconds.wall, &seconds.monotonic);
+    return seconds;
 }
 
 int clock_gettime(clockid_t id, struct timespec *now) {
     static int (*real)(clockid_t, struct timespec *);
     if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
     int result = real(id, now);
-    if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) now->tv_sec += ahead();
+    if (result != 0) return result;
+    if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE) now->tv_sec += ahead().wall;
+    if (id == CLOCK_MONOTONIC || id == CLOCK_MONOTONIC_COARSE) now->tv_sec += ahead().monotonic;
     return result;
 }
 
@@ -41,4 +63,27 @@ time_t time(time_t *out) {
     clock_gettime(CLOCK_REALTIME, &now);
     if (out) *out = now.tv_sec;
     return now.tv_sec;
+}
+
+int epoll_wait(int epoll, struct epoll_event *events, int max, int timeout) {
+    static int (*real)(int, struct epoll_event *, int, int);
+    if (!real) real = dlsym(RTLD_NEXT, "epoll_wait");
+    return real(epoll, events, max, timeout < 0 || timeout > NAP ? NAP : timeout);
+}
+
+// Waits of Rust's threads end at a time of the monotonic clock, which the kernel has to know by its own.
+long syscall(long number, ...) {
+    long args[6];
+    struct timespec until;
+    va_list list;
+    va_start(list, number);
+    for (int at = 0; at < 6; at++) args[at] = va_arg(list, long);
+    va_end(list);
+    find_syscall();
+    if (number == SYS_futex && (args[1] & ~FUTEX_PRIVATE_FLAG) == FUTEX_WAIT_BITSET && args[3]) {
+        until = *(const struct timespec *)args[3];
+        until.tv_sec -= ahead().monotonic;
+        args[3] = (long)&until;
+    }
+    return real_syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]);
 }

@@ -1,7 +1,7 @@
 //! `deltabus run` against the simulator, with a file handler: a scene is played, and at its end the file is held
 //! against the simulator's objects and against what `interfaces.md` §3 promises of every event.
 
-use std::{fs, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use deltabus::simulator::{Fault, Simulator, SimulatorOptions, StreamFault, StreamingLists, Times, Verb};
 use serde_json::{Value, json};
@@ -52,6 +52,11 @@ impl Scene {
 
     /// Runs the engine; `kube` and `resource` are further lines of `[kube]` and of the resource.
     pub(crate) fn run(&mut self, kube: &str, resource: &str) {
+        self.run_in(&[], kube, resource);
+    }
+
+    /// As [`Scene::run`], with more in the engine's environment.
+    pub(crate) fn run_in(&mut self, environment: &[(&'static str, PathBuf)], kube: &str, resource: &str) {
         let kubeconfig = text(self.dir.path(), "kubeconfig");
         fs::write(&kubeconfig, self.simulator.kubeconfig()).expect("the directory is writable");
         let config = format!(
@@ -73,7 +78,8 @@ impl Scene {
             "#,
             out = text(self.dir.path(), "out.jsonl"),
         );
-        self.engine = Some(Engine::run(self.dir.path(), &config));
+        Engine::configure(self.dir.path(), &config);
+        self.engine = Some(Engine::run_again(self.dir.path(), environment));
     }
 
     /// Runs the engine with paged lists, a fast backoff and further lines of the resource, until it is ready.
