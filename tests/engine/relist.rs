@@ -297,18 +297,23 @@ fn d2_a_server_that_refuses_streaming_lists_is_asked_once() {
 
 #[test]
 fn d2_streams_without_a_marker_are_given_up_for_paged_lists() {
-    let ignored = SimulatorOptions { streaming_lists: StreamingLists::Ignored, ..SimulatorOptions::default() };
-    for (options, silent) in [(ignored, false), (SimulatorOptions::default(), true)] {
+    let without_marker = |options: SimulatorOptions, silent: bool| {
         let mut scene = Scene::new(options);
         if silent {
             scene.fault(Verb::Watch, Times::Next(3), Fault::NoMarker);
         }
-        scene.run(&format!("watch_timeout = \"2s\"\n{FAST}"), "");
+        scene.run(&format!("watch_timeout = \"1s\"\n{FAST}"), "");
         scene.ready();
         scene.put("a", "1");
         let ending = scene.finish();
         assert_eq!(scene.count("watch resourceVersionMatch=NotOlderThan&sendInitialEvents=true"), 3);
         assert_eq!(scene.count("list"), 1);
         assert_eq!(ending.story("a"), ["added initial", "updated watch"]);
-    }
+    };
+    let ignored = SimulatorOptions { streaming_lists: StreamingLists::Ignored, ..SimulatorOptions::default() };
+    // Each waits for the ends of three streams.
+    std::thread::scope(|scope| {
+        scope.spawn(|| without_marker(ignored, false));
+        without_marker(SimulatorOptions::default(), true);
+    });
 }
