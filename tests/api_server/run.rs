@@ -112,17 +112,18 @@ fn i4_sigterm_in_mid_stream_leaves_no_accepted_event_undelivered() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let engine = Engine::run(dir.path(), &config(cluster.kubeconfig(), dir.path()));
         engine.wait_ready(Duration::from_mins(2));
-        let churn = cluster.start_churn(&["--duration", "4s", "--clients", "4", "--seed", &format!("{}", 10 + round)]);
-        std::thread::sleep(Duration::from_millis(1500 + 400 * round));
         let out = dir.path().join("out.jsonl");
-        engine.wait_for("writing", Duration::from_mins(1), || {
-            std::fs::read_to_string(&out).is_ok_and(|text| text.lines().count() > 110)
+        // It lasts until the engine has stopped.
+        let churn = cluster.start_churn(&["--duration", "5m", "--clients", "4", "--seed", &format!("{}", 10 + round)]);
+        engine.wait_for("in mid-stream", Duration::from_mins(1), || {
+            let text = std::fs::read_to_string(&out).unwrap_or_default();
+            text.matches(r#""cause":"watch""#).count() > 200 + 100 * round
         });
         // What readers have seen was accepted: it must be in the file after the stop.
         let seen = cached_state(&engine);
         let status = engine.terminate();
         assert_eq!(status.code(), Some(0));
-        churn.finish();
+        drop(churn);
         let replay = replay(&dir.path().join("out.jsonl"));
         let text = std::fs::read_to_string(dir.path().join("out.jsonl")).expect("the file is there");
         assert!(text.ends_with('\n'), "the last line is whole");
