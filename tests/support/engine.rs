@@ -173,11 +173,14 @@ impl Engine {
     /// Waits until `condition` holds.
     pub(crate) fn wait_for(&self, what: &str, timeout: Duration, condition: impl Fn() -> bool) {
         let deadline = Instant::now() + timeout;
+        let mut pause = Duration::from_millis(5);
         while !condition() {
-            let resources = self.get("/v1/resources").map(|(_, body)| body).unwrap_or_default();
-            let log = self.log();
-            assert!(Instant::now() < deadline, "not {what} within {timeout:?}\n{resources}\n{log}");
-            thread::sleep(Duration::from_millis(100));
+            if Instant::now() > deadline {
+                let resources = self.get("/v1/resources").map(|(_, body)| body).unwrap_or_default();
+                panic!("not {what} within {timeout:?}\n{resources}\n{}", self.log());
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(100));
         }
     }
 
