@@ -150,10 +150,13 @@ fn i1_through_a_proxy_that_cuts_delays_and_resets_and_over_restarts_with_compact
 
     let engine = Engine::run(dir.path(), &config(Path::new(&through), dir.path()));
     engine.wait_ready(Duration::from_mins(2));
-    proxy.set(Faults { cut_one_in: 150, reset_one_in: 200, delay_one_in: 60, refuse_one_in: 12 });
+    proxy.set(Faults { cut_one_in: 50, reset_one_in: 70, delay_one_in: 20, refuse_one_in: 12 });
+    let out = dir.path().join("out.jsonl");
+    let written = || std::fs::read_to_string(&out).map_or(0, |text| text.lines().count());
     for round in 0..2 {
-        let churn = cluster.start_churn(&["--ops", "5000", "--clients", "6", "--seed", &format!("{}", 20 + round)]);
-        std::thread::sleep(Duration::from_secs(4));
+        let before = written();
+        let churn = cluster.start_churn(&["--ops", "2500", "--clients", "6", "--seed", &format!("{}", 20 + round)]);
+        engine.wait_for("in mid-stream", Duration::from_mins(3), || written() > before + 200);
         cluster.compact();
         cluster.restart();
         churn.finish();
@@ -164,6 +167,7 @@ fn i1_through_a_proxy_that_cuts_delays_and_resets_and_over_restarts_with_compact
     let server = settle_and_stop(engine, &cluster);
     let replay = replay(&dir.path().join("out.jsonl"));
     assert_equal(&replay, &server);
+    eprintln!("{} faults", proxy.injected());
     assert!(proxy.injected() > 20, "the proxy did harm: {}", proxy.injected());
     assert!(replay.counts.keys().any(|(_, cause)| cause == "relist"), "a relist found something: {:?}", replay.counts);
 }
