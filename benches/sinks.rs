@@ -240,6 +240,7 @@ fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<Took> {
         batched: is_array,
         headers: HeaderMap::new(),
         idempotency_header: Some("idempotency-key".parse()?),
+        reject: Vec::new(),
         auth: None,
         tls: TlsOptions::default(),
         timeout: std::time::Duration::from_secs(30),

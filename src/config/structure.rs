@@ -114,7 +114,8 @@ impl<'a> Checker<'a> {
         }
         match &schema["maximum"] {
             Value::Number(max) if max.as_f64().is_some_and(|max| number > max) => {
-                self.at_value(path, format!("expected at most {max}, found {}", found(value)))
+                let wanted = if is_range(schema) { expected(schema) } else { format!("at most {max}") };
+                self.at_value(path, format!("expected {wanted}, found {}", found(value)))
             }
             _ => Verdict::Keep,
         }
@@ -324,11 +325,19 @@ fn read_environment(value: &mut Value) {
     }
 }
 
+/// Returns whether a schema bounds a number from both sides, by more than what its Rust type holds.
+fn is_range(schema: &Value) -> bool {
+    schema["minimum"].is_number() && schema["maximum"].as_u64().is_some_and(|max| max < u64::from(u32::MAX))
+}
+
 fn expected(schema: &Value) -> String {
     if let Some(format) = schema["format"].as_str().and_then(Format::named) {
         return format.expected().to_owned();
     }
-    let least = schema["minimum"].as_f64().map(|least| format!(" of at least {least}")).unwrap_or_default();
+    let least = match &schema["minimum"] {
+        least if is_range(schema) => format!(" from {least} to {}", schema["maximum"]),
+        least => least.as_f64().map(|least| format!(" of at least {least}")).unwrap_or_default(),
+    };
     match schema["type"].as_str().unwrap_or("object") {
         "string" => "a string".to_owned(),
         "boolean" => "true or false".to_owned(),

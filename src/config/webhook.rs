@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use rustls::pki_types::ServerName;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,15 @@ pub struct WebhookSink {
     #[serde(default = "idempotency_key", with = "text::optional")]
     #[schemars(with = "String")]
     pub idempotency_header: Option<String>,
+    /// Statuses, from 400 to 599, that end an event early: it goes to the dead letter, or is dropped and counted. After
+    /// 413 smaller forms of the event are tried first. All other statuses but 2xx are retried until `give_up_after`.
+    #[serde(default = "reject")]
+    #[schemars(schema_with = "statuses")]
+    pub reject: Vec<u16>,
+}
+
+fn reject() -> Vec<u16> {
+    vec![400, 413, 422]
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "serde wants the type of the field")]
@@ -135,7 +144,9 @@ impl WebhookSink {
             WebhookMethod::Patch => http::Method::PATCH,
         };
         let (auth, tls) = (self.auth.as_ref().map(WebhookAuth::meant), self.tls.meant());
-        Ok(WebhookOptions { url, method, mode: self.mode, batched, headers, idempotency_header, auth, tls, timeout })
+        let reject = self.reject.iter().filter_map(|status| StatusCode::from_u16(*status).ok()).collect();
+        let mode = self.mode;
+        Ok(WebhookOptions { url, method, mode, batched, headers, idempotency_header, reject, auth, tls, timeout })
     }
 
     /// Returns what is wrong with the files and secrets that are named. Reads them: blocks.
@@ -288,6 +299,10 @@ fn own_header(name: &str) -> Result<HeaderName, String> {
         return Err("is set by the handler itself: expected another header".to_owned());
     }
     Ok(header)
+}
+
+fn statuses(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": { "type": "integer", "minimum": 400, "maximum": 599 }, "default": reject() })
 }
 
 fn url(_: &mut SchemaGenerator) -> Schema {

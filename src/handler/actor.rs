@@ -285,9 +285,9 @@ impl Lane {
         for event in events.events() {
             let event = event.record.event_name();
             if taken {
-                warn!(handler = status.name(), %event, %reason, "gave an event up to the dead letter");
+                warn!(handler = status.name(), %event, %reason, "gave up an event to the dead letter");
             } else {
-                error!(handler = status.name(), %event, %reason, "gave an event up, it is lost");
+                error!(handler = status.name(), %event, %reason, "gave up an event, no dead letter took it");
             }
         }
         if owner == Owner::Lane {

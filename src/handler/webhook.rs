@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Uri,
+    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
     header::{CONTENT_TYPE, USER_AGENT},
 };
 use http_body_util::{BodyExt, Full};
@@ -69,6 +69,8 @@ pub struct WebhookOptions {
     pub headers: HeaderMap,
     /// The header in which the event's id travels; of a batch, a hash of their ids.
     pub idempotency_header: Option<HeaderName>,
+    /// Statuses that end an event early; all others but 2xx are retried.
+    pub reject: Vec<StatusCode>,
     /// How the receiver knows the sender.
     pub auth: Option<Auth>,
     /// Whom an `https` connection trusts.
@@ -139,7 +141,8 @@ impl Webhook {
         let (parts, body) = answer.into_parts();
         let text = response::printable(&beginning(body).await, TOLD_BYTES);
         let answer = Answer { status: parts.status, headers: &parts.headers, text: &text };
-        response::verdict(&answer, SystemTime::from(Timestamp::now())).map_err(|error| match error {
+        let verdict = response::verdict(&answer, &self.options.reject, SystemTime::from(Timestamp::now()));
+        verdict.map_err(|error| match error {
             HandlerError::Failed(said) => HandlerError::Failed(at(said)),
             HandlerError::Busy { reason, retry_after } => HandlerError::Busy { reason: at(reason), retry_after },
             HandlerError::TooLarge(said) => HandlerError::TooLarge(at(said)),

@@ -694,8 +694,11 @@ impl Journal {
     }
 
     /// Acknowledges some of what was read, and remembers it for [`Journal::replay`]. Without a store, and of a reader
-    /// without a name, the newest thousand are kept, within its bounds.
+    /// without a name, the newest thousand are kept, within its bounds; else all, for the time of `retention` from now on.
     pub fn give_up(&self, reader: ReaderId, sequences: &[Sequence]) {
+        if let (Some(disk), Some(first)) = (self.disk(), sequences.iter().min()) {
+            lock(&disk.retention).note_given_up(Timestamp::now().as_microsecond(), *first);
+        }
         self.core().give_up(reader, sequences);
         self.call_for_save();
     }

@@ -15,22 +15,36 @@ pub(super) struct Retention {
     keep: Duration,
     /// Microseconds since the Unix epoch, and the last record then; oldest first.
     moments: VecDeque<(i64, Sequence)>,
+    /// The time until which a group of records was given up, and the first of them; oldest first. A replay needs them.
+    given_up: VecDeque<(i64, Sequence)>,
 }
 
 impl Retention {
     pub(super) fn new(keep: Duration) -> Self {
-        Self { keep, moments: VecDeque::new() }
+        Self { keep, moments: VecDeque::new(), given_up: VecDeque::new() }
+    }
+
+    fn step_micros(&self) -> i64 {
+        i64::try_from((self.keep / MOMENTS).as_micros()).unwrap_or(i64::MAX)
     }
 
     /// Notes that `last` is the last record at that time. Clocks that go back make records live longer.
     pub(super) fn note(&mut self, now_micros: i64, last: Sequence) {
-        let step = i64::try_from((self.keep / MOMENTS).as_micros()).unwrap_or(i64::MAX);
+        let step = self.step_micros();
         if self.moments.back().is_none_or(|(at, _)| now_micros.saturating_sub(*at) >= step) {
             self.moments.push_back((now_micros, last));
         }
     }
 
-    /// Returns the first record that is not old, as far as that is known.
+    /// Notes that records from `first` on were given up at that time: they are kept as if they were new.
+    pub(super) fn note_given_up(&mut self, now_micros: i64, first: Sequence) {
+        match self.given_up.back_mut().filter(|(until, _)| now_micros <= *until) {
+            Some((_, known)) => *known = first.min(*known),
+            None => self.given_up.push_back((now_micros.saturating_add(self.step_micros()), first)),
+        }
+    }
+
+    /// Returns the first record that is not old and was not given up lately, as far as that is known.
     pub(super) fn keep_from(&mut self, now_micros: i64) -> Sequence {
         let keep = i64::try_from(self.keep.as_micros()).unwrap_or(i64::MAX);
         let is_old = |(at, _): &(i64, Sequence)| now_micros.saturating_sub(*at) > keep;
@@ -42,7 +56,8 @@ impl Retention {
         if let Some((_, last)) = self.moments.front().filter(|moment| is_old(moment)) {
             from = Sequence(last.0 + 1);
         }
-        from
+        while self.given_up.pop_front_if(|group| is_old(group)).is_some() {}
+        self.given_up.iter().map(|(_, first)| *first).fold(from, Sequence::min)
     }
 }
 
@@ -69,6 +84,20 @@ mod tests {
         assert_eq!(retention.keep_from(64 * SECOND + 1), Sequence(11));
         assert_eq!(retention.keep_from(65 * SECOND + 1), Sequence(21));
         assert_eq!(retention.keep_from(1000 * SECOND), Sequence(21), "what came later is not known to be old");
+    }
+
+    #[test]
+    fn given_up_records_are_old_only_after_the_give_up() {
+        let mut retention = Retention::new(Duration::from_secs(64));
+        retention.note(0, Sequence(10));
+        retention.note(2 * SECOND, Sequence(20));
+        retention.note_given_up(90 * SECOND, Sequence(5));
+        retention.note_given_up(90 * SECOND + 1, Sequence(3));
+        retention.note_given_up(100 * SECOND, Sequence(7));
+        assert_eq!(retention.keep_from(91 * SECOND), Sequence(3));
+        assert_eq!(retention.keep_from(155 * SECOND), Sequence(3), "its group ends a second later");
+        assert_eq!(retention.keep_from(155 * SECOND + 1), Sequence(7));
+        assert_eq!(retention.keep_from(165 * SECOND + 1), Sequence(21));
     }
 
     #[test]

@@ -207,6 +207,29 @@ async fn d7_what_was_given_up_is_replayed_also_after_a_restart() {
 }
 
 #[tokio::test]
+async fn given_up_records_stay_for_retention_after_the_give_up() {
+    let dir = TempDir::new().unwrap();
+    let options = JournalOptions { retention: Duration::from_secs(4), ..JournalOptions::default() };
+    let journal = open(dir.path(), options);
+    let reader = journal.open_reader(Start::Next, named("one", small())).unwrap();
+    commit(&journal, 0, &[added("a", "a", 1), added("b", "b", 1), added("c", "c", 1)]);
+    while journal.stats(reader).queued < 3 {
+        journal.readable(reader).await;
+    }
+    let batch = journal.fetch(reader, 10, usize::MAX).await;
+    journal.ack(reader, batch[0].sequence);
+    while journal.health().first <= batch[0].sequence {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // All three are old now. The sleep proves that the next pass of retention removes nothing.
+    journal.give_up(reader, &[batch[1].sequence]);
+    journal.ack(reader, batch[2].sequence);
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert_eq!(journal.replay(reader), Replayed { queued: 1, gone: 0 });
+    assert_eq!(words(&take(&journal, reader, 1).await), ["added b/1"]);
+}
+
+#[tokio::test]
 async fn s5_a_reader_that_joined_sees_the_unit_after_a_restart_and_records_for_others_are_not_for_it() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());

@@ -32,6 +32,7 @@ fn options(server: &Server) -> WebhookOptions {
         batched: false,
         headers: HeaderMap::new(),
         idempotency_header: Some("idempotency-key".parse().unwrap()),
+        reject: [400, 413, 422].map(|status| StatusCode::from_u16(status).unwrap()).to_vec(),
         auth: None,
         tls: TlsOptions::default(),
         timeout: Duration::from_secs(30),

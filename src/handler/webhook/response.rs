@@ -18,8 +18,9 @@ pub(super) struct Answer<'a> {
     pub(super) text: &'a str,
 }
 
-/// Decides what an answer means; `now` is the time by which a date in it is judged.
-pub(super) fn verdict(answer: &Answer<'_>, now: SystemTime) -> Result<(), HandlerError> {
+/// Decides what an answer means. Of the statuses, only those in `reject` end an event early; `now` is the time by which
+/// a date in the answer is judged.
+pub(super) fn verdict(answer: &Answer<'_>, reject: &[StatusCode], now: SystemTime) -> Result<(), HandlerError> {
     let Answer { status, headers, text } = answer;
     if status.is_success() {
         return Ok(());
@@ -32,23 +33,13 @@ pub(super) fn verdict(answer: &Answer<'_>, now: SystemTime) -> Result<(), Handle
         )));
     }
     Err(match *status {
-        StatusCode::PAYLOAD_TOO_LARGE => HandlerError::TooLarge(said),
-        status if may_pass(status) => match retry_after(headers, now) {
+        status if !reject.contains(&status) => match retry_after(headers, now) {
             Some(retry_after) => HandlerError::Busy { reason: said, retry_after },
             None => HandlerError::Failed(said),
         },
+        StatusCode::PAYLOAD_TOO_LARGE => HandlerError::TooLarge(said),
         _ => HandlerError::Rejected(said),
     })
-}
-
-/// Returns whether the same request may be answered otherwise later. A token may be on its way, or a right: whom the
-/// receiver does not let in yet has lost no event.
-fn may_pass(status: StatusCode) -> bool {
-    let about_who_we_are =
-        matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::PROXY_AUTHENTICATION_REQUIRED);
-    let about_now =
-        matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS);
-    about_who_we_are || about_now || !status.is_client_error()
 }
 
 /// Reads `Retry-After`, seconds or a date (RFC 9110, 10.2.3). One that cannot be read, or is over, is none.
@@ -95,7 +86,8 @@ mod tests {
     fn judge(status: u16, headers: &[(&'static str, &str)], text: &str) -> Result<(), HandlerError> {
         let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
         let now = httpdate::parse_http_date("Sat, 21 Nov 2026 06:40:03 GMT").unwrap();
-        verdict(&Answer { status: StatusCode::from_u16(status).unwrap(), headers: &headers, text }, now)
+        let code = |status: u16| StatusCode::from_u16(status).unwrap();
+        verdict(&Answer { status: code(status), headers: &headers, text }, &[400, 413, 422].map(code), now)
     }
 
     #[test]
@@ -110,19 +102,32 @@ mod tests {
         };
         for (meaning, statuses) in [
             ("ok", &[200, 201, 202, 204, 299][..]),
-            ("failed", &[300, 301, 302, 304, 307, 308, 401, 403, 407, 408, 425, 429, 500, 502, 503, 504, 599]),
+            (
+                "failed",
+                &[300, 301, 302, 304, 307, 308, 401, 402, 403, 404, 405, 407, 408, 409, 410, 415, 425, 429, 431],
+            ),
+            ("failed", &[499, 500, 502, 503, 504, 599]),
             ("too large", &[413]),
-            ("rejected", &[400, 402, 404, 409, 410, 415, 422, 431, 499]),
+            ("rejected", &[400, 422]),
         ] {
             for status in statuses {
                 assert_eq!(name(judge(*status, &[], "")), meaning, "{status}");
             }
         }
-        for status in [408, 425, 429, 500, 503] {
+        for status in [404, 408, 425, 429, 500, 503] {
             assert_eq!(name(judge(status, &[("retry-after", "3")], "")), "busy", "{status}");
         }
         for status in [302, 400, 413] {
             assert_ne!(name(judge(status, &[("retry-after", "3")], "")), "busy", "{status}");
+        }
+    }
+
+    #[test]
+    fn without_reject_every_other_status_is_retried() {
+        for status in [400, 413, 422] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let answer = Answer { status, headers: &HeaderMap::new(), text: "" };
+            assert!(matches!(verdict(&answer, &[], SystemTime::UNIX_EPOCH), Err(HandlerError::Failed(_))), "{status}");
         }
     }
 

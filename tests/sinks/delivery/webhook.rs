@@ -233,3 +233,47 @@ fn row_18_what_a_webhook_refuses_for_too_long_is_a_dead_letter_that_can_be_sent_
     assert_eq!(replayed.json()["replayed"], 1);
     engine.wait_for("sent again", PATIENCE, || hook.ids() == cluster.happened);
 }
+
+/// An ingress that is redeployed answers 404 for a while, a gateway 401 or 403.
+#[test]
+fn statuses_outside_reject_lose_no_event() {
+    let (statuses, requests) = ([404, 405, 409, 410, 404, 401, 403, 404], AtomicUsize::new(0));
+    let hook = Hook::start(move |_| {
+        let number = requests.fetch_add(1, Ordering::SeqCst);
+        Some((statuses.get(number).copied().unwrap_or(200), vec![]))
+    });
+    let mut cluster = Simulated::start();
+    let engine = cluster.run(&hook.handler(""));
+    cluster.churn(12, 3);
+    wait_all(&engine, 36);
+    assert_eq!((count(&engine, "delivered"), count(&engine, "dropped")), (36, 0), "{}", row(&engine));
+    assert_eq!(hook.ids(), cluster.happened);
+}
+
+#[test]
+fn given_up_events_are_named_and_replayed_after_a_restart() {
+    let is_well = Arc::new(AtomicBool::new(false));
+    let well = Arc::clone(&is_well);
+    let hook = Hook::start(move |_| Some((if well.load(Ordering::SeqCst) { 200 } else { 409 }, vec![])));
+    let mut cluster = Simulated::start();
+    let state = text(cluster.dir(), "state");
+    let handler = hook.handler(&format!("reject = [409]\n[state]\ndir = {state:?}"));
+    let engine = cluster.run(&handler);
+    cluster.put("a", "x");
+    cluster.put("b", "x");
+    wait_all(&engine, 2);
+    assert_eq!((count(&engine, "delivered"), count(&engine, "dropped")), (0, 2), "{}", row(&engine));
+    let log = engine.log();
+    for name in ["a", "b"] {
+        let is_named =
+            |line: &str| line.contains("gave up an event") && line.contains(&format!("added default/{name} "));
+        assert!(log.lines().any(is_named), "{name} is not named in\n{log}");
+    }
+    assert!(engine.terminate().success());
+
+    is_well.store(true, Ordering::SeqCst);
+    let engine = cluster.run(&handler);
+    let replayed = request(&engine.http, "POST", "/v1/handlers/out/replay", &[]).unwrap();
+    assert_eq!(replayed.json()["replayed"], 2);
+    engine.wait_for("sent again", PATIENCE, || hook.ids() == cluster.happened);
+}

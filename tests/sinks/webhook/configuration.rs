@@ -50,6 +50,18 @@ fn mistakes_are_told_with_key_and_place() {
             "6:10: handlers.hook.method: expected one of `POST`, `PUT`, `PATCH`, found \"GET\"",
         ),
         (
+            "url = \"https://x/\"\nreject = [404, 302]",
+            "6:16: handlers.hook.reject[1]: expected a whole number from 400 to 599, found the number 302",
+        ),
+        (
+            "url = \"https://x/\"\nreject = [600]",
+            "6:11: handlers.hook.reject[0]: expected a whole number from 400 to 599, found the number 600",
+        ),
+        (
+            "url = \"https://x/\"\nreject = 404",
+            "6:10: handlers.hook.reject: expected a list, found the number 404",
+        ),
+        (
             "url = \"https://x/\"\nmode = \"binar\"",
             "6:8: handlers.hook.mode: expected one of `structured`, `binary`, found \"binar\"; did you mean `binary`?",
         ),
