@@ -31,7 +31,7 @@ mod test_case;
 mod text;
 pub(crate) mod webhook;
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, path::Path, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -149,10 +149,11 @@ impl Config {
     /// Loads files, and directories (their `*.toml` in the order of their names), each merged into those before it, and
     /// then the variables of `environment` that begin with `DELTABUS__`.
     ///
-    /// Tables are merged key by key, lists and scalars replaced, `[[tests]]` put one behind the other. The error holds every mistake. Reads files: blocks.
+    /// Tables are merged key by key, lists and scalars replaced, `[[tests]]` put one behind the other. The error holds the
+    /// first hundred mistakes, and the number of others. Reads files: blocks.
     pub fn load<P: AsRef<Path>>(
         paths: &[P],
-        environment: impl IntoIterator<Item = (String, String)>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Loaded, ConfigErrors> {
         let mut layers = layers::Layers::default();
         for path in paths {
@@ -221,13 +222,10 @@ impl Config {
     }
 }
 
-/// Returns the variables of this process's environment that can override a configuration.
-///
-/// A value that is not Unicode is kept with replacement characters, so that it is reported and not passed over.
-pub fn environment() -> Vec<(String, String)> {
-    let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-    let variables = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value)));
-    variables.filter(|(name, _)| name.starts_with("DELTABUS__")).collect()
+/// Returns the variables of this process's environment that override options. [`Config::load`] refuses one that is not
+/// UTF-8.
+pub fn environment() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| layers::overrides(name)).collect()
 }
 
 fn resolve(layers: layers::Layers) -> Result<Loaded, ConfigErrors> {

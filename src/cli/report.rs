@@ -15,8 +15,11 @@ pub(crate) fn errors(errors: &ConfigErrors) {
     for error in &errors.errors {
         finding(ERROR, "error", error);
     }
+    if errors.more > 0 {
+        failure(&format!("{} are not listed", counted(errors.more, "more error")));
+    }
     warnings(&errors.warnings);
-    let mut count = counted(errors.errors.len(), "error");
+    let mut count = counted(errors.errors.len() + errors.more, "error");
     if !errors.warnings.is_empty() {
         count = format!("{count}, {}", counted(errors.warnings.len(), "warning"));
     }

@@ -140,7 +140,7 @@ fn apply(loaded: Result<Loaded, ConfigErrors>, engine: &EngineHandle) {
                 tracing::error!(%finding, "the changed configuration is wrong");
             }
             return tracing::error!(
-                errors = errors.errors.len(),
+                errors = errors.errors.len() + errors.more,
                 "refused the changed configuration, going on as before"
             );
         }
@@ -266,7 +266,7 @@ fn refuse_programs(loaded: &Loaded) -> Result<(), ConfigErrors> {
         )
     };
     let errors: Vec<_> = running.map(refused).collect();
-    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors { errors, warnings: Vec::new() }) }
+    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors::new(errors, Vec::new())) }
 }
 
 /// Says so where a person would wait in front of an empty screen.

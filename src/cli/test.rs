@@ -115,7 +115,7 @@ fn try_tests(args: &TestArgs, loaded: &Loaded, dry_run: &DryRun) -> anyhow::Resu
         }
     }
     if !errors.is_empty() {
-        return Err(ConfigErrors { errors, warnings: Vec::new() }.into());
+        return Err(ConfigErrors::new(errors, Vec::new()).into());
     }
     let failed = tried.iter().filter(|(test, report)| !print::is_met(test, report)).count();
     tell_guesses(tried.iter().map(|(_, report)| report));

@@ -36,7 +36,7 @@ pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     report::warnings(&loaded.warnings);
     let missing = missing_files(&loaded);
     if !missing.is_empty() {
-        return Err(ConfigErrors { errors: missing, warnings: Vec::new() }.into());
+        return Err(ConfigErrors::new(missing, Vec::new()).into());
     }
     if !args.offline {
         ask_the_server(&loaded)?;
@@ -295,7 +295,7 @@ impl Verdict {
             report::warnings(&self.warnings);
             return Ok(());
         }
-        Err(ConfigErrors { errors: self.errors, warnings: self.warnings }.into())
+        Err(ConfigErrors::new(self.errors, self.warnings).into())
     }
 
     /// Prints what each pattern means, a line each; of a wildcard how many types.

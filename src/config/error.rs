@@ -62,20 +62,30 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Every mistake of a configuration, in the order of its files and lines; and its warnings. One a line.
+/// Errors of a configuration that are reported one by one; the others are counted.
+pub(crate) const LISTED_MAX: usize = 100;
+/// Names that a suggestion lists.
+const NAMES_MAX: usize = 64;
+
+/// The errors of a configuration, in the order of its files and lines; and its warnings. One a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
-    /// Never empty.
+    /// The first hundred; never empty.
     pub errors: Vec<Finding>,
+    /// Number of errors beyond these.
+    pub more: usize,
     /// What else was noticed.
     pub warnings: Vec<Finding>,
 }
 
 impl ConfigErrors {
-    pub(crate) fn new(mut errors: Vec<Finding>, warnings: Vec<Finding>) -> Self {
+    /// Sorts errors, and keeps each of the first hundred once.
+    pub fn new(mut errors: Vec<Finding>, warnings: Vec<Finding>) -> Self {
         errors.sort();
         errors.dedup();
-        Self { errors, warnings }
+        let more = errors.len().saturating_sub(LISTED_MAX);
+        errors.truncate(LISTED_MAX);
+        Self { errors, more, warnings }
     }
 }
 
@@ -86,6 +96,9 @@ impl fmt::Display for ConfigErrors {
                 f.write_str("\n")?;
             }
             error.fmt(f)?;
+        }
+        if self.more > 0 {
+            write!(f, "\nand {} more errors", self.more)?;
         }
         Ok(())
     }
@@ -107,10 +120,12 @@ pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Says what was meant: the nearest name if there is one, else all of them.
+/// Suggests the nearest name if there is one, else all of them, up to 64.
 pub(crate) fn suggestion<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
-    match nearest(name, known.clone()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("expected one of {}", quoted(known)),
+    if let Some(near) = nearest(name, known.clone()) {
+        return format!("did you mean `{near}`?");
     }
+    let more = known.clone().into_iter().count().saturating_sub(NAMES_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("expected one of {}{more}", quoted(known.into_iter().take(NAMES_MAX)))
 }

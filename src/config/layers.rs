@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ffi::{OsStr, OsString},
     fmt, fs,
     ops::Range,
     path::{Path, PathBuf},
@@ -18,6 +19,13 @@ use super::error::{Finding, Origin};
 /// What names of environment variables begin with, before the first `__`.
 const PREFIX: &str = "DELTABUS";
 const SEPARATOR: &str = "__";
+/// Keys that a variable may name on the way to an option.
+const DEPTH_MAX: usize = 16;
+
+/// Returns whether a variable of this name overrides an option.
+pub(crate) fn overrides(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(format!("{PREFIX}{SEPARATOR}").as_bytes())
+}
 
 /// Path of a key from the root: `resources`, `pods`, `match`, `[0]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -197,14 +205,17 @@ impl Layers {
     }
 
     fn unreadable(&mut self, name: &str, message: &str) {
-        let origin = Origin::Unreadable(name.into());
-        self.errors.push(Finding { origin, key: String::new(), message: message.to_owned(), excerpt: None });
+        self.error(Origin::Unreadable(name.into()), String::new(), message);
+    }
+
+    fn error(&mut self, origin: Origin, key: String, message: &str) {
+        self.errors.push(Finding { origin, key, message: message.to_owned(), excerpt: None });
     }
 
     /// Adds the text of one file.
     pub(crate) fn add_text(&mut self, name: &str, text: &str) {
         self.count += 1;
-        let file = Text { layer: self.count, name: name.into(), content: text };
+        let file = Text::new(self.count, name, text);
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
             self.errors.extend(errors.iter().map(|error| file.syntax_error(error)));
@@ -226,22 +237,37 @@ impl Layers {
     }
 
     /// Adds the variables that begin with `DELTABUS__`; others are passed over.
-    pub(crate) fn add_environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
+    pub(crate) fn add_environment(&mut self, environment: impl IntoIterator<Item = (OsString, OsString)>) {
         let start = format!("{PREFIX}{SEPARATOR}");
-        let variables: BTreeMap<String, String> =
-            variables.into_iter().filter(|(name, _)| name.starts_with(&start)).collect();
+        let mut variables = BTreeMap::new();
+        for (name, value) in environment.into_iter().filter(|(name, _)| overrides(name)) {
+            let origin = Origin::Environment(name.to_string_lossy().into());
+            match (name.into_string(), value.into_string()) {
+                (Ok(name), Ok(value)) => drop(variables.insert(name, value)),
+                (Ok(_), Err(_)) => self.error(origin, String::new(), "the value is not UTF-8: set it to UTF-8 text"),
+                (Err(_), _) => self.error(origin, String::new(), "the name is not UTF-8: rename or unset the variable"),
+            }
+        }
         for name in variables.keys() {
             let keys: Vec<String> = name[start.len()..].to_lowercase().split(SEPARATOR).map(str::to_owned).collect();
             let origin = Origin::Environment(name.as_str().into());
+            if keys.len() > DEPTH_MAX {
+                self.error(origin, String::new(), "no option is so deep: expected at most 16 keys between `__`");
+                continue;
+            }
             for end in 1..=keys.len() {
                 let place = Place { key: origin.clone(), value: origin.clone(), is_table: end < keys.len() };
                 self.positions.record(KeyPath(keys[..end].to_vec()), place);
             }
             let below = format!("{name}{SEPARATOR}");
-            if let Some(other) = variables.keys().find(|other| other.starts_with(&below)) {
+            let part = variables.range(below.clone()..).next().filter(|(other, _)| other.starts_with(&below));
+            if let Some((other, _)) = part {
                 let message = format!("sets the whole of what {other} sets a part of: expected one of the two");
-                self.errors.push(Finding { origin, key: KeyPath(keys).to_string(), message, excerpt: None });
+                self.error(origin, KeyPath(keys).to_string(), &message);
             }
+        }
+        if !self.errors.is_empty() {
+            return;
         }
         let source =
             Environment::with_prefix(PREFIX).separator(SEPARATOR).source(Some(variables.into_iter().collect()));
@@ -301,22 +327,52 @@ fn to_json(value: config::Value) -> Value {
     }
 }
 
-/// One file, for turning offsets into places.
+/// Bytes between two offsets of which [`Text`] knows how many characters precede them.
+const BLOCK: usize = 1024;
+/// A longer line is not shown with a syntax error.
+const EXCERPT_BYTES_MAX: usize = 1024;
+
+/// One file, for turning offsets into places. A place costs the same wherever it is in the file.
 struct Text<'a> {
     layer: usize,
     name: Arc<str>,
     content: &'a str,
+    /// Offset of the start of each line.
+    lines: Vec<usize>,
+    /// Number of characters that begin before each block.
+    chars: Vec<usize>,
 }
 
-impl Text<'_> {
+impl<'a> Text<'a> {
+    fn new(layer: usize, name: &str, content: &'a str) -> Self {
+        let lines = [0].into_iter().chain(content.match_indices('\n').map(|(newline, _)| newline + 1)).collect();
+        let mut before = 0;
+        let mut chars = vec![0];
+        for block in content.as_bytes().chunks(BLOCK) {
+            before += chars_begun(block);
+            chars.push(before);
+        }
+        Self { layer, name: name.into(), content, lines, chars }
+    }
+
+    /// Returns the index of the line that an offset is in.
+    fn line(&self, offset: usize) -> usize {
+        self.lines.partition_point(|start| *start <= offset) - 1
+    }
+
+    fn chars_before(&self, offset: usize) -> usize {
+        let block = offset / BLOCK;
+        self.chars[block] + chars_begun(&self.content.as_bytes()[block * BLOCK..offset])
+    }
+
     fn origin(&self, offset: usize) -> Origin {
-        let before = &self.content[..self.content.floor_char_boundary(offset)];
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let offset = self.content.floor_char_boundary(offset);
+        let line = self.line(offset);
         Origin::File {
             layer: self.layer,
             file: Arc::clone(&self.name),
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
+            line: line + 1,
+            column: self.chars_before(offset) - self.chars_before(self.lines[line]) + 1,
         }
     }
 
@@ -326,24 +382,32 @@ impl Text<'_> {
             origin: self.origin(span.start),
             key: String::new(),
             message: format!("invalid TOML: {}", error.message().lines().collect::<Vec<_>>().join("; ")),
-            excerpt: Some(self.excerpt(&span)),
+            excerpt: self.excerpt(&span),
         }
     }
 
     /// Shows the line of a span with carets below it.
-    fn excerpt(&self, span: &Range<usize>) -> String {
+    fn excerpt(&self, span: &Range<usize>) -> Option<String> {
         let start = self.content.floor_char_boundary(span.start);
-        let line_start = self.content[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line = self.line(start);
+        let (line_start, number) = (self.lines[line], (line + 1).to_string());
         let line = self.content[line_start..].lines().next().unwrap_or("");
+        if line.len() > EXCERPT_BYTES_MAX {
+            return None;
+        }
         let end = self.content.floor_char_boundary(span.end).min(line_start + line.len());
-        let number = (self.content[..start].matches('\n').count() + 1).to_string();
         let margin = " ".repeat(number.len());
         // Tabs stay, so that the caret stands below its character.
         let indent: String =
             self.content[line_start..start].chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
         let carets = "^".repeat(self.content.get(start..end).map_or(1, |marked| marked.chars().count().max(1)));
-        format!(" {margin} |\n {number} | {line}\n {margin} | {indent}{carets}")
+        Some(format!(" {margin} |\n {number} | {line}\n {margin} | {indent}{carets}"))
     }
+}
+
+/// Counts the characters that begin in a part of a text.
+fn chars_begun(part: &[u8]) -> usize {
+    part.iter().filter(|byte| (**byte & 0xC0) != 0x80).count()
 }
 
 /// Notes the place of every key of a document.

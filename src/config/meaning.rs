@@ -1,12 +1,15 @@
 //! Checks what no schema can say: references, cycles, contradictions; and what is allowed and odd.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    time::Duration,
+};
 
 use serde_json::{Map, Value};
 
 use super::{
     CONFIG_VERSION, Cache, Config, Handler, Mode, Resource, SecretValues, Sink, TestCase, TypePattern,
-    error::{Finding, suggestion},
+    error::{Finding, LISTED_MAX, suggestion},
     format::FormatFindings,
     layers::{KeyPath, Positions},
     oddities,
@@ -17,17 +20,14 @@ use crate::{discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::Fi
 /// The names of all entries, those included that are too wrong to be looked at.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    resources: Vec<String>,
-    handlers: Vec<String>,
+    resources: BTreeSet<String>,
+    handlers: BTreeSet<String>,
 }
 
 impl Names {
     pub(crate) fn of(tree: &Map<String, Value>) -> Self {
         let of = |section: &str| {
-            let mut names: Vec<String> =
-                tree.get(section).and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned().collect();
-            names.sort();
-            names
+            tree.get(section).and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned().collect()
         };
         Self { resources: of("resources"), handlers: of("handlers") }
     }
@@ -39,7 +39,7 @@ impl Names {
 pub(crate) fn check(
     config: &Config,
     names: &Names,
-    meant: &[KeyPath],
+    meant: &HashSet<KeyPath>,
     positions: &Positions,
 ) -> (Vec<Finding>, Vec<Finding>) {
     let mut checker = Checker { config, names, positions, errors: Vec::new(), warnings: Vec::new() };
@@ -82,6 +82,16 @@ impl Checker<'_> {
     fn warn(&mut self, keys: &[&str], message: impl Into<String>) {
         let finding = self.finding(keys, message.into());
         self.warnings.push(finding);
+    }
+
+    /// Suggests one of the names that there are. Only for errors that may be listed: looking for the nearest name costs
+    /// time for each name.
+    fn suggestion<'b>(&self, name: &str, known: impl Iterator<Item = &'b String> + Clone) -> String {
+        if self.errors.len() < LISTED_MAX {
+            suggestion(name, known.map(String::as_str))
+        } else {
+            "expected an existing name".to_owned()
+        }
     }
 
     fn engine(&mut self) {
@@ -154,8 +164,9 @@ impl Checker<'_> {
     }
 
     fn listed_twice(&mut self, name: &str, key: &str, patterns: &[TypePattern]) {
+        let mut listed = HashSet::new();
         for (i, pattern) in patterns.iter().enumerate() {
-            if patterns[..i].iter().any(|earlier| earlier.pattern() == pattern.pattern()) {
+            if !listed.insert(pattern.pattern()) {
                 let keys = ["resources", name, key, &format!("[{i}]")];
                 self.error(&keys, format!("\"{pattern}\" is listed twice"));
             }
@@ -163,11 +174,12 @@ impl Checker<'_> {
     }
 
     fn exclude(&mut self, name: &str, resource: &Resource) {
+        let wanted: HashSet<_> = resource.patterns.iter().map(TypePattern::pattern).collect();
         for (i, pattern) in resource.exclude.iter().enumerate() {
             let keys = ["resources", name, "exclude", &format!("[{i}]")];
             if *pattern.pattern() == Pattern::All {
                 self.error(&keys, "excludes every type: nothing is left to watch");
-            } else if resource.patterns.iter().any(|wanted| wanted.pattern() == pattern.pattern()) {
+            } else if wanted.contains(pattern.pattern()) {
                 self.error(&keys, format!("\"{pattern}\" is in `match` too: expected it in one of the two"));
             }
         }
@@ -176,27 +188,18 @@ impl Checker<'_> {
     /// What two entries name alike needs disjoint namespaces (D12). Wildcards that differ by what they exclude only the
     /// server's types can tell apart.
     fn shared_types(&mut self) {
-        let mut named: Vec<(&Pattern, &str, &Resource)> = Vec::new();
+        let mut named: HashMap<&Pattern, Claims<'_>> = HashMap::new();
         for (name, resource) in &self.config.resources {
             for (i, pattern) in resource.patterns.iter().enumerate() {
-                let pattern_meant = pattern.pattern();
-                let differ = |other: &Resource| {
-                    pattern_meant.is_wildcard() && !(resource.exclude.is_empty() && other.exclude.is_empty())
-                };
-                let shared = named.iter().find(|(other_pattern, other, entry)| {
-                    *other_pattern == pattern_meant
-                        && other != name
-                        && !differ(entry)
-                        && !entry.namespaces.is_disjoint_from(&resource.namespaces)
-                });
-                if let Some((_, other, _)) = shared {
+                let claims = named.entry(pattern.pattern()).or_default();
+                if let Some(other) = claims.shared_with(pattern.pattern(), name, resource) {
                     let message = format!(
                         "\"{pattern}\" is in [resources.{other}] already: a type belongs to one entry, or to several \
                          whose `namespaces` have none in common"
                     );
                     self.error(&["resources", name, "match", &format!("[{i}]")], message);
                 }
-                named.push((pattern_meant, name, resource));
+                claims.add(name, resource);
             }
         }
     }
@@ -268,8 +271,10 @@ impl Checker<'_> {
     }
 
     fn handlers(&mut self) {
+        let dead_letters: HashSet<_> =
+            self.config.handlers.values().filter_map(|handler| handler.dead_letter.as_deref()).collect();
         for (name, handler) in &self.config.handlers {
-            self.takes(name, handler);
+            self.takes(name, handler, &dead_letters);
             self.dead_letter(name, handler);
             self.webhook(name, handler);
             self.nats(name, handler);
@@ -284,7 +289,7 @@ impl Checker<'_> {
             self.concurrency(name, handler);
             let asked = !handler.options.resync.is_zero();
             let given =
-                |(name, resource): (&String, &Resource)| handler.takes(name) && !resource.options.resync.is_zero();
+                |(name, resource): (&String, &Resource)| !resource.options.resync.is_zero() && handler.takes(name);
             if asked && !self.config.resources.iter().any(given) {
                 let message = "no resource of this handler has a `resync` of its own: there will be no resync events";
                 self.warn(&["handlers", name, "resync"], message);
@@ -345,7 +350,7 @@ impl Checker<'_> {
             self.warn(&["handlers", name, key], message);
         }
         let has_no_old = |(entry, resource): &(&String, &Resource)| {
-            handler.takes(entry) && resource.cache == Cache::None && handler.options.format.needs_old()
+            handler.options.format.needs_old() && resource.cache == Cache::None && handler.takes(entry)
         };
         if let Some((entry, _)) = self.config.resources.iter().find(has_no_old) {
             let message = format!(
@@ -382,28 +387,26 @@ impl Checker<'_> {
             let wanted = pattern.strip_prefix('!').unwrap_or(pattern);
             let at = format!("[{i}]");
             let keys = [keys, &[&*at]].concat();
-            let known = || self.names.resources.iter().map(String::as_str);
+            let names = self.names;
+            let known = &names.resources;
             if wanted.contains(['*', '?', '[', '{']) {
                 let glob = globset::Glob::new(wanted).map(|glob| glob.compile_matcher());
-                let matches = known().any(|known| glob.as_ref().is_ok_and(|glob| glob.is_match(known)));
+                let matches = known.iter().any(|known| glob.as_ref().is_ok_and(|glob| glob.is_match(known)));
                 // The default "*" with nothing to watch is not worth a second message.
                 if !matches && wanted != "*" {
                     self.warn(&keys, format!("{pattern:?} matches no entry of [resources]"));
                 }
-            } else if !known().any(|known| known == wanted) {
-                let hint = match known().next() {
-                    Some(_) => suggestion(wanted, known()),
-                    None => "there are none".to_owned(),
-                };
+            } else if !known.contains(wanted) {
+                let hint =
+                    if known.is_empty() { "there are none".to_owned() } else { self.suggestion(wanted, known.iter()) };
                 self.error(&keys, format!("there is no [resources.{wanted}]; {hint}"));
             }
         }
     }
 
-    fn takes(&mut self, name: &str, handler: &Handler) {
+    fn takes(&mut self, name: &str, handler: &Handler, dead_letters: &HashSet<&str>) {
         self.entries(&["handlers", name, "resources"], &handler.resources);
-        let is_dead_letter = self.config.handlers.values().any(|other| other.dead_letter.as_deref() == Some(name));
-        if handler.enabled && handler.resources.is_empty() && !is_dead_letter {
+        if handler.enabled && handler.resources.is_empty() && !dead_letters.contains(name) {
             self.warn(
                 &["handlers", name, "resources"],
                 "takes no resource and is nobody's `dead_letter`: gets nothing",
@@ -415,9 +418,10 @@ impl Checker<'_> {
         let Some(target) = &handler.dead_letter else { return };
         let keys = ["handlers", name, "dead_letter"];
         if !self.names.handlers.contains(target) {
-            let others = || self.names.handlers.iter().map(String::as_str).filter(|other| *other != name);
-            let hint = match others().next() {
-                Some(_) => suggestion(target, others().collect::<Vec<_>>()),
+            let names = self.names;
+            let others = names.handlers.iter().filter(|other| *other != name);
+            let hint = match others.clone().next() {
+                Some(_) => self.suggestion(target, others),
                 None => "there is no other handler".to_owned(),
             };
             self.error(&keys, format!("there is no [handlers.{target}]; {hint}"));
@@ -430,18 +434,25 @@ impl Checker<'_> {
     fn dead_letter_cycles(&mut self) {
         let next = |name: &str| self.config.handlers.get(name)?.dead_letter.as_deref();
         let mut cycles = Vec::new();
+        // The start from which each handler was reached first.
+        let mut reached: HashMap<&str, &str> = HashMap::new();
         for start in self.config.handlers.keys() {
-            let mut way = vec![start.as_str()];
-            while let Some(step) = next(way[way.len() - 1]) {
-                if step == start {
-                    cycles.push(way);
+            let mut way = Vec::new();
+            let mut step = Some(start.as_str());
+            while let Some(name) = step {
+                if let Some(from) = reached.get(name) {
+                    let cycle = way.iter().position(|earlier| *earlier == name).filter(|_| *from == start);
+                    cycles.extend(cycle.map(|begin| way.split_off(begin)));
                     break;
                 }
-                if step < start.as_str() || way.contains(&step) {
-                    break;
-                }
-                way.push(step);
+                reached.insert(name, start);
+                way.push(name);
+                step = next(name);
             }
+        }
+        for cycle in &mut cycles {
+            let first = (0..cycle.len()).min_by_key(|at| cycle[*at]).unwrap_or(0);
+            cycle.rotate_left(first);
         }
         for way in cycles {
             let shown = way.iter().chain([&way[0]]).copied().collect::<Vec<_>>().join(" → ");
@@ -452,11 +463,12 @@ impl Checker<'_> {
 
     fn tests(&mut self) {
         let (config, names) = (self.config, self.names);
+        let mut titles = HashSet::new();
         for (i, TestCase { name, old, new, expect }) in config.tests.iter().enumerate() {
             let at = format!("[{i}]");
             if name.trim().is_empty() {
                 self.error(&["tests", &at, "name"], "expected a few words that say what it is about");
-            } else if config.tests[..i].iter().any(|earlier| earlier.name == *name) {
+            } else if !titles.insert(name) {
                 self.error(&["tests", &at, "name"], format!("there is a test called {name:?} already"));
             }
             if old.is_none() && new.is_none() {
@@ -465,11 +477,12 @@ impl Checker<'_> {
             if expect.is_empty() {
                 self.error(&["tests", &at, "expect"], "expected at least one handler: nothing is tested");
             }
-            for handler in expect.keys().filter(|handler| !names.handlers.contains(handler)) {
-                let known = || names.handlers.iter().map(String::as_str);
-                let hint = known()
-                    .next()
-                    .map_or_else(|| "there are none".to_owned(), |_| suggestion(handler, known().collect::<Vec<_>>()));
+            for handler in expect.keys().filter(|handler| !names.handlers.contains(*handler)) {
+                let hint = if names.handlers.is_empty() {
+                    "there are none".to_owned()
+                } else {
+                    self.suggestion(handler, names.handlers.iter())
+                };
                 self.error(&["tests", &at, "expect", handler], format!("there is no [handlers.{handler}]; {hint}"));
             }
         }
@@ -486,6 +499,49 @@ impl Checker<'_> {
                 );
             }
         }
+    }
+}
+
+/// Entries that name a type by one pattern.
+#[derive(Default)]
+struct Claims<'a> {
+    all: Vec<(&'a str, &'a Resource)>,
+    /// Of those that name their namespaces: the first, as an index into `all`, for each namespace.
+    of_namespace: HashMap<&'a str, usize>,
+    /// Of the others: indices into `all`.
+    with_globs: Vec<usize>,
+}
+
+impl<'a> Claims<'a> {
+    fn add(&mut self, name: &'a str, resource: &'a Resource) {
+        let index = self.all.len();
+        self.all.push((name, resource));
+        match resource.namespaces.names() {
+            Some(names) => {
+                for namespace in names {
+                    self.of_namespace.entry(namespace).or_insert(index);
+                }
+            }
+            None => self.with_globs.push(index),
+        }
+    }
+
+    /// Returns the first entry that shows some namespace which this one shows too.
+    fn shared_with(&self, pattern: &Pattern, name: &str, resource: &Resource) -> Option<&'a str> {
+        let is_shared = |other: &(&str, &Resource)| {
+            let differ = pattern.is_wildcard() && !(resource.exclude.is_empty() && other.1.exclude.is_empty());
+            other.0 != name && !differ && !other.1.namespaces.is_disjoint_from(&resource.namespaces)
+        };
+        let first = match resource.namespaces.names() {
+            Some(names) if !pattern.is_wildcard() => {
+                let is_shared_at = |index: &usize| is_shared(&self.all[*index]);
+                let literal = names.iter().filter_map(|namespace| self.of_namespace.get(namespace)).copied();
+                let glob = self.with_globs.iter().copied().find(is_shared_at);
+                literal.filter(is_shared_at).chain(glob).min()?
+            }
+            _ => self.all.iter().position(is_shared)?,
+        };
+        Some(self.all[first].0)
     }
 }
 

@@ -37,7 +37,7 @@ fn never_deleted(handler: &Handler, resources: &BTreeMap<String, Resource>) -> O
         return None;
     }
     let has_selector = |(name, entry): &(&String, &Resource)| {
-        handler.takes(name) && !(entry.labels.is_empty() && entry.fields.is_empty())
+        !(entry.labels.is_empty() && entry.fields.is_empty()) && handler.takes(name)
     };
     let (name, _) = resources.iter().find(has_selector)?;
     let message = format!(

@@ -2,12 +2,12 @@
 //!
 //! Collects every mistake, and cuts what is wrong out of the tree, so that the rest can be looked at further.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
 use super::{
-    error::{Finding, nearest, quoted, suggestion},
+    error::{Finding, Origin, nearest, quoted, suggestion},
     layers::{KeyPath, Positions},
     schema::NAME_PATTERN,
     text::{self, Format},
@@ -17,14 +17,22 @@ use super::{
 pub(crate) struct Report {
     pub(crate) errors: Vec<Finding>,
     /// The paths that misspelt keys probably stand for: they need not be reported as missing.
-    pub(crate) meant: Vec<KeyPath>,
+    pub(crate) meant: HashSet<KeyPath>,
     /// Lists from which elements were cut, and where those that are left stood.
     pub(crate) shortened: Vec<(KeyPath, Vec<usize>)>,
 }
 
 /// Checks the tree, and cuts out what is wrong.
 pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &Positions) -> Report {
-    let mut checker = Checker { root: schema, positions, errors: Vec::new(), meant: Vec::new(), shortened: Vec::new() };
+    let mut checker = Checker {
+        root: schema,
+        positions,
+        errors: Vec::new(),
+        wrong: HashSet::new(),
+        meant: HashSet::new(),
+        shortened: Vec::new(),
+        sections: None,
+    };
     checker.table(schema, tree, &KeyPath::default());
     Report { errors: checker.errors, meant: checker.meant, shortened: checker.shortened }
 }
@@ -33,8 +41,12 @@ struct Checker<'a> {
     root: &'a Value,
     positions: &'a Positions,
     errors: Vec<Finding>,
-    meant: Vec<KeyPath>,
+    /// Keys of the errors.
+    wrong: HashSet<String>,
+    meant: HashSet<KeyPath>,
     shortened: Vec<(KeyPath, Vec<usize>)>,
+    /// The tables, as headers, in which each key is known; made when it is first needed.
+    sections: Option<HashMap<&'a str, Vec<String>>>,
 }
 
 /// Whether a value may stay in the tree.
@@ -46,20 +58,24 @@ enum Verdict {
 
 impl<'a> Checker<'a> {
     fn at_value(&mut self, path: &KeyPath, message: String) -> Verdict {
-        let (key, origin) = self.positions.of_value(path);
-        self.errors.push(Finding { origin, key: key.to_string(), message, excerpt: None });
-        Verdict::Cut
+        let place = self.positions.of_value(path);
+        self.error(place, message)
     }
 
     fn at_key(&mut self, path: &KeyPath, message: String) -> Verdict {
-        let (key, origin) = self.positions.of_key(path);
-        self.errors.push(Finding { origin, key: key.to_string(), message, excerpt: None });
+        let place = self.positions.of_key(path);
+        self.error(place, message)
+    }
+
+    fn error(&mut self, (key, origin): (KeyPath, Origin), message: String) -> Verdict {
+        let key = key.to_string();
+        self.wrong.insert(key.clone());
+        self.errors.push(Finding { origin, key, message, excerpt: None });
         Verdict::Cut
     }
 
     fn resolve(&self, schema: &'a Value) -> &'a Value {
-        let reference = schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
-        reference.and_then(|pointer| self.root.pointer(pointer)).unwrap_or(schema)
+        resolve(self.root, schema)
     }
 
     fn value(&mut self, schema: &'a Value, value: &mut Value, path: &KeyPath) -> Verdict {
@@ -155,7 +171,7 @@ impl<'a> Checker<'a> {
         }
         table.retain(|key, value| match properties.get(key) {
             Some(schema) => self.value(schema, value, &path.child(key)) == Verdict::Keep,
-            None => self.unknown_key(key, properties, None, path) == Verdict::Keep,
+            None => self.unknown_key(key, || keys_of(properties), None, path) == Verdict::Keep,
         });
         if is_choice && table.is_empty() { Verdict::Cut } else { self.required(schema, table, path) }
     }
@@ -177,8 +193,7 @@ impl<'a> Checker<'a> {
             verdict = Verdict::Cut;
             // Cut for being wrong: that has been said.
             let path_of_key = path.child(key);
-            let said = self.meant.contains(&path_of_key);
-            if said || self.errors.iter().any(|error| error.key == path_of_key.to_string()) {
+            if self.meant.contains(&path_of_key) || self.wrong.contains(&path_of_key.to_string()) {
                 continue;
             }
             let wanted = self.resolve(&schema["properties"][key]);
@@ -212,7 +227,7 @@ impl<'a> Checker<'a> {
             table.retain(|key, value| match properties.get(key) {
                 Some(_) if key == "type" => true,
                 Some(schema) => self.value(schema, value, &path.child(key)) == Verdict::Keep,
-                None => self.unknown_key(key, properties, Some(variants), path) == Verdict::Keep,
+                None => self.unknown_key(key, || keys_of(properties), Some(variants), path) == Verdict::Keep,
             });
             return self.required(schema, table, path);
         }
@@ -229,16 +244,17 @@ impl<'a> Checker<'a> {
     /// Checks a table of unknown type: each key is right if it is right for one of the types. What no type knows is
     /// left alone where a type is named, since that one may know it.
     fn any_variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) {
-        let mut all = Map::new();
-        for properties in variants.iter().filter_map(|variant| variant["properties"].as_object()) {
-            all.extend(properties.clone());
-        }
+        let of_all = || {
+            let mut seen = HashSet::new();
+            let properties = variants.iter().filter_map(|variant| variant["properties"].as_object());
+            properties.flat_map(keys_of).filter(|name| seen.insert(*name)).collect()
+        };
         let is_named = table.contains_key("type");
         for (key, value) in table.iter_mut().filter(|(key, _)| *key != "type") {
             match variants.iter().find_map(|variant| variant["properties"].get(key)) {
                 Some(schema) => self.value(schema, value, &path.child(key)),
                 None if is_named => Verdict::Cut,
-                None => self.unknown_key(key, &all, None, path),
+                None => self.unknown_key(key, of_all, None, path),
             };
         }
     }
@@ -246,19 +262,23 @@ impl<'a> Checker<'a> {
     fn unknown_key(
         &mut self,
         key: &str,
-        properties: &Map<String, Value>,
+        known: impl FnOnce() -> Vec<&'a str>,
         variants: Option<&[Value]>,
         path: &KeyPath,
     ) -> Verdict {
         let has_key = |variant: &&Value| variant["properties"].get(key).is_some();
         let owners: Vec<&str> = variants.unwrap_or(&[]).iter().filter(has_key).filter_map(type_of).collect();
         let message = if owners.is_empty() {
-            let sections = self.sections_of(key);
-            let near = nearest(key, properties.keys().map(String::as_str));
-            self.meant.extend(near.map(|near| path.child(near)));
-            match near {
-                None if !sections.is_empty() => format!("unknown key; it belongs in {}", sections.join(" or ")),
-                _ => format!("unknown key; {}", suggestion(key, properties.keys().map(String::as_str))),
+            let known = known();
+            match nearest(key, known.iter().copied()) {
+                Some(near) => {
+                    self.meant.insert(path.child(near));
+                    format!("unknown key; did you mean `{near}`?")
+                }
+                None => match self.sections().get(key) {
+                    Some(sections) => format!("unknown key; it belongs in {}", sections.join(" or ")),
+                    None => format!("unknown key; {}", suggestion(key, known)),
+                },
             }
         } else {
             format!("unknown key; `{key}` belongs to handlers of type {}", owners.join(", "))
@@ -266,35 +286,51 @@ impl<'a> Checker<'a> {
         self.at_key(&path.child(key), message)
     }
 
-    /// Returns the tables, as headers, in which a key is known.
-    fn sections_of(&self, key: &str) -> Vec<String> {
-        let mut sections = Vec::new();
-        self.search(self.root, key, "", &mut sections);
-        let mut seen = BTreeSet::new();
-        sections.retain(|section| seen.insert(section.clone()));
-        sections
+    fn sections(&mut self) -> &HashMap<&'a str, Vec<String>> {
+        let root = self.root;
+        self.sections.get_or_insert_with(|| {
+            let mut sections = HashMap::new();
+            collect_sections(root, root, "", &mut sections);
+            sections
+        })
     }
+}
 
-    fn search(&self, schema: &Value, key: &str, header: &str, sections: &mut Vec<String>) {
-        let below = |name: &str| if header.is_empty() { name.to_owned() } else { format!("{header}.{name}") };
-        let reference = schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
-        let schema = reference.and_then(|pointer| self.root.pointer(pointer)).unwrap_or(schema);
-        for variant in schema["oneOf"].as_array().into_iter().flatten() {
-            self.search(variant, key, header, sections);
+fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
+    let reference = schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
+    reference.and_then(|pointer| root.pointer(pointer)).unwrap_or(schema)
+}
+
+/// Collects the tables, as headers, in which each key of a schema is known.
+fn collect_sections<'a>(
+    root: &'a Value,
+    schema: &'a Value,
+    header: &str,
+    sections: &mut HashMap<&'a str, Vec<String>>,
+) {
+    let below = |name: &str| if header.is_empty() { name.to_owned() } else { format!("{header}.{name}") };
+    let schema = resolve(root, schema);
+    for variant in schema["oneOf"].as_array().into_iter().flatten() {
+        collect_sections(root, variant, header, sections);
+    }
+    for entries in schema["patternProperties"].as_object().into_iter().flat_map(Map::values) {
+        collect_sections(root, entries, &below("*"), sections);
+    }
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        let section = if header.is_empty() { "the top level".to_owned() } else { format!("[{header}]") };
+        let known = sections.entry(name).or_default();
+        if !known.contains(&section) {
+            known.push(section);
         }
-        for entries in schema["patternProperties"].as_object().into_iter().flat_map(Map::values) {
-            self.search(entries, key, &below("*"), sections);
-        }
-        for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-            if name == key {
-                sections.push(if header.is_empty() { "the top level".to_owned() } else { format!("[{header}]") });
-            }
-            // What can be a default is shown where it takes effect.
-            if !(header.is_empty() && name == "defaults") {
-                self.search(schema, key, &below(name), sections);
-            }
+        // What can be a default is shown where it takes effect.
+        if !(header.is_empty() && name == "defaults") {
+            collect_sections(root, schema, &below(name), sections);
         }
     }
+}
+
+fn keys_of(properties: &Map<String, Value>) -> Vec<&str> {
+    properties.keys().map(String::as_str).collect()
 }
 
 fn is_name(name: &str) -> bool {

@@ -17,7 +17,7 @@ use serde_json::Value;
 const MINIMAL: &str = "[resources.pods]\nmatch = [\"pods\"]\n\n[handlers.out]\ntype = \"stdout\"\n";
 
 fn load(files: &[&Path], environment: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
-    Config::load(files, environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    Config::load(files, environment.iter().map(|(name, value)| (name.into(), value.into())))
 }
 
 /// Tells an outcome as `validate` does.
@@ -115,6 +115,86 @@ fn a_directory_is_its_toml_files_in_the_order_of_their_names() {
         empty.starts_with("empty: no *.toml files in this directory\ngone.toml: failed to read the file"),
         "{empty}"
     );
+}
+
+#[test]
+fn variables_that_are_not_utf8_are_refused_by_name() {
+    use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.toml");
+    fs::write(&file, MINIMAL).unwrap();
+    let variables = [
+        (b"DELTABUS__CLUSTER__NAME".to_vec(), b"prod-\xff".to_vec()),
+        (b"DELTABUS__CLUSTER__NAM\xff".to_vec(), b"prod".to_vec()),
+        (b"OTHER".to_vec(), b"\xff".to_vec()),
+    ];
+    let variables = variables.map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value)));
+    let errors = Config::load(&[&file], variables).unwrap_err();
+    let expected = "environment variable DELTABUS__CLUSTER__NAME: the value is not UTF-8: set it to UTF-8 text\n\
+                    environment variable DELTABUS__CLUSTER__NAM\u{fffd}: the name is not UTF-8: rename or unset the variable";
+    assert_eq!(errors.to_string(), expected);
+    let deep = format!("DELTABUS{}", "__A".repeat(10_000));
+    let errors = Config::load(&[&file], [(deep.into(), "1".into())]).unwrap_err();
+    assert!(errors.to_string().ends_with(": no option is so deep: expected at most 16 keys between `__`"));
+}
+
+/// Loads a configuration of many parts; returns the errors, and asserts that the time grows with their number alone.
+#[track_caller]
+fn load_many(part: impl Fn(usize) -> String) -> Option<ConfigErrors> {
+    let text: String = (0..MANY).map(part).collect();
+    #[expect(clippy::disallowed_methods, reason = "a test of how long it takes")]
+    let begin = std::time::Instant::now();
+    let outcome = Config::from_toml_str(&format!("{text}\n[handlers.out]\ntype = \"stdout\"\n"));
+    // Some seconds in a debug build, where what is quadratic takes minutes.
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    outcome.err()
+}
+
+const MANY: usize = 20_000;
+
+#[test]
+fn many_mistakes_take_linear_time_and_are_counted() {
+    let parts: [&dyn Fn(usize) -> String; 6] = [
+        &|n| format!("key_{n} = 1\n"),
+        &|n| format!("[table_{n}]\nx = 1\n"),
+        &|n| format!("[resources.r{n}]\n"),
+        &|n| format!("[resources.r{n}]\nmatch = [\"pods\"]\n"),
+        &|n| format!("[handlers.h{n}]\ntype = \"stdout\"\nresources = [\"nope{n}\"]\ndead_letter = \"none{n}\"\n"),
+        &|n| format!("key_{n} = = 1\n"),
+    ];
+    for part in parts {
+        let errors = load_many(part).expect("all parts are wrong");
+        assert_eq!(errors.errors.len(), 100);
+        assert!(errors.more >= MANY - 101, "{}", errors.more);
+        assert!(errors.to_string().ends_with(&format!("\nand {} more errors", errors.more)));
+    }
+}
+
+#[test]
+fn large_configurations_load_in_linear_time() {
+    let parts: [&dyn Fn(usize) -> String; 5] = [
+        &|n| format!("[resources.r{n}]\nmatch = [\"t{n}.example.com\"]\n"),
+        &|n| format!("[resources.r{n}]\nmatch = [\"pods\"]\nnamespaces = [\"n{n}\"]\n"),
+        &|n| {
+            if n == 0 {
+                "resources.r.match = [\"pods\"".to_owned()
+            } else {
+                format!(", \"t{n}.example.com\"") + if n + 1 == MANY { "]" } else { "" }
+            }
+        },
+        &|n| {
+            let head = if n == 0 { "[resources.r]\nmatch = [\"pods\"]\n" } else { "" };
+            let next = if n + 1 < MANY { format!("dead_letter = \"h{:05}\"\n", n + 1) } else { String::new() };
+            format!("{head}[handlers.h{n:05}]\ntype = \"blackhole\"\n{next}")
+        },
+        &|n| {
+            let head = if n == 0 { "[resources.r]\nmatch = [\"pods\"]\n" } else { "" };
+            format!("{head}[[tests]]\nname = \"t{n}\"\nnew = \"x.yaml\"\nexpect = {{ out = 1 }}\n")
+        },
+    ];
+    for part in parts {
+        assert_eq!(load_many(part), None);
+    }
 }
 
 #[test]
