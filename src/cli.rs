@@ -43,6 +43,8 @@ Examples:
   deltabus run -c config.toml                     watch the cluster that kubectl talks to
   deltabus run -c base.toml -c local.toml         the second file is merged into the first
   deltabus validate -c config.toml                every mistake at once, with file and line
+  deltabus validate --strict -o json -c config.toml
+                                                  for CI: warnings and notes are errors too
   deltabus test -c config.toml                    its [[tests]]: which handler would send what, and why not
   deltabus resources -c config.toml               which types that means on this cluster
   deltabus rbac -c config.toml | kubectl apply -f -
@@ -113,6 +115,11 @@ impl BadUsage {
         Self(anyhow::Error::msg(said.into()))
     }
 }
+
+/// A bad configuration that was reported already: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("the configuration cannot be used")]
+pub(crate) struct Reported;
 
 /// Where the configuration is.
 #[derive(Debug, Args)]

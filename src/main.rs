@@ -7,7 +7,7 @@ use std::{io, process::ExitCode};
 use clap::Parser;
 use deltabus::{config::ConfigErrors, engine::EngineError};
 
-use cli::{BadUsage, Cli, Command, ConfigCommand, report};
+use cli::{BadUsage, Cli, Command, ConfigCommand, Reported, report};
 
 /// Failed at run time.
 const FAILED: u8 = 1;
@@ -18,6 +18,9 @@ fn main() -> ExitCode {
     let Err(error) = dispatch(Cli::parse().command) else { return ExitCode::SUCCESS };
     if let Some(errors) = error.downcast_ref::<ConfigErrors>() {
         report::errors(errors);
+        return ExitCode::from(BAD_USAGE);
+    }
+    if error.is::<Reported>() {
         return ExitCode::from(BAD_USAGE);
     }
     // Whoever read our output has seen enough: `deltabus schema | head`.

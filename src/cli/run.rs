@@ -8,7 +8,7 @@ use std::{
 use actix::System;
 use clap::Args;
 use deltabus::{
-    config::{Config, ConfigErrors, EventType, Handler, Initial, Loaded, Sink},
+    config::{Config, ConfigErrors, EventType, Finding, Handler, Initial, Loaded, Sink},
     engine::{
         Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport, reload::ConfigFiles,
     },
@@ -57,7 +57,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let files = args.config.files();
     let loaded = args.config.load()?;
     if !args.allow_exec {
-        refuse_programs(&loaded)?;
+        let refused = programs(&loaded);
+        if !refused.is_empty() {
+            return Err(ConfigErrors::new(refused, Vec::new()).into());
+        }
     }
     let Loaded { config, warnings, .. } = loaded;
     terminal::start(&config.log);
@@ -255,8 +258,8 @@ fn tell_undelivered(report: &StopReport, is_kept: bool) {
     }
 }
 
-/// Refuses a configuration that runs programs.
-fn refuse_programs(loaded: &Loaded) -> Result<(), ConfigErrors> {
+/// Returns an error for each handler that runs a program.
+pub(crate) fn programs(loaded: &Loaded) -> Vec<Finding> {
     let handlers = loaded.config.handlers.iter();
     let running = handlers.filter(|(_, handler)| handler.enabled && matches!(handler.sink, Sink::Exec(_)));
     let refused = |(name, _): (&String, _)| {
@@ -265,8 +268,7 @@ fn refuse_programs(loaded: &Loaded) -> Result<(), ConfigErrors> {
             "a handler of type \"exec\" runs a program, which has to be allowed: start with `deltabus run --allow-exec`",
         )
     };
-    let errors: Vec<_> = running.map(refused).collect();
-    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors::new(errors, Vec::new())) }
+    running.map(refused).collect()
 }
 
 /// Says so where a person would wait in front of an empty screen.

@@ -40,6 +40,16 @@ impl Server {
         self.runtime.block_on(async { Ok(discovery::namespaces(&self.access.client()?).await?) })
     }
 
+    /// Asks whether a type can be selected by the `fields` of an entry; returns the server's reason where it cannot. A list
+    /// that is refused or fails otherwise is no such reason. Blocks.
+    pub(crate) fn refuses_fields(&self, resource: &ResourceType, entry: &Resource) -> anyhow::Result<Option<String>> {
+        let names = entry.namespaces.names().unwrap_or_default();
+        self.runtime.block_on(async {
+            let client = self.access.client()?;
+            Ok(discovery::refused_fields(&client, resource, names.first().copied(), &entry.fields).await)
+        })
+    }
+
     /// Asks what this user may do with each type where the entry it belongs to shows it; of a type without an entry, in
     /// all namespaces. Blocks.
     pub(crate) fn rights(&self, types: &[(&ResourceType, Option<&Resource>)]) -> anyhow::Result<Vec<Rights>> {

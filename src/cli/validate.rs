@@ -1,16 +1,20 @@
 //! `deltabus validate`: every mistake of a configuration at once, with what the API server has to say about it.
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    path::Path,
+};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use deltabus::{
-    config::{self, ConfigErrors, Finding, Loaded, OnMissing, Resource, TypePattern},
+    config::{self, ConfigErrors, Finding, Loaded, OnMissing, Origin, Resource, TypePattern},
     discovery::{self, Catalog, Conflict, Owned, Resolution, Selection, Unmatched},
     object::ResourceType,
 };
+use serde_json::json;
 
 use super::{
-    ConfigArgs, report,
+    ConfigArgs, Reported, report, run,
     server::{Rights, Server},
 };
 
@@ -19,8 +23,9 @@ const NAMED_MAX: usize = 8;
 
 /// Checks a configuration: every mistake at once, with file, line, key and the nearest right name.
 ///
-/// Asks the API server what each `match` means there, and what this user may not list or watch. Exit code 2 where the
-/// configuration is wrong, 1 where the server cannot be asked.
+/// Asks the API server what each `match` means there, which `fields` it cannot select by, and what this user may not list
+/// or watch. Tries to write to `[state] dir`. Exit code 2 where the configuration is wrong, 1 where the server cannot be
+/// asked.
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
     #[command(flatten)]
@@ -28,24 +33,87 @@ pub(crate) struct ValidateArgs {
     /// Do not ask the API server.
     #[arg(long)]
     pub(crate) offline: bool,
+    /// Treats warnings and notes as errors, such as a `match` that no served type answers to.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Accepts handlers of type `exec`: the configuration is for `deltabus run --allow-exec`.
+    #[arg(long)]
+    pub(crate) allow_exec: bool,
+    /// How findings are printed.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Output,
+}
+
+/// How findings are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// Findings on stderr, a line each; what each `match` means on stdout.
+    #[default]
+    Text,
+    /// One JSON document on stdout: `valid`, `errors`, `warnings`, `notes` (how many), and `findings` with `level`, `key`,
+    /// `file`, `line`, `column`, `variable`, `message`, `excerpt`; `null` where there is none.
+    Json,
 }
 
 /// Checks a configuration.
 pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
-    let loaded = args.config.load()?;
-    report::warnings(&loaded.warnings);
-    let missing = missing_files(&loaded);
-    if !missing.is_empty() {
-        return Err(ConfigErrors::new(missing, Vec::new()).into());
+    let mut verdict = Verdict::default();
+    let (mut valid, mut asked) = (String::new(), Ok(()));
+    match args.config.load() {
+        Ok(loaded) => {
+            verdict.errors = found_here(args, &loaded);
+            verdict.warnings.clone_from(&loaded.warnings);
+            if verdict.errors.is_empty() && !args.offline {
+                asked = ask_the_server(&loaded, &mut verdict);
+            }
+            if asked.is_ok() && args.output == Output::Text {
+                verdict.print_types(&loaded)?;
+            }
+            valid = counts(&loaded);
+        }
+        Err(ConfigErrors { errors, more, warnings }) => {
+            (verdict.errors, verdict.more, verdict.warnings) = (errors, more, warnings);
+        }
     }
-    if !args.offline {
-        ask_the_server(&loaded)?;
+    if args.strict {
+        verdict.be_strict();
     }
+    let is_valid = verdict.errors.is_empty();
+    match args.output {
+        Output::Json => verdict.print_json(asked.is_ok())?,
+        Output::Text => verdict.tell(asked.is_ok().then_some(&valid)),
+    }
+    asked?;
+    if is_valid { Ok(()) } else { Err(Reported.into()) }
+}
+
+/// Returns the errors that need no server.
+fn found_here(args: &ValidateArgs, loaded: &Loaded) -> Vec<Finding> {
+    let mut errors = missing_files(loaded);
+    if !args.allow_exec {
+        errors.extend(run::programs(loaded));
+    }
+    let dir = loaded.config.state.dir.as_deref();
+    errors.extend(dir.and_then(state_problem).map(|problem| loaded.finding(&["state", "dir"], problem)));
+    errors
+}
+
+/// Tries to write to a state directory, or to the directory that it would be made in; leaves nothing there.
+fn state_problem(dir: &Path) -> Option<String> {
+    let place = dir.ancestors().find(|place| place.as_os_str().is_empty() || place.exists())?;
+    let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
+    let error = if place.is_dir() { tempfile::tempfile_in(place).err()? } else { io::ErrorKind::NotADirectory.into() };
+    Some(if place == dir {
+        format!("cannot write to {}: {error}", dir.display())
+    } else {
+        format!("cannot create {} in {}: {error}", dir.display(), place.display())
+    })
+}
+
+fn counts(loaded: &Loaded) -> String {
     let handlers = loaded.config.handlers.values().filter(|handler| handler.enabled).count();
-    let [resources, handlers] = [(loaded.config.resources.len(), "resource"), (handlers, "handler")]
-        .map(|(count, noun)| report::counted(count, noun));
-    report::note(&format!("the configuration is valid: {resources}, {handlers}"));
-    Ok(())
+    let resources = report::counted(loaded.config.resources.len(), "resource");
+    format!("{resources}, {}", report::counted(handlers, "handler"))
 }
 
 /// Returns the files of `[[tests]]` that are not there.
@@ -62,23 +130,26 @@ fn missing_files(loaded: &Loaded) -> Vec<Finding> {
     missing
 }
 
-fn ask_the_server(loaded: &Loaded) -> anyhow::Result<()> {
+fn ask_the_server(loaded: &Loaded, verdict: &mut Verdict) -> anyhow::Result<()> {
     let server = Server::of(&loaded.config.kube, ", --offline checks without it")?;
-    let mut verdict = judge(loaded, &server.catalog()?);
+    verdict.judge(loaded, &server.catalog()?);
     let types: Vec<_> = verdict.claims.iter().map(|claim| (&claim.resource, entry(loaded, &claim.entry))).collect();
     let rights = server.rights(&types)?;
     for (claim, rights) in verdict.claims.iter_mut().zip(rights) {
         claim.rights = rights;
     }
     verdict.refusals(loaded);
+    verdict.unsupported_fields(loaded, &server)?;
     verdict.absent_namespaces(loaded, &server);
-    verdict.tell(loaded)
+    Ok(())
 }
 
-/// What the server has to say.
+/// What was found.
 #[derive(Default)]
 struct Verdict {
     errors: Vec<Finding>,
+    /// Number of errors that are not listed.
+    more: usize,
     warnings: Vec<Finding>,
     notes: Vec<Finding>,
     claims: Vec<Claim>,
@@ -91,30 +162,6 @@ struct Claim {
     pattern: usize,
     resource: ResourceType,
     rights: Rights,
-}
-
-/// Holds every pattern against what is served.
-fn judge(loaded: &Loaded, catalog: &Catalog) -> Verdict {
-    let resources = &loaded.config.resources;
-    let wanted: Vec<_> = resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
-    let selection = discovery::select(catalog, &wanted);
-    let mut verdict = Verdict::default();
-    for Owned { entry, pattern, resource } in &selection.owned {
-        verdict.claims.push(Claim {
-            entry: entry.clone(),
-            pattern: *pattern,
-            resource: resource.clone(),
-            rights: Rights::default(),
-        });
-    }
-    for Unmatched { entry, pattern, resolution } in &selection.unmatched {
-        verdict.unmatched(loaded, entry, *pattern, resolution);
-    }
-    verdict.overlaps(loaded, &selection);
-    verdict.excludes(loaded, &selection);
-    verdict.namespaces_of_nothing(loaded);
-    verdict.left_to_others(loaded, &selection);
-    verdict
 }
 
 fn entry<'a>(loaded: &'a Loaded, name: &str) -> Option<&'a Resource> {
@@ -131,6 +178,28 @@ fn finding(loaded: &Loaded, entry: &str, pattern: usize, message: String) -> Fin
 }
 
 impl Verdict {
+    /// Holds every pattern against what is served.
+    fn judge(&mut self, loaded: &Loaded, catalog: &Catalog) {
+        let resources = &loaded.config.resources;
+        let wanted: Vec<_> = resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+        let selection = discovery::select(catalog, &wanted);
+        for Owned { entry, pattern, resource } in &selection.owned {
+            self.claims.push(Claim {
+                entry: entry.clone(),
+                pattern: *pattern,
+                resource: resource.clone(),
+                rights: Rights::default(),
+            });
+        }
+        for Unmatched { entry, pattern, resolution } in &selection.unmatched {
+            self.unmatched(loaded, entry, *pattern, resolution);
+        }
+        self.overlaps(loaded, &selection);
+        self.excludes(loaded, &selection);
+        self.namespaces_of_nothing(loaded);
+        self.left_to_others(loaded, &selection);
+    }
+
     fn unmatched(&mut self, loaded: &Loaded, name: &str, pattern: usize, resolution: &Resolution) {
         let (text, why) = (spelt(loaded, name, pattern), resolution.why_not());
         let finding = |message: String| finding(loaded, name, pattern, message);
@@ -287,15 +356,64 @@ impl Verdict {
         }
     }
 
-    /// Prints everything: types on stdout, findings on stderr.
-    fn tell(self, loaded: &Loaded) -> anyhow::Result<()> {
-        self.print_types(loaded)?;
+    /// Reports the selectors that types of an entry do not support.
+    fn unsupported_fields(&mut self, loaded: &Loaded, server: &Server) -> anyhow::Result<()> {
+        for (name, entry) in &loaded.config.resources {
+            // Each type supports these two, and a wildcard may mean hundreds of types.
+            let keys = entry.fields.split(',').filter_map(|term| term.split(['=', '!']).next());
+            if keys.map(str::trim).all(|key| matches!(key, "" | "metadata.name" | "metadata.namespace")) {
+                continue;
+            }
+            let mut refusing: Vec<&ResourceType> = Vec::new();
+            let mut said = String::new();
+            for claim in self.claims.iter().filter(|claim| claim.entry == *name) {
+                if let Some(problem) = server.refuses_fields(&claim.resource, entry)? {
+                    refusing.push(&claim.resource);
+                    said = problem;
+                }
+            }
+            if !refusing.is_empty() {
+                let message = format!("the server cannot select {} by this: {said}", listed(&refusing));
+                self.errors.push(loaded.finding(&["resources", name, "fields"], message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes errors of warnings and notes.
+    fn be_strict(&mut self) {
+        self.errors.append(&mut self.warnings);
+        self.errors.append(&mut self.notes);
+    }
+
+    /// Prints all findings to stderr, and how many there are; `valid` is what the configuration has.
+    fn tell(self, valid: Option<&String>) {
         report::notes(&self.notes);
         if self.errors.is_empty() {
             report::warnings(&self.warnings);
-            return Ok(());
+            if let Some(valid) = valid {
+                report::note(&format!("the configuration is valid: {valid}"));
+            }
+            return;
         }
-        Err(ConfigErrors::new(self.errors, self.warnings).into())
+        let mut errors = ConfigErrors::new(self.errors, self.warnings);
+        errors.more += self.more;
+        report::errors(&errors);
+    }
+
+    /// Prints all findings to stdout; `is_complete` where nothing was left to be checked.
+    fn print_json(&self, is_complete: bool) -> io::Result<()> {
+        let levels = [("error", &self.errors), ("warning", &self.warnings), ("note", &self.notes)];
+        let findings =
+            levels.into_iter().flat_map(|(level, findings)| findings.iter().map(move |it| as_json(level, it)));
+        let document = json!({
+            "valid": is_complete && self.errors.is_empty(),
+            "errors": self.errors.len() + self.more,
+            "warnings": self.warnings.len(),
+            "notes": self.notes.len(),
+            "findings": findings.collect::<Vec<_>>(),
+        });
+        writeln!(io::stdout().lock(), "{document:#}")
     }
 
     /// Prints what each pattern means, a line each; of a wildcard how many types.
@@ -324,6 +442,26 @@ impl Verdict {
         }
         io::stdout().lock().write_all(report::table(&rows).as_bytes())
     }
+}
+
+fn as_json(level: &str, finding: &Finding) -> serde_json::Value {
+    let Finding { origin, key, message, excerpt } = finding;
+    let (file, line, column, variable) = match origin {
+        Origin::Nowhere => (None, None, None, None),
+        Origin::File { file, line, column, .. } => (Some(file), Some(line), Some(column), None),
+        Origin::Unreadable(file) => (Some(file), None, None, None),
+        Origin::Environment(name) => (None, None, None, Some(name)),
+    };
+    json!({
+        "level": level,
+        "key": (!key.is_empty()).then_some(key),
+        "file": file.map(AsRef::<str>::as_ref),
+        "line": line,
+        "column": column,
+        "variable": variable.map(AsRef::<str>::as_ref),
+        "message": message,
+        "excerpt": excerpt,
+    })
 }
 
 /// Sums up what may be done with the types of a wildcard: `list, watch`, `no watch of 2 types`.

@@ -183,3 +183,105 @@ fn what_rbac_refuses_is_told_with_what_to_grant() {
         assert!(stderr.contains(said), "no {said:?} in\n{stderr}");
     }
 }
+
+#[test]
+fn selectors_that_a_type_does_not_support_are_errors() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = format!(
+        "[resources.w]\nmatch = [\"pods\", \"deployments.apps\"]\nfields = \"status.phase!=Failed\"\n\
+         [resources.n]\nmatch = [\"nodes\"]\nfields = \"metadata.name=a\"\n{OUT}"
+    );
+    let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
+    assert_eq!(code, 2, "{stderr}");
+    let line = "error: v.toml:3:10: resources.w.fields: the server cannot select deployments.apps by this: field label not \
+                supported: status.phase\n";
+    assert!(stderr.contains(line), "{stderr}");
+    assert!(stderr.ends_with("cannot be used: 1 error\n"), "{stderr}");
+}
+
+#[test]
+fn selectors_that_a_real_server_refuses_are_errors() {
+    let Some(cluster) = Cluster::shared_or_skip("selectors_that_a_real_server_refuses_are_errors") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let config =
+        format!("[resources.w]\nmatch = [\"pods\", \"deployments.apps\"]\nfields = \"status.phase!=Failed\"\n{OUT}");
+    let (code, _, stderr) = validate(dir.path(), cluster.kubeconfig().to_str().unwrap(), &config);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("resources.w.fields: the server cannot select deployments.apps by this: "), "{stderr}");
+}
+
+#[test]
+fn state_directory_that_cannot_be_written_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+    let state = |state: &str| {
+        let config = format!("[state]\ndir = \"{state}\"\n[resources.w]\nmatch = [\"pods\"]\n{OUT}");
+        fs::write(dir.path().join("v.toml"), config).unwrap();
+        let (code, _, stderr) =
+            deltabus(dir.path(), Path::new("none"), &["validate", "--offline", "-c", "v.toml"], &[]);
+        (code, stderr.lines().next().unwrap_or_default().to_owned())
+    };
+    let at = "error: v.toml:2:7: state.dir: ";
+    assert_eq!(state("file"), (2, format!("{at}cannot write to file: not a directory")));
+    assert_eq!(state("file/a/b"), (2, format!("{at}cannot create file/a/b in file: not a directory")));
+    // A read-only file system refuses root too.
+    let (code, line) = state("/proc/deltabus");
+    assert!(code == 2 && line.starts_with(&format!("{at}cannot create /proc/deltabus in /proc: ")), "{line}");
+    assert_eq!(state("new/state").0, 0);
+    assert!(!dir.path().join("new").exists());
+}
+
+#[test]
+fn strict_makes_errors_of_warnings_and_notes() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = format!("[resources.w]\nmatch = [\"pods\", \"po\", \"podz\"]\n{OUT}");
+    let run = |more: &[&str]| {
+        fs::write(dir.path().join("v.toml"), &config).unwrap();
+        deltabus(dir.path(), Path::new(&kubeconfig), &[&["validate", "-c", "v.toml"], more].concat(), &[])
+    };
+    let (code, _, stderr) = run(&[]);
+    assert_eq!(code, 0, "{stderr}");
+    let (code, _, stderr) = run(&["--strict"]);
+    assert_eq!(code, 2, "{stderr}");
+    for line in [
+        "error: v.toml:2:18: resources.w.match[1]: \"po\" is pods, as \"pods\" is: one of them is enough\n",
+        "error: v.toml:2:24: resources.w.match[2]: \"podz\" will be waited for: the server serves no such type; did you mean pods",
+        "error: the configuration cannot be used: 2 errors\n",
+    ] {
+        assert!(stderr.contains(line), "no {line:?} in\n{stderr}");
+    }
+}
+
+#[test]
+fn json_output_has_every_finding_with_its_place() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let run = |config: &str, more: &[&str]| {
+        fs::write(dir.path().join("v.toml"), config).unwrap();
+        let args = [&["validate", "-o", "json", "-c", "v.toml"], more].concat();
+        let (code, stdout, stderr) =
+            deltabus(dir.path(), Path::new(&kubeconfig), &args, &[("DELTABUS__LOG__LEVEL", "info")]);
+        assert_eq!(stderr, "");
+        (code, serde_json::from_str::<serde_json::Value>(&stdout).unwrap())
+    };
+    let odd = format!("[resources.w]\nmatch = [\"pods\", \"po\", \"podz\"]\n{OUT}");
+    let (code, document) = run(&odd, &[]);
+    assert_eq!((code, &document["valid"]), (0, &json!(true)));
+    assert_eq!([&document["errors"], &document["warnings"], &document["notes"]], [0, 1, 1], "{document}");
+    let expected = json!({
+        "level": "warning",
+        "key": "resources.w.match[1]",
+        "file": "v.toml",
+        "line": 2,
+        "column": 18,
+        "variable": null,
+        "message": "\"po\" is pods, as \"pods\" is: one of them is enough",
+        "excerpt": null,
+    });
+    assert_eq!(document["findings"][0], expected);
+    assert_eq!(document["findings"][1]["level"], "note");
+    let (code, document) = run(&odd, &["--strict"]);
+    assert_eq!((code, &document["valid"], &document["errors"]), (2, &json!(false), &json!(2)));
+    let (code, document) = run("[resources.w]\nmatch = = 1\n", &["--offline"]);
+    assert_eq!((code, &document["findings"][0]["line"]), (2, &json!(2)));
+    assert!(document["findings"][0]["excerpt"].as_str().unwrap().contains("match = = 1"));
+}

@@ -21,9 +21,15 @@ fn without_leave_no_program_is_run_and_the_exit_code_is_2() {
     let said = String::from_utf8(run.stderr).unwrap();
     assert_eq!(run.status.code(), Some(2), "{said}");
     assert!(said.contains("config.toml:9:8: handlers.out.type: ") && said.contains("--allow-exec"), "{said}");
-    // it is no mistake of the file
-    let validate = Command::new(env!("CARGO_BIN_EXE_deltabus")).args(["validate", "--offline", "-c", &config]).output();
-    assert!(validate.unwrap().status.success());
+    let validate = |more: &[&str]| {
+        let args = [&["validate", "--offline", "-c", &config], more].concat();
+        Command::new(env!("CARGO_BIN_EXE_deltabus")).args(args).output().unwrap()
+    };
+    let validated = validate(&[]);
+    let said = String::from_utf8(validated.stderr).unwrap();
+    assert_eq!(validated.status.code(), Some(2), "{said}");
+    assert!(said.contains("config.toml:9:8: handlers.out.type: ") && said.contains("--allow-exec"), "{said}");
+    assert!(validate(&["--allow-exec"]).status.success());
 }
 
 #[test]
