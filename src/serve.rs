@@ -147,7 +147,7 @@ pub struct ServeOptions {
     pub surface: Surface,
     /// HTTPS instead of HTTP.
     pub tls: Option<TlsFiles>,
-    /// ConnectionLimits of connections and answers.
+    /// Limits of connections and answers.
     pub limits: ConnectionLimits,
 }
 
@@ -185,7 +185,7 @@ pub fn start(options: ServeOptions, mut state: ServeState) -> io::Result<Server>
             tokio::spawn(expire(snapshots));
             tokio::select! {
                 _ = stopped.changed() => {} // an error: the server was dropped
-                () = Listener { listener, certificate, router, limits, budget }.serve() => {}
+                () = Listener { socket: listener, certificate, router, limits, budget }.serve() => {}
             }
         });
     })?;

@@ -99,7 +99,9 @@ impl Weight {
                 _ => self.scans += 1,
             }
         }
-        children(expression).into_iter().for_each(|child| self.add(child));
+        for child in children(expression) {
+            self.add(child);
+        }
     }
 }
 

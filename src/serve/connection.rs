@@ -26,7 +26,7 @@ use tokio::{
 use super::budget::Charge;
 use crate::mutex::lock;
 
-/// ConnectionLimits of one listener and of its connections.
+/// Limits of one listener and of its connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
     /// Open connections.
@@ -258,7 +258,7 @@ mod tests {
     const LIMITS: ConnectionLimits = ConnectionLimits {
         max_connections: 1,
         header_timeout: Duration::from_secs(10),
-        idle_timeout: Duration::from_secs(120),
+        idle_timeout: Duration::from_mins(2),
         write_timeout: Duration::from_secs(30),
         max_response_bytes: 1,
     };

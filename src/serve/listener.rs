@@ -56,7 +56,7 @@ pub(super) struct Addresses {
 
 /// A listener with its limits.
 pub(super) struct Listener {
-    pub(super) listener: TcpListener,
+    pub(super) socket: TcpListener,
     /// `None`: HTTP without TLS.
     pub(super) certificate: Option<Certificate>,
     pub(super) router: Router,
@@ -84,7 +84,7 @@ impl Listener {
                     connections.open.remove(&id);
                 }
                 _ = check.tick(), if !connections.open.is_empty() => connections.close_overdue(&self.limits),
-                accepted = self.listener.accept() => match accepted {
+                accepted = self.socket.accept() => match accepted {
                     Ok((stream, peer)) => self.admit(&mut connections, stream, peer),
                     Err(error) if is_of_connection(&error) => {}
                     Err(error) => {

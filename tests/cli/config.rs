@@ -428,6 +428,7 @@ fn d11_an_address_beyond_loopback_needs_a_token_and_a_certificate() {
         assert_eq!(said, expected, "{http}");
     }
     const TOKEN: &str = "auth = \"token\"\ntoken = { env = \"T\" }";
+    const TOKENS: &str = "tokens = [{ name = \"a\", token = { env = \"T\" } }";
     const TLS: &str = "tls = { cert_file = \"c\", key_file = \"k\" }";
     for listen in ["", "127.0.0.1:8080", "[::1]:8080", "127.9.9.9:0"] {
         check(&format!("listen = \"{listen}\""), "");
@@ -462,7 +463,6 @@ fn d11_an_address_beyond_loopback_needs_a_token_and_a_certificate() {
     );
     check("token = { env = \"T\" }", "a:7:1: http.token: is not asked for: expected auth = \"token\" too, or no token");
     check("tls = { key_file = \"k\" }", "a:7:20: http.tls.key_file: expected `cert_file` too");
-    const TOKENS: &str = "tokens = [{ name = \"a\", token = { env = \"T\" } }";
     check(&format!("auth = \"token\"\n{TOKENS}]"), "");
     check(
         &format!("auth = \"token\"\n{TOKENS}, {{ name = \"a\", token = {{ env = \"U\" }} }}]"),
