@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn long_turn_leaves_the_rest_for_later() {
         let when = compile("object.data.x.split('').all(x, x == 'x')", "prod").unwrap();
-        let object = object_with(50_000);
-        let changes = (0..200).map(|_| Change::Added { object: object.clone(), cause: Cause::Watch });
+        let object = object_with(10_000);
+        let changes = (0..50).map(|_| Change::Added { object: object.clone(), cause: Cause::Watch });
         let mut left = candidates(changes);
         let (mut turns, mut wanted) = (0, Vec::new());
         while !left.is_empty() {
@@ -169,8 +169,8 @@ mod tests {
             left = judged.rest;
             turns += 1;
         }
-        assert_eq!(wanted, (1..=200).collect::<Vec<_>>());
-        assert!(turns > 1, "10 million steps in 5 ms");
+        assert_eq!(wanted, (1..=50).collect::<Vec<_>>());
+        assert!(turns > 1, "500,000 steps in 5 ms");
     }
 
     #[tokio::test]
