@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::handler::exec::ExecOptions;
+use crate::handler::exec::{ALL_VARIABLES, ExecOptions};
 
 /// Options of a handler of type `exec`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -12,19 +12,31 @@ pub struct ExecSink {
     /// The program and its arguments; no shell is involved, and without a slash it is looked for in PATH. Required.
     #[schemars(length(min = 1))]
     pub command: Vec<String>,
+    /// Names of further variables of the engine's environment that the program gets; "*": all. PATH, HOME, LANG and TZ are
+    /// always passed.
+    #[serde(default)]
+    pub env: Vec<String>,
 }
 
 impl ExecSink {
     /// Returns the options of the handler of this name, in a cluster of this name.
     ///
     /// # Errors
-    /// When there is no program to run: the keys, and what is wrong.
+    /// When there is no program to run, or `env` has a text that is no name: the keys, and what is wrong.
     pub fn options(&self, name: &str, cluster: &str) -> Result<ExecOptions, Vec<(Vec<&'static str>, String)>> {
         if self.command.first().is_none_or(|program| program.trim().is_empty()) {
             let message =
                 "expected a program and its arguments, such as [\"/usr/local/bin/on-change.sh\", \"--quiet\"]";
             return Err(vec![(vec!["command"], message.to_owned())]);
         }
-        Ok(ExecOptions { name: name.to_owned(), cluster: cluster.to_owned(), command: self.command.clone() })
+        let is_name = |name: &String| {
+            name == ALL_VARIABLES || !(name.is_empty() || name.contains(|c: char| "=*".contains(c) || c.is_control()))
+        };
+        if !self.env.iter().all(is_name) {
+            let message = "expected names of variables, such as [\"TEAM\"], or [\"*\"] for all";
+            return Err(vec![(vec!["env"], message.to_owned())]);
+        }
+        let (name, cluster) = (name.to_owned(), cluster.to_owned());
+        Ok(ExecOptions { name, cluster, command: self.command.clone(), env: self.env.clone() })
     }
 }

@@ -6,6 +6,8 @@
 
 use std::{
     collections::BTreeSet,
+    env,
+    ffi::OsStr,
     io,
     num::NonZero,
     os::unix::process::ExitStatusExt as _,
@@ -31,6 +33,10 @@ const REJECTED: i32 = 65;
 const OUTPUT_BYTES: usize = 8 << 10;
 /// Bytes of it that an error tells.
 const TOLD_BYTES: usize = 512;
+/// Variables of the engine's environment that every program gets.
+const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
+/// Name in `env` that stands for all variables.
+pub const ALL_VARIABLES: &str = "*";
 /// How long the end of its output is waited for once it has ended: children that it left behind may hold it open.
 const OUTPUT_TIME: Duration = Duration::from_secs(1);
 
@@ -43,6 +49,8 @@ pub struct ExecOptions {
     pub cluster: String,
     /// The program and its arguments. It is looked for in `PATH` where it has no slash; no shell is involved.
     pub command: Vec<String>,
+    /// Further variables of the engine's environment that the program gets; [`ALL_VARIABLES`] passes all.
+    pub env: Vec<String>,
 }
 
 /// The handler of type `exec`.
@@ -67,8 +75,14 @@ impl Exec {
     }
 
     fn start(&self, events: usize) -> io::Result<Child> {
+        let is_passed = |name: &OsStr| {
+            let named = self.options.env.iter().any(|wanted| wanted == ALL_VARIABLES || name == wanted.as_str());
+            named || INHERITED.iter().any(|inherited| name == *inherited)
+        };
         Command::new(self.program())
             .args(self.options.command.get(1..).unwrap_or_default())
+            .env_clear()
+            .envs(env::vars_os().filter(|(name, _)| is_passed(name)))
             .env("DELTABUS_HANDLER", &self.options.name)
             .env("DELTABUS_CLUSTER", &self.options.cluster)
             .env("DELTABUS_EVENTS", events.to_string())
@@ -244,7 +258,7 @@ mod tests {
 
     fn exec(command: &[&str]) -> Exec {
         let command = command.iter().map(|&word| word.to_owned()).collect();
-        let options = ExecOptions { name: "script".to_owned(), cluster: "test".to_owned(), command };
+        let options = ExecOptions { name: "script".to_owned(), cluster: "test".to_owned(), command, env: Vec::new() };
         Exec::new(options, Encoder::new("test", "0"))
     }
 

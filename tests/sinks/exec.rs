@@ -1,6 +1,6 @@
 //! Handlers of type `exec`, as a user runs them; what all handlers do alike is in `tests/sinks/contract.rs`.
 
-use std::{fs, process::Command};
+use std::{collections::BTreeSet, fs, process::Command};
 
 use crate::support::{
     engine::{Engine, text},
@@ -54,7 +54,7 @@ fn what_a_program_says_is_in_the_log_and_a_poison_event_goes_alone() {
         "lines=$(cat); case $lines in *poison*) echo 'cannot read it' >&2; exit 65;; esac; echo \"$lines\" >>{taken}; echo took $DELTABUS_EVENTS"
     );
     Engine::configure(cluster.dir(), &cluster.config(&handler(&script)));
-    let engine = Engine::run_allowing_programs(cluster.dir());
+    let engine = Engine::run_allowing_programs(cluster.dir(), &[]);
     engine.wait_ready(PATIENCE);
     for name in ["a", "poison", "b"] {
         cluster.put(name, "1");
@@ -66,4 +66,32 @@ fn what_a_program_says_is_in_the_log_and_a_poison_event_goes_alone() {
     let text = fs::read_to_string(taken).unwrap();
     let name = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["name"].clone();
     assert_eq!(text.lines().map(name).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+/// Names of the variables that a program gets with these further options. The engine gets `TEAM` and a secret.
+fn variables(options: &str) -> BTreeSet<String> {
+    let mut cluster = Simulated::start();
+    let file = text(cluster.dir(), "variables");
+    let handler = handler(&format!("tr '\\0' '\\n' </proc/$$/environ >{file}"));
+    Engine::configure(cluster.dir(), &cluster.config(&format!("{handler}{options}\n")));
+    let environment = [("TEAM", "platform".into()), ("API_TOKEN", "s3cret".into())];
+    let engine = Engine::run_allowing_programs(cluster.dir(), &environment);
+    engine.wait_ready(PATIENCE);
+    cluster.put("a", "1");
+    wait_all(&engine, 1);
+    let text = fs::read_to_string(file).expect("the program has run");
+    text.lines().filter_map(|line| Some(line.split_once('=')?.0.to_owned())).collect()
+}
+
+#[test]
+fn program_gets_only_base_and_named_variables() {
+    let plain = variables("");
+    let ours = ["DELTABUS_CLUSTER", "DELTABUS_EVENTS", "DELTABUS_HANDLER", "HOME", "LANG", "PATH", "TZ"];
+    let unexpected: Vec<&String> = plain.iter().filter(|name| !ours.contains(&name.as_str())).collect();
+    assert_eq!(unexpected, Vec::<&String>::new());
+    assert!(plain.contains("PATH") && plain.contains("DELTABUS_HANDLER"), "{plain:?}");
+    let named = variables("env = [\"TEAM\", \"NOT_SET\"]");
+    assert_eq!(named.difference(&plain).collect::<Vec<_>>(), ["TEAM"]);
+    let all = variables("env = [\"*\"]");
+    assert!(all.contains("TEAM") && all.contains("API_TOKEN"), "{all:?}");
 }

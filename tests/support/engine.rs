@@ -48,8 +48,8 @@ impl Engine {
     }
 
     /// As [`Engine::run_again`], for a configuration whose handlers run programs.
-    pub(crate) fn run_allowing_programs(dir: &Path) -> Self {
-        Self::spawn(&["run", "--allow-exec", "-c", &text(dir, "config.toml")])
+    pub(crate) fn run_allowing_programs(dir: &Path, environment: &[(&'static str, PathBuf)]) -> Self {
+        Self::spawn_to(&["run", "--allow-exec", "-c", &text(dir, "config.toml")], Stdio::null(), environment)
     }
 
     /// As [`Engine::run_again`], with stdout behind what is in a file.

@@ -72,6 +72,6 @@ impl Sink for Script {
     }
 
     fn run(&self, dir: &Path) -> Engine {
-        Engine::run_allowing_programs(dir)
+        Engine::run_allowing_programs(dir, &[])
     }
 }
