@@ -14,7 +14,10 @@ use config::{ConfigBuilder, Environment, File, FileFormat, ValueKind, builder::D
 use serde_json::{Map, Value};
 use toml::de::{DeTable, DeValue};
 
-use super::error::{Finding, Origin};
+use super::{
+    error::{Finding, Origin},
+    secret::{self, Hidden, MASK},
+};
 
 /// What names of environment variables begin with, before the first `__`.
 const PREFIX: &str = "DELTABUS";
@@ -46,6 +49,13 @@ impl KeyPath {
 
     fn parent(&self) -> Option<Self> {
         self.0.split_last().map(|(_, parent)| Self(parent.to_vec()))
+    }
+
+    /// Returns whether the value of this key may be secret. The names of resources and handlers do not count.
+    pub(crate) fn has_secret_name(&self) -> bool {
+        let names_entries = |section: &String| section == "resources" || section == "handlers";
+        let skipped = if self.0.first().is_some_and(names_entries) { 2 } else { 0 };
+        self.0.iter().skip(skipped).any(|name| secret::is_secret_name(name))
     }
 
     /// Where an entry of `resources` or `handlers` inherits this key from.
@@ -218,7 +228,8 @@ impl Layers {
         let file = Text::new(self.count, name, text);
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            self.errors.extend(errors.iter().map(|error| file.syntax_error(error)));
+            let hidden = secret::hidden_lines(text);
+            self.errors.extend(errors.iter().map(|error| file.syntax_error(error, &hidden)));
             return;
         }
         let collected = self.collected.len();
@@ -376,20 +387,21 @@ impl<'a> Text<'a> {
         }
     }
 
-    fn syntax_error(&self, error: &toml::de::Error) -> Finding {
+    fn syntax_error(&self, error: &toml::de::Error, hidden: &[Hidden]) -> Finding {
         let span = error.span().unwrap_or(0..0);
         Finding {
             origin: self.origin(span.start),
             key: String::new(),
             message: format!("invalid TOML: {}", error.message().lines().collect::<Vec<_>>().join("; ")),
-            excerpt: self.excerpt(&span),
+            excerpt: self.excerpt(&span, hidden),
         }
     }
 
-    /// Shows the line of a span with carets below it.
-    fn excerpt(&self, span: &Range<usize>) -> Option<String> {
+    /// Shows the line of a span with carets below it, or one caret where part of the line is hidden.
+    fn excerpt(&self, span: &Range<usize>, hidden: &[Hidden]) -> Option<String> {
         let start = self.content.floor_char_boundary(span.start);
         let line = self.line(start);
+        let hidden = hidden.get(line).copied().unwrap_or(Hidden::Nothing);
         let (line_start, number) = (self.lines[line], (line + 1).to_string());
         let line = self.content[line_start..].lines().next().unwrap_or("");
         if line.len() > EXCERPT_BYTES_MAX {
@@ -400,7 +412,9 @@ impl<'a> Text<'a> {
         // Tabs stay, so that the caret stands below its character.
         let indent: String =
             self.content[line_start..start].chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
-        let carets = "^".repeat(self.content.get(start..end).map_or(1, |marked| marked.chars().count().max(1)));
+        let marked = self.content.get(start..end).filter(|_| hidden == Hidden::Nothing);
+        let carets = "^".repeat(marked.map_or(1, |marked| marked.chars().count().max(1)));
+        let line = hidden.apply(line);
         Some(format!(" {margin} |\n {number} | {line}\n {margin} | {indent}{carets}"))
     }
 }
@@ -450,7 +464,8 @@ impl Walk<'_> {
             _ => false,
         };
         if too_large {
-            let message = format!("the number {} is too large", &self.file.content[span]);
+            let number = if path.has_secret_name() { MASK } else { &self.file.content[span] };
+            let message = format!("the number {number} is too large");
             self.errors.push(Finding { origin, key: path.to_string(), message, excerpt: None });
         }
     }

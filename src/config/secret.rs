@@ -5,7 +5,122 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::layers::KeyPath;
 use crate::secret::SecretRef;
+
+/// Printed in place of a secret.
+pub(crate) const MASK: &str = "***";
+
+/// Parts of the names of keys whose values may be secret.
+const SECRET_NAMES: [&str; 12] = [
+    "auth",
+    "bearer",
+    "cookie",
+    "credential",
+    "header",
+    "key",
+    "pass",
+    "private",
+    "secret",
+    "signature",
+    "token",
+    "url",
+];
+
+/// Returns whether the value of a key of this name may be secret. `secrets` in `[redact]` names a treatment, not a secret.
+pub(crate) fn is_secret_name(name: &str) -> bool {
+    let name = name.to_lowercase();
+    name != "secrets" && SECRET_NAMES.iter().any(|part| name.contains(part))
+}
+
+/// Part of a line that an excerpt must not show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hidden {
+    /// Nothing.
+    Nothing,
+    /// The text behind the first `=`.
+    Value,
+    /// The whole line.
+    Line,
+}
+
+impl Hidden {
+    /// Returns the line as an excerpt shows it.
+    pub(crate) fn apply(self, line: &str) -> Cow<'_, str> {
+        match (self, line.split_once('=')) {
+            (Self::Nothing, _) => line.into(),
+            (Self::Value, Some((key, _))) => format!("{key}= {MASK}").into(),
+            (Self::Value | Self::Line, _) => MASK.into(),
+        }
+    }
+}
+
+/// Decides for each line of a text, which need not be valid TOML, what an excerpt must not show. In doubt a line is hidden.
+pub(crate) fn hidden_lines(text: &str) -> Vec<Hidden> {
+    let (mut in_section, mut in_statement, mut continues) = (false, false, false);
+    let mut delimiter: Option<&str> = None;
+    let hidden = |line: &str| {
+        let trimmed = line.trim();
+        let (is_header, key) = (is_header(trimmed), trimmed.split_once('=').map(|(key, _)| key.trim()));
+        let has_key = key.is_some_and(is_key);
+        let begins = delimiter.is_none() && !continues && (is_header || has_key);
+        if begins && is_header {
+            (in_section, in_statement) = (section(trimmed).has_secret_name(), false);
+        } else if begins {
+            in_statement = names_secret(trimmed);
+        } else {
+            in_statement |= names_secret(trimmed) || (key.is_none() && is_secret_name(trimmed));
+        }
+        let mut rest = trimmed;
+        while let Some((at, quotes)) = next_delimiter(rest, delimiter) {
+            delimiter = if delimiter.is_none() { Some(quotes) } else { None };
+            rest = &rest[at + quotes.len()..];
+        }
+        if !trimmed.is_empty() && !trimmed.starts_with('#') {
+            // A `#` may begin a comment or stand in a string.
+            let mut ends = trimmed.match_indices('#').map(|(at, _)| &trimmed[..at]).chain([trimmed]);
+            continues = ends.any(|code| code.trim_end().ends_with(['{', '[', ',']));
+        }
+        match (in_section || in_statement, begins) {
+            (true, true) if is_header => Hidden::Nothing,
+            (true, true) => Hidden::Value,
+            (true, false) => Hidden::Line,
+            (false, false) if key.is_some() => Hidden::Value,
+            (false, _) => Hidden::Nothing,
+        }
+    };
+    text.lines().map(hidden).collect()
+}
+
+/// Finds the next delimiter of a multi-line string: any, or the one that closes an open string.
+fn next_delimiter(text: &str, open: Option<&'static str>) -> Option<(usize, &'static str)> {
+    let delimiters = ["\"\"\"", "'''"].into_iter().filter(|quotes| open.is_none_or(|open| open == *quotes));
+    delimiters.filter_map(|quotes| Some((text.find(quotes)?, quotes))).min()
+}
+
+fn is_header(line: &str) -> bool {
+    let code = line.split('#').next().unwrap_or_default().trim_end();
+    code.starts_with('[') && code.ends_with(']') && !code.contains([',', '='])
+}
+
+fn section(header: &str) -> KeyPath {
+    let names: Vec<&str> = header.trim_matches(['[', ']', ' ']).split('.').collect();
+    KeyPath::new(&names)
+}
+
+fn is_key(text: &str) -> bool {
+    let is_quoted =
+        text.len() > 1 && ['"', '\''].iter().any(|quote| text.starts_with(*quote) && text.ends_with(*quote));
+    is_quoted || (!text.is_empty() && !text.contains(|c: char| !c.is_alphanumeric() && !"_-.\"'".contains(c)))
+}
+
+/// Returns whether a line has a key with a secret value, in inline tables too, or a URL with a user or a query.
+fn names_secret(line: &str) -> bool {
+    let ends_key = |c: char| c.is_whitespace() || ",{}[]=".contains(c);
+    let mut keys = line.rsplit_once('=').map_or("", |(keys, _)| keys).split('=');
+    let has_url = line.split("://").skip(1).any(|rest| rest.contains(['@', '?']));
+    has_url || keys.any(|key| key.trim_end().rsplit(ends_key).next().is_some_and(is_secret_name))
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -10,6 +10,7 @@ use super::{
     error::{Finding, Origin, nearest, quoted, suggestion},
     layers::{KeyPath, Positions},
     schema::NAME_PATTERN,
+    secret::MASK,
     text::{self, Format},
 };
 
@@ -96,7 +97,7 @@ impl<'a> Checker<'a> {
             ("number", Value::Number(_)) => self.number(schema, value, path),
             // It may be a secret that somebody wrote where one is to be named.
             _ if schema["writeOnly"] == true => self.at_value(path, format!("expected {}", expected(schema))),
-            _ => self.at_value(path, format!("expected {}, found {}", expected(schema), found(value))),
+            _ => self.at_value(path, format!("expected {}, found {}", expected(schema), found(value, path))),
         }
     }
 
@@ -107,11 +108,12 @@ impl<'a> Checker<'a> {
                 let near = nearest(text, choices.iter().copied());
                 let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
                 let names = quoted(choices.iter().copied());
-                self.at_value(path, format!("expected one of {names}, found {text:?}{hint}"))
+                let text = if path.has_secret_name() { MASK.to_owned() } else { format!("{text:?}") };
+                self.at_value(path, format!("expected one of {names}, found {text}{hint}"))
             }
             None => {
                 let names = quoted(choices.iter().copied());
-                self.at_value(path, format!("expected one of {names}, found {}", found(value)))
+                self.at_value(path, format!("expected one of {names}, found {}", found(value, path)))
             }
         }
     }
@@ -126,12 +128,12 @@ impl<'a> Checker<'a> {
     fn number(&mut self, schema: &Value, value: &Value, path: &KeyPath) -> Verdict {
         let number = value.as_f64().unwrap_or(f64::NAN);
         if schema["minimum"].as_f64().is_some_and(|min| number < min) {
-            return self.at_value(path, format!("expected {}, found {}", expected(schema), found(value)));
+            return self.at_value(path, format!("expected {}, found {}", expected(schema), found(value, path)));
         }
         match &schema["maximum"] {
             Value::Number(max) if max.as_f64().is_some_and(|max| number > max) => {
                 let wanted = if is_range(schema) { expected(schema) } else { format!("at most {max}") };
-                self.at_value(path, format!("expected {wanted}, found {}", found(value)))
+                self.at_value(path, format!("expected {wanted}, found {}", found(value, path)))
             }
             _ => Verdict::Keep,
         }
@@ -394,8 +396,10 @@ fn expected(schema: &Value) -> String {
     }
 }
 
-fn found(value: &Value) -> String {
+fn found(value: &Value, path: &KeyPath) -> String {
     match value {
+        Value::Number(_) if path.has_secret_name() => format!("the number {MASK}"),
+        Value::String(_) if path.has_secret_name() => format!("the string {MASK}"),
         Value::Null => "nothing".to_owned(),
         Value::Bool(value) => format!("{value}"),
         Value::Number(number) => format!("the number {number}"),

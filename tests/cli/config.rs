@@ -732,3 +732,50 @@ const VALUES: [&str; 16] = [
     "{}",
     "1979-05-27T07:32:00Z",
 ];
+
+/// Asserts that an error of these lines shows `***` and no part of the secret.
+fn assert_masked(lines: &str) {
+    let error = Config::from_toml_str(&format!("{MINIMAL}{lines}\n")).unwrap_err().to_string();
+    assert!(!error.contains("s3cret") && !error.contains("5373") && error.contains("***"), "{lines}: {error}");
+}
+
+#[test]
+fn syntax_errors_do_not_show_secrets() {
+    for lines in [
+        "[http]\ntoken = \"s3cret",
+        "[http]\ntoken \"s3cret\"",
+        "[http]\ntoken = s3cret",
+        "[http]\nmy token = \"s3cret\"",
+        "[[http.tokens]]\nname = s3cret",
+        "[handlers.h]\nurl = \"https://x/s3cret",
+        "[handlers.h]\nservers = [\"nats://me:s3cret@x\" 5]",
+        "[handlers.h]\nheaders = {\n  X-A = \"s3cret\" 5 }",
+        "[handlers.h]\nheaders = { X-A = \"s3cret\" 5 }",
+        "[handlers.h]\nsasl = { username = \"u\", password = \"s3cret\" 5 }",
+        "[handlers.h.headers]\nX-A = \"s3cret\" 5",
+        "[handlers.h]\npassword = \"\"\"\nfirst\nx = s3cret \\q\n\"\"\"",
+        "[handlers.h]\nnames = [\n  \"a\",\n  token = \"s3cret\" 5\n]",
+        "whatever [handlers] = \"s3cret\"",
+    ] {
+        assert_masked(lines);
+    }
+}
+
+#[test]
+fn syntax_errors_show_lines_without_secrets() {
+    for line in ["match = = 1", "ignore_changes = [\"a\" 5]", "[resources.pods"] {
+        let text = format!("[resources.tokens]\n{line}\n[handlers.h]\npassword = {{ env = \"X\" }}\n");
+        let error = Config::from_toml_str(&text).unwrap_err().to_string();
+        assert!(error.contains(line) && !error.contains("***"), "{error}");
+    }
+}
+
+#[test]
+fn wrong_values_do_not_show_secrets() {
+    for lines in
+        ["[http]\nauth = \"s3cret\"", "[handlers.h]\ntype = \"webhook\"\nurl = \"http://x\"\nidempotency_header = 5373"]
+    {
+        assert_masked(&lines.replace("5373", "53739999999999999999999"));
+        assert_masked(lines);
+    }
+}
