@@ -43,7 +43,7 @@ use deltabus::{
     indexer::{Cause, Change},
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use http::{HeaderMap, Method, Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -238,7 +238,7 @@ fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<Took> {
         method: Method::POST,
         mode: ContentMode::Structured,
         batched: is_array,
-        headers: HeaderMap::new(),
+        headers: Vec::new(),
         idempotency_header: Some("idempotency-key".parse()?),
         reject: Vec::new(),
         auth: None,

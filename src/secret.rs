@@ -1,8 +1,9 @@
 //! Secrets are named, never written: in a variable of the environment, or in a file that may change.
 
-use std::{env, fmt, fs, io, path::Path, path::PathBuf};
+use std::{convert::Infallible, env, fmt, fs, io, path::Path, path::PathBuf, str::FromStr};
 
 pub use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
 
 /// Where a secret is. Neither this nor the secret is ever printed: it shows as `***`.
 #[derive(Clone, PartialEq, Eq)]
@@ -64,6 +65,71 @@ impl SecretRef {
     }
 }
 
+/// Text that is written, or a secret that is named.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PlainOrSecret {
+    /// The text itself.
+    Plain(String),
+    /// Reference to the secret.
+    Secret(SecretRef),
+}
+
+impl PlainOrSecret {
+    /// Returns the text, or reads the secret. Reads a file: blocks.
+    pub fn read(&self) -> Result<SecretString, SecretError> {
+        match self {
+            Self::Plain(text) => Ok(SecretString::from(text.as_str())),
+            Self::Secret(secret) => secret.read(),
+        }
+    }
+
+    /// Returns the file, if it is a secret in one.
+    pub fn file(&self) -> Option<&Path> {
+        if let Self::Secret(secret) = self { secret.file() } else { None }
+    }
+
+    /// Returns whether it is a secret.
+    pub fn is_secret(&self) -> bool {
+        matches!(self, Self::Secret(_))
+    }
+}
+
+impl FromStr for PlainOrSecret {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self::Plain(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for PlainOrSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(text) => printable_url(text).fmt(f),
+            Self::Secret(secret) => secret.fmt(f),
+        }
+    }
+}
+
+/// Returns a URL without its user and password, and with `***` for the values of its query.
+pub fn printable_url(url: &str) -> String {
+    let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
+    let start = base.find("://").map_or(0, |at| at + "://".len());
+    let end = base[start..].find('/').map_or(base.len(), |at| start + at);
+    let host = base[start..end].rfind('@').map_or(start, |at| start + at + 1);
+    let mut printed = format!("{}{}", &base[..start], &base[host..]);
+    for (i, parameter) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
+        printed.push(if i == 0 { '?' } else { '&' });
+        if let Some((name, _)) = parameter.split_once('=') {
+            printed.push_str(name);
+            printed.push('=');
+        }
+        printed.push_str("***");
+    }
+    printed
+}
+
 impl fmt::Display for SecretRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
@@ -105,6 +171,17 @@ mod tests {
             error(SecretRef::Env("DELTABUS_TEST_UNSET".to_owned())),
             "the environment variable DELTABUS_TEST_UNSET is not set: set it, or name another one"
         );
+    }
+
+    #[test]
+    fn printable_url_has_no_user_and_no_query_values() {
+        for (url, printed) in [
+            ("https://x/a", "https://x/a"),
+            ("https://me:s3cret@x/a@b?key=s3cret&s3cret&b=", "https://x/a@b?key=***&***&b=***"),
+            ("me@x", "x"),
+        ] {
+            assert_eq!(printable_url(url), printed);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::layers::KeyPath;
-use crate::secret::SecretRef;
+use crate::secret::{PlainOrSecret, SecretRef, printable_url};
 
 /// Printed in place of a secret.
 pub(crate) const MASK: &str = "***";
@@ -173,12 +173,31 @@ impl JsonSchema for SecretRef {
     }
 }
 
-/// Writes `***` where a serialized configuration says where a secret is: a table of `env` or `file` alone.
+impl JsonSchema for PlainOrSecret {
+    fn schema_name() -> Cow<'static, str> {
+        "PlainOrSecret".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = SecretRef::json_schema(generator);
+        schema.insert("type".to_owned(), ["string", "object"].as_slice().into());
+        schema.insert("description".to_owned(), "A text, or where a secret is.".into());
+        schema
+    }
+}
+
+/// Writes `***` where a serialized configuration says where a secret is: a table of `env` or `file` alone. Plain URLs lose
+/// their secret parts.
 pub(crate) fn mask(tree: &mut toml::Table) {
     let is_alone = tree.len() == 1;
     for (key, value) in tree.iter_mut() {
         match value {
             toml::Value::String(place) if is_alone && (key == "env" || key == "file") => "***".clone_into(place),
+            toml::Value::String(url) if key == "url" => *url = printable_url(url),
             toml::Value::Table(table) => mask(table),
             _ => {}
         }

@@ -83,12 +83,17 @@ impl<'a> Checker<'a> {
         let schema = self.resolve(schema);
         let wants_text = choices(schema).is_some() || schema["type"] == "string";
         if !wants_text && self.positions.is_environment(path) {
+            let text = is_plain_or_secret(schema).then(|| value.clone());
             read_environment(value);
+            if let Some(text) = text.filter(|_| !value.is_object()) {
+                *value = text;
+            }
         }
         if let Some(choices) = choices(schema) {
             return self.choice(&choices, value, path);
         }
-        match (schema["type"].as_str().unwrap_or("object"), &mut *value) {
+        let kind = if is_plain_or_secret(schema) && value.is_string() { "string" } else { kind(schema) };
+        match (kind, &mut *value) {
             ("object", Value::Object(table)) => self.table(schema, table, path),
             ("array", Value::Array(elements)) => self.list(schema, elements, path),
             ("string", Value::String(text)) => self.text(schema, text, path),
@@ -368,6 +373,15 @@ fn is_range(schema: &Value) -> bool {
     schema["minimum"].is_number() && schema["maximum"].as_u64().is_some_and(|max| max < u64::from(u32::MAX))
 }
 
+/// Returns whether a schema takes a text, or a table that names a secret.
+fn is_plain_or_secret(schema: &Value) -> bool {
+    schema["type"].is_array()
+}
+
+fn kind(schema: &Value) -> &str {
+    schema["type"].as_str().unwrap_or("object")
+}
+
 fn expected(schema: &Value) -> String {
     if let Some(format) = schema["format"].as_str().and_then(Format::named) {
         return format.expected().to_owned();
@@ -376,7 +390,7 @@ fn expected(schema: &Value) -> String {
         least if is_range(schema) => format!(" from {least} to {}", schema["maximum"]),
         least => least.as_f64().map(|least| format!(" of at least {least}")).unwrap_or_default(),
     };
-    match schema["type"].as_str().unwrap_or("object") {
+    match kind(schema) {
         "string" => "a string".to_owned(),
         "boolean" => "true or false".to_owned(),
         "integer" => format!("a whole number{least}"),
@@ -389,7 +403,8 @@ fn expected(schema: &Value) -> String {
         }
         _ => match schema["properties"].as_object() {
             Some(choices) if schema["maxProperties"] == 1 => {
-                format!("a table with one of {}", quoted(choices.keys().map(String::as_str)))
+                let text = if is_plain_or_secret(schema) { "a string, or " } else { "" };
+                format!("{text}a table with one of {}", quoted(choices.keys().map(String::as_str)))
             }
             _ => "a table".to_owned(),
         },

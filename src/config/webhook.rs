@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use http::{HeaderName, StatusCode, Uri, header};
 use rustls::pki_types::ServerName;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -10,17 +10,18 @@ use serde::{Deserialize, Serialize};
 use super::text;
 use crate::{
     cloud_event::ContentMode,
-    handler::webhook::{Auth, TlsOption, TlsOptions, WebhookOptions},
-    secret::SecretRef,
+    handler::webhook::{Auth, TlsOption, TlsOptions, WebhookOptions, read_header, read_url},
+    secret::{PlainOrSecret, SecretRef},
 };
 
 /// Options of a handler of type `webhook`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct WebhookSink {
-    /// Where events are sent: `http://` or `https://`, without a user or password in it. Required.
+    /// Where events are sent: `http://` or `https://`, without a user or password in it; or a secret that holds it.
+    /// Required.
     #[schemars(schema_with = "url")]
-    pub url: String,
+    pub url: PlainOrSecret,
     /// The method of the requests.
     #[serde(default)]
     pub method: WebhookMethod,
@@ -28,9 +29,9 @@ pub struct WebhookSink {
     /// the body.
     #[serde(default)]
     pub mode: ContentMode,
-    /// Further headers of every request.
+    /// Further headers of every request; values are texts or secrets.
     #[serde(default)]
-    pub headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, PlainOrSecret>,
     /// How the receiver knows the sender; one of the three. Default: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "auth")]
@@ -125,11 +126,12 @@ impl WebhookSink {
     /// All that is wrong.
     pub(crate) fn options(&self, batched: bool, timeout: Duration) -> Result<WebhookOptions, Vec<Problem>> {
         let mut problems = Vec::new();
-        let url = self.url().map_err(|error| problems.push(problem(&["url"], error))).unwrap_or_default();
+        let url = self.plain_url().transpose();
+        let url = url.map_err(|error| problems.push(problem(&["url"], error))).unwrap_or_default();
         let headers = self.headers(&mut problems);
         let idempotency_header = self.idempotency(&mut problems);
         problems.extend(self.auth_problem());
-        problems.extend(self.tls_problem(&url));
+        problems.extend(self.tls_problem(url.as_ref()));
         if batched && self.mode == ContentMode::Binary {
             let message =
                 "batches are JSON arrays, which \"binary\" has none of: expected \"structured\", or no `batch`";
@@ -145,7 +147,7 @@ impl WebhookSink {
         };
         let (auth, tls) = (self.auth.as_ref().map(WebhookAuth::meant), self.tls.meant());
         let reject = self.reject.iter().filter_map(|status| StatusCode::from_u16(*status).ok()).collect();
-        let mode = self.mode;
+        let (mode, url) = (self.mode, self.url.clone());
         Ok(WebhookOptions { url, method, mode, batched, headers, idempotency_header, reject, auth, tls, timeout })
     }
 
@@ -159,7 +161,11 @@ impl WebhookSink {
             };
             auth.meant().check().err().map(|error| problem(&keys, error))
         });
-        let is_https = self.url().is_ok_and(|url| url.scheme_str() == Some("https"));
+        let url = read_url(&self.url);
+        let is_https = url.as_ref().is_ok_and(|url| url.scheme_str() == Some("https"));
+        let url = url.err().filter(|_| self.url.is_secret()).map(|error| problem(&["url"], error));
+        let secrets = self.headers.iter().filter(|(_, value)| value.is_secret());
+        let headers = secrets.filter_map(|(name, value)| Some(problem(&["headers", name], read_header(value).err()?)));
         let tls = self.tls.meant().check().err().filter(|_| is_https).map(|(option, error)| {
             let key = match option {
                 TlsOption::CaFile => "ca_file",
@@ -168,43 +174,27 @@ impl WebhookSink {
             };
             problem(&["tls", key], error)
         });
-        auth.into_iter().chain(tls).collect()
+        url.into_iter().chain(headers).chain(auth).chain(tls).collect()
     }
 
     /// Returns what is allowed and odd.
     pub(crate) fn oddities(&self) -> Vec<Problem> {
         let sends_secret = matches!(self.auth, Some(WebhookAuth::Bearer(_) | WebhookAuth::Basic { .. }));
         let is_open = |url: &Uri| url.scheme_str() == Some("http") && !is_loopback(url.host().unwrap_or_default());
-        if sends_secret && self.url().is_ok_and(|url| is_open(&url)) {
+        if sends_secret && self.plain_url().is_some_and(|url| url.is_ok_and(|url| is_open(&url))) {
             let message = "`url` is http://: the secret travels without encryption; expected https://";
             return vec![problem(&["auth"], message)];
         }
         Vec::new()
     }
 
-    fn url(&self) -> Result<Uri, String> {
-        const EXPECTED: &str = "expected a URL such as \"https://hooks.example.com/events\"";
-        // What stands before an `@` may be a password: it is not repeated.
-        let authority = self.url.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next();
-        if authority.is_some_and(|authority| authority.contains('@')) {
-            return Err("has a user or password in it: expected them in `auth`".to_owned());
-        }
-        if self.url.contains('#') {
-            return Err("has a fragment, `#…`, which is never sent: expected it without".to_owned());
-        }
-        match self.url.parse::<Uri>() {
-            Ok(url)
-                if matches!(url.scheme_str(), Some("http" | "https"))
-                    && url.host().is_some_and(|host| !host.is_empty()) =>
-            {
-                Ok(url)
-            }
-            _ => Err(format!("{EXPECTED}, found {:?}", self.url)),
-        }
+    /// Checks the URL that is written; `None` where a secret holds it.
+    fn plain_url(&self) -> Option<Result<Uri, String>> {
+        (!self.url.is_secret()).then(|| read_url(&self.url))
     }
 
-    fn headers(&self, problems: &mut Vec<Problem>) -> HeaderMap {
-        let mut headers = HeaderMap::new();
+    fn headers(&self, problems: &mut Vec<Problem>) -> Vec<(HeaderName, PlainOrSecret)> {
+        let mut headers: Vec<(HeaderName, PlainOrSecret)> = Vec::new();
         for (name, value) in &self.headers {
             let mut wrong = |message: String| problems.push(problem(&["headers", name], message));
             let header = match own_header(name) {
@@ -214,13 +204,14 @@ impl WebhookSink {
                     continue;
                 }
             };
-            let Ok(value) = HeaderValue::from_str(value) else {
-                wrong("has characters that no header can carry: expected printable ASCII".to_owned());
+            if let Some(Err(error)) = (!value.is_secret()).then(|| read_header(value)) {
+                wrong(error);
                 continue;
-            };
-            if headers.insert(header, value).is_some() {
+            }
+            if headers.iter().any(|(other, _)| *other == header) {
                 wrong("is there already in other letter case: expected it once".to_owned());
             }
+            headers.push((header, value.clone()));
         }
         headers
     }
@@ -243,8 +234,8 @@ impl WebhookSink {
         })
     }
 
-    fn tls_problem(&self, url: &Uri) -> Option<Problem> {
-        if url.scheme_str() == Some("http") && self.tls != WebhookTls::default() {
+    fn tls_problem(&self, url: Option<&Uri>) -> Option<Problem> {
+        if url.is_some_and(|url| url.scheme_str() == Some("http")) && self.tls != WebhookTls::default() {
             return Some(problem(&["tls"], "`url` is http://, without TLS: expected https://, or no `tls`"));
         }
         let name = self.tls.server_name.as_ref()?;
@@ -305,8 +296,11 @@ fn statuses(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "items": { "type": "integer", "minimum": 400, "maximum": 599 }, "default": reject() })
 }
 
-fn url(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "pattern": "^https?://", "examples": ["https://hooks.example.com/events"] })
+fn url(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = generator.subschema_for::<PlainOrSecret>();
+    schema.insert("pattern".to_owned(), "^https?://".into());
+    schema.insert("examples".to_owned(), ["https://hooks.example.com/events"].as_slice().into());
+    schema
 }
 
 fn auth(generator: &mut SchemaGenerator) -> Schema {

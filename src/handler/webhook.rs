@@ -6,6 +6,7 @@
 mod fresh;
 mod response;
 mod signing;
+mod target;
 mod tls;
 
 use std::time::{Duration, SystemTime};
@@ -13,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
+    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode,
     header::{CONTENT_TYPE, USER_AGENT},
 };
 use http_body_util::{BodyExt, Full};
@@ -30,10 +31,12 @@ use tokio::time::timeout;
 use self::{
     fresh::Fresh,
     response::Answer,
-    signing::{Credentials, message_id},
+    signing::{Credentials, hide, message_id},
+    target::Target,
 };
 pub use self::{
     signing::Auth,
+    target::{read_header, read_url},
     tls::{TlsOption, TlsOptions},
 };
 use super::{AsyncHandler, Form, HandlerError};
@@ -41,6 +44,7 @@ use crate::{
     client_error::describe,
     cloud_event::{self, Body, ContentMode, Formatter, header_value},
     dispatcher::{Event, Notification},
+    secret::PlainOrSecret,
 };
 
 /// Bytes of an answer that are read, and so the longest answer after which a connection is used again.
@@ -58,7 +62,7 @@ const PING: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct WebhookOptions {
     /// Where events are sent; `http` or `https`, without user and password.
-    pub url: Uri,
+    pub url: PlainOrSecret,
     /// `POST`, `PUT` or `PATCH`.
     pub method: Method,
     /// How one event travels.
@@ -66,7 +70,7 @@ pub struct WebhookOptions {
     /// Several events are one request, a JSON array; else each is a request of its own.
     pub batched: bool,
     /// Further headers of every request.
-    pub headers: HeaderMap,
+    pub headers: Vec<(HeaderName, PlainOrSecret)>,
     /// The header in which the event's id travels; of a batch, a hash of their ids.
     pub idempotency_header: Option<HeaderName>,
     /// Statuses that end an event early; all others but 2xx are retried.
@@ -86,8 +90,7 @@ type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 pub struct Webhook {
     options: WebhookOptions,
     formatter: Formatter,
-    /// Method, scheme and host: no more of a URL is told, the rest may be secret.
-    place: String,
+    target: Fresh<Target>,
     client: Fresh<Client>,
     credentials: Option<Fresh<Credentials>>,
 }
@@ -118,22 +121,23 @@ impl Webhook {
         }
         let credentials = options.auth.clone().map(Auth::keep_fresh).transpose()?;
         let tls = options.tls.clone();
-        let client = if options.url.scheme_str() == Some("https") {
+        let target = Target::keep_fresh(&options)?;
+        // A secret URL may change from http to https.
+        let client = if options.url.is_secret() || target.get().url.scheme_str() == Some("https") {
             Fresh::new(tls.files(), move || client(&tls).map_err(|(_, error)| error))?
         } else {
             let plain = connect(tls::nobody(), None);
             Fresh::new(Vec::new(), move || Ok(plain.clone()))?
         };
-        let (scheme, host) = (options.url.scheme_str().unwrap_or_default(), options.url.authority());
-        let place = format!("{} {scheme}://{}", options.method, host.map_or("", |host| host.as_str()));
-        Ok(Self { options, formatter: formatter.into(), place, client, credentials })
+        Ok(Self { options, formatter: formatter.into(), target, client, credentials })
     }
 
     async fn send(&self, message: Message) -> Result<(), HandlerError> {
         let credentials = self.credentials.as_ref().map(Fresh::get).unwrap_or_default();
-        let at = |said: String| format!("{}: {}", self.place, credentials.hide(&said));
+        let target = self.target.get();
+        let at = |said: String| format!("{}: {}", target.place, credentials.hide(&hide(&target.hidden, &said)));
         let failed = |said: String| HandlerError::Failed(at(said));
-        let request = self.request(message, &credentials);
+        let request = self.request(message, &target, &credentials);
         let answer = match timeout(self.options.timeout, self.client.get().request(request)).await {
             Ok(answer) => answer.map_err(|error| failed(describe(&error)))?,
             Err(_) => return Err(failed(format!("no answer within {:?}", self.options.timeout))),
@@ -151,14 +155,14 @@ impl Webhook {
         })
     }
 
-    fn request(&self, message: Message, credentials: &Credentials) -> Request<Full<Bytes>> {
+    fn request(&self, message: Message, target: &Target, credentials: &Credentials) -> Request<Full<Bytes>> {
         let Message { content_type, headers, body, key, id } = message;
         let mut request = Request::new(Full::default());
         *request.method_mut() = self.options.method.clone();
-        *request.uri_mut() = self.options.url.clone();
+        *request.uri_mut() = target.url.clone();
         let sent = request.headers_mut();
         sent.insert(USER_AGENT, HeaderValue::from_static(concat!("deltabus/", env!("CARGO_PKG_VERSION"))));
-        sent.extend(self.options.headers.clone());
+        sent.extend(target.headers.clone());
         sent.extend(headers);
         sent.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         if let Some(name) = &self.options.idempotency_header {

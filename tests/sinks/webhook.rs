@@ -17,9 +17,9 @@ use deltabus::{
     indexer::{Cause, Change},
     journal::{Record, Sequence, UnitId},
     object::{Object, ResourceType},
-    secret::SecretRef,
+    secret::{PlainOrSecret, SecretRef},
 };
-use http::{HeaderMap, Method, Response, StatusCode, Version};
+use http::{Method, Response, StatusCode, Version};
 use rcgen::ExtendedKeyUsagePurpose::ClientAuth;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -30,7 +30,7 @@ fn options(server: &Server) -> WebhookOptions {
         method: Method::POST,
         mode: ContentMode::Structured,
         batched: false,
-        headers: HeaderMap::new(),
+        headers: Vec::new(),
         idempotency_header: Some("idempotency-key".parse().unwrap()),
         reject: [400, 413, 422].map(|status| StatusCode::from_u16(status).unwrap()).to_vec(),
         auth: None,
@@ -486,4 +486,25 @@ fn binary_batches_are_refused() {
     let expected = "batches are JSON arrays, which mode = \"binary\" has none of: expected mode = \"structured\", or no \
                     `batch`";
     assert_eq!(Webhook::new(both, encoder()).err().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn secret_url_and_header_are_read_again_and_never_told() {
+    let server = Server::answering(503, &[], "s3cret-path s3cret-key").await;
+    let dir = tempfile::tempdir().unwrap();
+    let [url_file, key_file] = ["url", "key"].map(|name| dir.path().join(name));
+    std::fs::write(&url_file, format!("http://{}/s3cret-path\n", server.address)).unwrap();
+    std::fs::write(&key_file, "s3cret-key").unwrap();
+    let secret = |file: &std::path::Path| PlainOrSecret::Secret(SecretRef::File(file.to_owned()));
+    let headers = vec![("x-key".parse().unwrap(), secret(&key_file))];
+    let handler = webhook(WebhookOptions { url: secret(&url_file), headers, ..options(&server) });
+    let error = deliver(&handler, &updates(&["a"])).await.unwrap_err();
+    let told = format!("{error:?}");
+    assert!(told.contains("POST ***: ") && !told.contains("s3cret"), "{told}");
+    assert!(!told.contains(&server.address.to_string()), "{told}");
+    std::fs::write(&key_file, "s3cret-key-2").unwrap();
+    deliver(&handler, &updates(&["a"])).await.unwrap_err();
+    let keys: Vec<String> = server.seen().iter().map(|seen| seen.header("x-key").to_owned()).collect();
+    assert_eq!(keys, ["s3cret-key", "s3cret-key-2"]);
+    assert_eq!(server.seen()[0].uri.path(), "/s3cret-path");
 }

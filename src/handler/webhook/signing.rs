@@ -120,8 +120,14 @@ impl Credentials {
 
     /// Writes `***` over every secret in a text of the receiver.
     pub(super) fn hide(&self, text: &str) -> String {
-        self.hidden.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
+        hide(&self.hidden, text)
     }
+}
+
+/// Writes `***` over every one of these secrets in a text.
+pub(super) fn hide(secrets: &[String], text: &str) -> String {
+    let secrets = secrets.iter().filter(|secret| !secret.is_empty());
+    secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
 }
 
 /// Returns the name of a message: a hash of the ids of its events, the same for every attempt at them. Ids themselves may

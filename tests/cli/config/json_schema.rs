@@ -24,7 +24,10 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
                 check(root, target, value, at, found);
                 true
             }
-            "type" => is_of_type(value, argument.as_str().unwrap()),
+            "type" => match argument.as_array() {
+                Some(names) => names.iter().any(|name| is_of_type(value, name.as_str().unwrap())),
+                None => is_of_type(value, argument.as_str().unwrap()),
+            },
             "const" => value == argument,
             "enum" => argument.as_array().unwrap().contains(value),
             "minimum" => value.as_f64().is_none_or(|number| number >= argument.as_f64().unwrap()),

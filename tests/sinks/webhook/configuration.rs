@@ -28,7 +28,7 @@ const URL: &str = "url = \"https://hooks.example.com/events\"\n";
 #[test]
 fn mistakes_are_told_with_key_and_place() {
     let (found, expected): (Vec<_>, Vec<_>) = [
-        ("method = \"PUT\"", "3:11: handlers.hook: missing `url`: expected a string"),
+        ("method = \"PUT\"", "3:11: handlers.hook: missing `url`: expected a string, or a table with one of `env`, `file`"),
         (
             "url = \"hooks.example.com\"",
             "5:7: handlers.hook.url: expected a URL such as \"https://hooks.example.com/events\", found \"hooks.example.com\"",
@@ -83,7 +83,10 @@ fn mistakes_are_told_with_key_and_place() {
 #[test]
 fn mistakes_in_headers_are_told_and_secrets_are_not() {
     check(&[
-        ("headers = { X-A = 5 }", "6:19: handlers.hook.headers.X-A: expected a string, found the number 5"),
+        (
+            "headers = { X-A = 5 }",
+            "6:19: handlers.hook.headers.X-A: expected a string, or a table with one of `env`, `file`",
+        ),
         (
             "headers = { \"X A\" = \"b\" }",
             "6:21: handlers.hook.headers.\"X A\": \"X A\" is no name of a header: expected letters, digits and `-`",
@@ -200,4 +203,31 @@ fn config_show_tells_no_place_of_a_secret() {
     assert!(shown.contains("[handlers.hook.auth.bearer]\nfile = \"***\"\n"), "{shown}");
     assert!(!format!("{config:?}{shown}").contains(&file.display().to_string()));
     assert_eq!(Config::from_toml_str(&config.to_toml()).unwrap(), config, "what the program keeps is whole");
+}
+
+#[test]
+fn secret_url_and_header_are_checked_and_shown_masked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("url");
+    fs::write(&file, "https://x/s3cret\n").unwrap();
+    let file = file.display();
+    let config =
+        load(&format!("url = {{ file = \"{file}\" }}\nheaders = {{ X-Key = {{ file = \"{file}\" }} }}")).unwrap();
+    let shown = config.show();
+    assert!(!shown.contains(&file.to_string()), "{shown}");
+    assert!(!format!("{config:?}").contains(&file.to_string()));
+    assert_eq!(Config::from_toml_str(&config.to_toml()).unwrap(), config);
+    fs::write(dir.path().join("url"), "ftp://x/s3cret").unwrap();
+    let error = wrong(&format!("url = {{ file = \"{file}\" }}"));
+    assert!(error.contains("handlers.hook.url: expected a URL") && !error.contains("s3cret"), "{error}");
+    let error = wrong(&format!("{URL}headers = {{ X-Key = {{ file = \"/nowhere\" }} }}"));
+    assert!(error.contains("handlers.hook.headers.X-Key: cannot read /nowhere"), "{error}");
+}
+
+#[test]
+fn plain_url_is_shown_without_query_values() {
+    let shown = load("url = \"https://x/a?key=s3cret\"").unwrap().show();
+    assert!(shown.contains("url = \"https://x/a?key=***\""), "{shown}");
+    let error = wrong("url = \"ftp://x/a?key=s3cret\"");
+    assert!(error.contains("found \"ftp://x/a?key=***\""), "{error}");
 }

@@ -1,0 +1,91 @@
+//! Where requests go: the URL and the headers that the configuration adds. Both may be secret.
+
+use std::path::PathBuf;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+
+use super::{WebhookOptions, fresh::Fresh};
+use crate::secret::{ExposeSecret, PlainOrSecret};
+
+/// A shorter part of a secret URL's path or query is hidden only where the whole path is repeated.
+const HIDDEN_PART_MIN: usize = 8;
+
+/// Values of the options `url` and `headers`, secrets included. Not to be printed.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) url: Uri,
+    pub(super) headers: HeaderMap,
+    /// Method, scheme and host for errors; of a secret URL `***` in place of scheme and host.
+    pub(super) place: String,
+    /// Texts that errors must not repeat.
+    pub(super) hidden: Vec<String>,
+}
+
+impl Target {
+    pub(super) fn keep_fresh(options: &WebhookOptions) -> Result<Fresh<Self>, String> {
+        let values = options.headers.iter().map(|(_, value)| value);
+        let files: Vec<PathBuf> =
+            [&options.url].into_iter().chain(values).filter_map(|value| Some(value.file()?.to_owned())).collect();
+        let options = options.clone();
+        Fresh::new(files, move || Self::read(&options))
+    }
+
+    fn read(options: &WebhookOptions) -> Result<Self, String> {
+        let url = read_url(&options.url)?;
+        let mut hidden = Vec::new();
+        let (scheme, host) = (url.scheme_str().unwrap_or_default(), url.authority().map_or("", |host| host.as_str()));
+        let place = if options.url.is_secret() {
+            hidden.extend([url.to_string(), host.to_owned(), url.host().unwrap_or_default().to_owned()]);
+            let path = url.path_and_query().map_or("", |path| path.as_str()).trim_matches('/');
+            let parts = path.split(['/', '?', '&', '=']).filter(|part| part.len() >= HIDDEN_PART_MIN);
+            hidden.extend([path].into_iter().chain(parts).map(str::to_owned));
+            format!("{} ***", options.method)
+        } else {
+            format!("{} {scheme}://{host}", options.method)
+        };
+        let mut headers = HeaderMap::new();
+        for (name, source) in &options.headers {
+            let value = read_header(source)?;
+            if source.is_secret() {
+                hidden.extend(value.to_str().map(str::to_owned));
+            }
+            headers.insert(HeaderName::clone(name), value);
+        }
+        Ok(Self { url, headers, place, hidden })
+    }
+}
+
+/// Returns the URL of an option. Reads a file where it is a secret: blocks.
+///
+/// # Errors
+/// When there is no such secret, or the text is no URL to send events to. The error does not show a secret.
+pub fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
+    let text = source.read().map_err(|error| error.to_string())?;
+    let text = text.expose_secret();
+    // What stands before an `@` may be a password: it is not repeated.
+    let authority = text.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next();
+    if authority.is_some_and(|authority| authority.contains('@')) {
+        return Err("has a user or password in it: expected them in `auth`".to_owned());
+    }
+    if text.contains('#') {
+        return Err("has a fragment, `#…`, which is never sent: expected it without".to_owned());
+    }
+    let has_host = |url: &Uri| url.host().is_some_and(|host| !host.is_empty());
+    let url = text.parse::<Uri>().ok();
+    url.filter(|url| matches!(url.scheme_str(), Some("http" | "https")) && has_host(url)).ok_or_else(|| {
+        let found = if text.contains('@') { "***".to_owned() } else { format!("{source:?}") };
+        format!("expected a URL such as \"https://hooks.example.com/events\", found {found}")
+    })
+}
+
+/// Returns the value of a header. Reads a file where it is a secret: blocks.
+///
+/// # Errors
+/// When there is no such secret, or no header can carry the text. The error does not show the text.
+pub fn read_header(source: &PlainOrSecret) -> Result<HeaderValue, String> {
+    let text = source.read().map_err(|error| error.to_string())?;
+    let mut value = HeaderValue::from_str(text.expose_secret())
+        .map_err(|_| "has characters that no header can carry: expected printable ASCII".to_owned())?;
+    value.set_sensitive(source.is_secret());
+    Ok(value)
+}
