@@ -199,7 +199,20 @@ pub(crate) fn mask(tree: &mut toml::Table) {
             toml::Value::String(place) if is_alone && (key == "env" || key == "file") => "***".clone_into(place),
             toml::Value::String(url) if key == "url" => *url = printable_url(url),
             toml::Value::Table(table) => mask(table),
+            toml::Value::Array(elements) => elements.iter_mut().filter_map(toml::Value::as_table_mut).for_each(mask),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_in_lists_of_tables_are_masked() {
+        let mut tree = toml::from_str("tokens = [{ name = \"a\", token = { file = \"/place\" } }]").unwrap();
+        mask(&mut tree);
+        assert!(!tree.to_string().contains("/place"), "{tree}");
     }
 }
