@@ -193,6 +193,9 @@ pub struct UnitView {
     /// It was restarted too often; shown as the state.
     #[serde(skip)]
     pub degraded: bool,
+    /// The unit was made after the first discovery.
+    #[serde(skip)]
+    pub late: bool,
     /// Seconds since the server last sent anything, a bookmark included; `null` before it did.
     #[serde(rename = "lastActivitySeconds")]
     pub last_activity_seconds: Option<f64>,
@@ -260,6 +263,7 @@ impl UnitStatus {
                 last_error: None,
                 lag_seconds: 0.0,
                 degraded: false,
+                late: false,
                 last_activity_seconds: None,
                 waiting_since: None,
                 last_activity: None,

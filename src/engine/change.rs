@@ -284,6 +284,7 @@ impl Conductor {
         };
         let resource = Arc::new(spec.resource.clone());
         let informer = Informer::new(id, &spec.entry, resource, options, Arc::clone(&kept.siblings), seed);
+        informer.status.lock().late = self.registry.is_discovered();
         if self.lanes.skips_downtime(&spec.entry) {
             informer.name_what_was_missed();
         }

@@ -14,7 +14,7 @@ use super::ServeState;
 use crate::{
     handler::status::HandlerState,
     informer::Informer,
-    journal::Journal,
+    journal::{Journal, NotWritable},
     list_watch::kube::Scope,
     metrics,
     registry::{Registry, UNDISCOVERED, why_unready},
@@ -25,7 +25,8 @@ pub(super) async fn livez(RawQuery(query): RawQuery) -> impl IntoResponse {
     report("livez", query.as_deref(), &[("ping".to_owned(), None)])
 }
 
-/// Every configured resource that is watchable, allowed and exists is synced, and every handler has started.
+/// Every configured resource that is watchable, allowed and exists is synced, and every handler has started. A unit made
+/// after the first discovery does not count while it waits for the store: the rest of the cache can be read.
 pub(super) async fn readyz(State(state): State<ServeState>, RawQuery(query): RawQuery) -> impl IntoResponse {
     report("readyz", query.as_deref(), &readiness(&state))
 }
@@ -39,9 +40,16 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
     let mut checks = Vec::new();
     let discovered = state.registry.is_discovered();
     checks.push(("discovery".to_owned(), (!discovered).then(|| UNDISCOVERED.to_owned())));
+    let health = state.journal.health();
     for view in state.registry.views() {
         let why = why_unready(&view);
-        let note = if why.is_none() && !view.synced { format!(" ({})", view.state.as_str()) } else { String::new() };
+        let waits = view.late && health.not_writable.is_some() && why.is_some();
+        let why = why.filter(|_| !waits);
+        let note = match &why {
+            None if waits => format!(" ({}, waits for the store)", view.state.as_str()),
+            None if !view.synced => format!(" ({})", view.state.as_str()),
+            _ => String::new(),
+        };
         let namespace = view.namespace.map_or_else(String::new, |namespace| format!("/{namespace}"));
         checks.push((format!("resource/{}/{}{namespace}{note}", view.name, view.plural), why));
     }
@@ -49,7 +57,6 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
         let why = (handler.state == HandlerState::Starting).then(|| "not started".to_owned());
         checks.push((format!("handler/{}", handler.name), why));
     }
-    let health = state.journal.health();
     if health.stored {
         // It is no reason to take requests away: what is cached can be read.
         let note = health.not_writable.map_or_else(String::new, |why| format!(" ({why})"));
@@ -61,17 +68,25 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
 /// `/v1/resources`.
 pub(super) async fn resources(State(state): State<ServeState>) -> Json<Value> {
     let registry = &state.registry;
-    let running = registry.informers().into_iter().map(|informer| unit_row(registry, &informer));
+    let not_writable = state.journal.health().not_writable;
+    let running = registry.informers().into_iter().map(|informer| unit_row(registry, &informer, not_writable.as_ref()));
     let waiting = registry.waiting().into_iter().map(|waiting| json!(waiting.status.view()));
     Json(json!({ "resources": running.chain(waiting).collect::<Vec<_>>() }))
 }
 
-/// A unit's view, with the names of its type and with what it asks the API server for.
-fn unit_row(registry: &Registry, informer: &Informer) -> Value {
+/// A unit's view, with the names of its type and with what it asks the API server for. A unit that cannot sync because the
+/// store is not writable has that as its message.
+fn unit_row(registry: &Registry, informer: &Informer, not_writable: Option<&NotWritable>) -> Value {
     let Scope { labels, fields, namespace_fields, .. } = &informer.options.scope;
     let fields = [fields, namespace_fields].into_iter().filter(|fields| !fields.is_empty()).map(String::as_str);
     let names = registry.names(&informer.resource);
     let mut row = json!(informer.status.view());
+    if let Some(why) = not_writable
+        && row["synced"] == false
+        && row["message"].is_null()
+    {
+        row["message"] = format!("waits for the store: {why}").into();
+    }
     row["unit"] = informer.id.0.into();
     row["namespaced"] = informer.resource.namespaced.into();
     row["namespaces"] = json!(informer.options.gate.namespaces.patterns());

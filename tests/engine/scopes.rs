@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 const MAPS: &str = "[resources.maps]\nmatch = [\"configmaps\"]\n";
-const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
+pub(crate) const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 
 fn run(test: impl Future<Output = ()>) {
     actix::System::new().block_on(test);
@@ -26,7 +26,7 @@ fn label(simulator: &Simulator, namespace: &str, team: &str) {
 }
 
 /// A CRD of `apples.acme.io`.
-fn apples() -> Value {
+pub(crate) fn apples() -> Value {
     json!({
         "metadata": {"name": "apples.acme.io"},
         "spec": {

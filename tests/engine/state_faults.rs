@@ -11,11 +11,16 @@ pub(crate) mod world;
 
 use std::{fmt::Write as _, fs};
 
-use crate::support::{
-    disk::Trouble,
-    scripted::PATIENCE,
-    simulated::{count, row},
-    sink::{Manner, Sink as _},
+use serde_json::json;
+
+use crate::{
+    scopes::{DEFINITIONS, apples},
+    support::{
+        disk::Trouble,
+        scripted::PATIENCE,
+        simulated::{count, row},
+        sink::{Manner, Sink as _},
+    },
 };
 use world::World;
 
@@ -65,6 +70,34 @@ fn d7_a_disk_that_turns_read_only_while_the_engine_runs_stops_reading_until_it_c
 #[test]
 fn d7_a_disk_that_fails_while_the_engine_runs_stops_reading_until_it_works() {
     in_trouble_while_running(Trouble::Failing, "failed to");
+}
+
+/// A type that appears while the disk is full waits for the store. What is cached stays readable, so the engine stays ready.
+#[test]
+fn type_that_waits_for_full_disk_keeps_engine_ready() {
+    let world = World::with_state("[resources.fruit]\nmatch = [\"apples.acme.io\"]\n");
+    let engine = world.run(&[]);
+    engine.wait_ready(PATIENCE);
+    world.disk.set(Trouble::FullAfter(0));
+    let store = world.cluster.simulator.store();
+    store.create(DEFINITIONS, apples()).expect("a valid definition");
+    let fruit = || {
+        let answer = engine.json("/v1/resources");
+        let mut rows = answer["resources"].as_array().expect("a list of rows").iter();
+        rows.find(|row| row["name"] == "fruit").cloned().unwrap_or_default()
+    };
+    engine.wait_for("found", PATIENCE, || fruit()["plural"] == "apples");
+    engine.wait_for("not writable", PATIENCE, || engine.json("/v1/handlers")["journal"]["writable"] == false);
+    let (code, ready) = engine.get("/readyz?verbose").expect("the engine answers");
+    assert_eq!(code, 200, "{ready}");
+    assert!(ready.contains("[+]resource/fruit/apples (listing, waits for the store)"), "{ready}");
+    let row = fruit();
+    let message = row["message"].as_str().unwrap_or_default();
+    assert!(row["synced"] == false && message.contains("make room there"), "{row}");
+
+    world.disk.set(Trouble::None);
+    engine.wait_for("synced", PATIENCE, || fruit()["synced"] == true);
+    assert_eq!(fruit()["message"], json!(null));
 }
 
 /// Stops, or kills, an engine whose disk is in trouble: a start says what is wrong and touches nothing, and once the disk
