@@ -1,9 +1,11 @@
 //! Secrets are named, never written: in a variable of the environment, or in a file that may change.
 
-use std::{convert::Infallible, env, fmt, fs, io, path::Path, path::PathBuf, str::FromStr};
+use std::{convert::Infallible, env, fmt, io, path::Path, path::PathBuf, str::FromStr};
 
 pub use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
+
+use crate::regular_file;
 
 /// Where a secret is. Neither this nor the secret is ever printed: it shows as `***`.
 #[derive(Clone, PartialEq, Eq)]
@@ -46,7 +48,7 @@ impl SecretRef {
             }
             Self::File(path) => {
                 let unreadable = |error| SecretError::Unreadable { path: path.clone(), error };
-                (fs::read(path).map_err(unreadable)?, path.display().to_string())
+                (regular_file::read(path).map_err(unreadable)?, path.display().to_string())
             }
         };
         let text = String::from_utf8(bytes).map_err(|_| SecretError::NotText(place.clone()))?;
@@ -144,6 +146,8 @@ impl fmt::Debug for SecretRef {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -18,6 +18,7 @@ use super::{
     error::{Finding, Origin},
     secret::{self, Hidden, MASK},
 };
+use crate::regular_file;
 
 /// What names of environment variables begin with, before the first `__`.
 const PREFIX: &str = "DELTABUS";
@@ -201,7 +202,7 @@ impl Layers {
     pub(crate) fn add_path(&mut self, path: &Path) {
         let name = path.display().to_string();
         if !path.is_dir() {
-            match fs::read_to_string(path) {
+            match regular_file::read_to_string(path) {
                 Ok(text) => self.add_text(&name, &text),
                 Err(error) => self.unreadable(&name, &format!("failed to read the file: {error}")),
             }

@@ -11,7 +11,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::config::{Config, ConfigErrors, Loaded, environment};
+use crate::{
+    config::{Config, ConfigErrors, Loaded, environment},
+    regular_file,
+};
 
 /// The files of a configuration, and which content was looked at last.
 #[derive(Clone, Debug)]
@@ -62,7 +65,7 @@ fn fingerprint(paths: &[PathBuf]) -> u64 {
     for path in paths {
         for file in files(path) {
             file.hash(&mut hasher);
-            fs::read(&file).map_err(|error| error.kind()).hash(&mut hasher);
+            regular_file::read(&file).map_err(|error| error.kind()).hash(&mut hasher);
         }
     }
     hasher.finish()

@@ -16,6 +16,8 @@ use rustls::{
 use tokio::{task::spawn_blocking, time::sleep};
 use tokio_rustls::TlsAcceptor;
 
+use crate::regular_file;
+
 /// How often is looked whether the files have changed: a certificate is renewed long before its end.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -67,7 +69,7 @@ impl TlsFiles {
 
     fn readable(&self) -> io::Result<()> {
         for (key, path) in [("cert_file", &self.cert_file), ("key_file", &self.key_file)] {
-            fs::File::open(path).map_err(|error| {
+            regular_file::open(path).map_err(|error| {
                 io::Error::new(error.kind(), format!("[http] tls {key} {} cannot be read: {error}", path.display()))
             })?;
         }

@@ -19,6 +19,7 @@ mod room;
 mod rows;
 mod rules;
 mod scopes;
+mod special_files;
 mod state;
 mod state_faults;
 #[path = "../support/mod.rs"]

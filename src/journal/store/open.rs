@@ -82,7 +82,7 @@ pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovere
 fn format_of(dir: &Path) -> Result<u32, StoreError> {
     let path = dir.join(FORMAT_FILE);
     let failed = |error| StoreError::of_io(dir, "note the format", error);
-    let text = match fs::read_to_string(&path) {
+    let text = match crate::regular_file::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !dir.join(DB).exists() => {
             write_format(dir).map_err(failed)?;

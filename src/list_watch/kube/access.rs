@@ -13,7 +13,7 @@ use kube::{
 };
 
 use super::connect;
-use crate::secret::SecretString;
+use crate::{regular_file, secret::SecretString};
 
 /// What the configuration says about cluster access: `[kube] kubeconfig` and `context`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -282,6 +282,7 @@ fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessErro
     let failed = |source| AccessError::Kubeconfig { path: path(), source: Box::new(source) };
     let mut merged = Kubeconfig::default();
     for file in paths {
+        regular_file::open(file).map_err(|error| failed(KubeconfigError::ReadConfig(error, file.clone())))?;
         merged = Kubeconfig::read_from(file).and_then(|next| merged.merge(next)).map_err(failed)?;
     }
     let known = || match &merged.contexts[..] {
