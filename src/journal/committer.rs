@@ -13,7 +13,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
 
 use self::room::Room;
 use super::{
@@ -30,6 +30,8 @@ use crate::{
 
 /// Where readers stand is saved so often at most, and never for more than a tenth of the time.
 const SAVE_EVERY: Duration = Duration::from_millis(100);
+/// The seal lags by so much at most.
+const SEAL_EVERY: Duration = Duration::from_secs(1);
 /// When a store that failed is opened again.
 const REPAIR: BackoffConfig = BackoffConfig {
     initial: Duration::from_millis(200),
@@ -79,6 +81,8 @@ struct Work<'a> {
     sync_at: Instant,
     save_at: Instant,
     repair_at: Instant,
+    /// When the seal is written; `None`: it is up to date.
+    seal_at: Option<Instant>,
     room: Room,
     backoff: Backoff,
     started: Instant,
@@ -94,6 +98,7 @@ impl<'a> Work<'a> {
             sync_at: now,
             save_at: now,
             repair_at: now,
+            seal_at: None,
             room: Room::new(),
             backoff: Backoff::new(REPAIR),
             started: now,
@@ -141,7 +146,7 @@ impl<'a> Work<'a> {
         let Some(room) = self.room.due() else { return Duration::ZERO };
         let sync = self.calls.sync.then_some(self.sync_at);
         let save = self.calls.save.then_some(self.save_at);
-        let due = [sync, save].into_iter().flatten().fold(room, Instant::min);
+        let due = [sync, save, self.seal_at].into_iter().flatten().fold(room, Instant::min);
         due.saturating_duration_since(now())
     }
 
@@ -157,8 +162,16 @@ impl<'a> Work<'a> {
         if self.calls.sync && self.sync_at <= now {
             self.inner.sync(self.disk)?;
             self.calls.sync = false;
+            self.seal_at.get_or_insert(now + SEAL_EVERY);
             if let Fsync::Interval(interval) = self.disk.options.fsync {
                 self.sync_at = now + interval;
+            }
+        }
+        if self.seal_at.is_some_and(|at| at <= now) {
+            self.seal_at = None;
+            // The seal before stays, which asks for less: nothing fails for it.
+            if let Err(error) = self.disk.store.seal() {
+                debug!(%error, "failed to write the seal of the state");
             }
         }
         self.make_room()

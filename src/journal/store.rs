@@ -14,6 +14,7 @@ mod read;
 mod recent;
 mod record;
 mod retain;
+mod seal;
 mod state;
 mod sync;
 mod tail;
@@ -34,7 +35,7 @@ use std::{
 use roaring::RoaringTreemap;
 
 pub(super) use self::compact::{CompactionStep, Compactor};
-use self::{error::Fault, files::Files, lock::Lock, recent::Recent};
+use self::{error::Fault, files::Files, lock::Lock, recent::Recent, seal::Sealer};
 pub use self::{
     error::StoreError,
     page::{Page, PageSize},
@@ -205,6 +206,7 @@ struct Inner {
     journal: Mutex<Option<(PathBuf, File)>>,
     /// One retention at a time.
     retaining: Mutex<()>,
+    sealer: Sealer,
 }
 
 #[derive(Debug)]
@@ -244,6 +246,11 @@ impl Store {
     /// [`Store::reopen`] helps.
     pub fn sync(&self) -> Result<(), StoreError> {
         self.inner.with("sync", |_| sync::sync(&self.inner))
+    }
+
+    /// Writes what was synced into the seal, with which the next start compares the store. Blocks on the disk.
+    pub fn seal(&self) -> Result<(), StoreError> {
+        self.inner.sealer.seal(&self.inner.dir).map_err(|error| StoreError::of_io(&self.inner.dir, "seal it", error))
     }
 
     /// Reads records with their bodies, in the order asked for; one that is not kept is left out.

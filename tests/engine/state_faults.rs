@@ -9,7 +9,7 @@
 mod clock;
 pub(crate) mod world;
 
-use std::{fmt::Write as _, fs};
+use std::{fmt::Write as _, fs, path::Path};
 
 use serde_json::json;
 
@@ -169,10 +169,71 @@ fn d7_a_damaged_tail_is_cut_off_and_what_it_held_is_read_again() {
     let mut world = killed_with_deliveries_that_wait();
     let journal = world.journal_file();
     let mut bytes = fs::read(&journal).expect("it is ours");
-    bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last - 2));
+    bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
     bytes.extend(b"\x01 half of something");
     fs::write(&journal, bytes).expect("it is ours");
     world.cluster.churn(5, 1);
+    let engine = world.run(&[]);
+    world.wait_delivered(&engine);
+    world.check_stories();
+}
+
+/// Files that are gone are no torn tail: without them the engine would begin empty, and what waits would be lost in silence.
+#[test]
+fn d7_files_that_are_missing_or_cut_short_are_refused_and_named() {
+    let mut world = World::new();
+    let engine = world.run(&[]);
+    world.cluster.churn(10, 2);
+    world.wait_delivered(&engine);
+    world.sink.be(Manner::Gone);
+    world.cluster.churn(10, 10);
+    let seal = Path::new(&world.state()).join("seal");
+    engine.wait_for("sealed", PATIENCE, || {
+        let journal = engine.json("/v1/handlers")["journal"].clone();
+        let last = journal["last"].as_u64().expect("a number");
+        let sealed = fs::read_to_string(&seal).unwrap_or_default();
+        count(&engine, "queued") == 100 && sealed.contains(&format!("\"last\":{last},"))
+    });
+    drop(engine); // SIGKILL
+    world.sink.be(Manner::Well);
+
+    let refused = |world: &World, path: &Path, part: &str| {
+        for _ in 0..2 {
+            let said = world.refusal();
+            let parts =
+                ["has lost what was durable", part, "move the directory", "events that were not delivered are lost"];
+            for part in parts {
+                assert!(said.contains(part), "{part}, without {}: {said}", path.display());
+            }
+        }
+    };
+    let aside = world.cluster.dir().join("aside");
+    let db = Path::new(&world.state()).join("db");
+    let journal = world.journal_file();
+    let keyspaces =
+        fs::read_dir(db.join("keyspaces")).expect("it is there").map(|entry| entry.expect("readable").path());
+    let markers: Vec<_> = keyspaces.map(|keyspace| keyspace.join("current")).collect();
+    assert!(markers.len() >= 8, "{markers:?}");
+    for marker in markers {
+        fs::rename(&marker, &aside).expect("the directory is writable");
+        refused(&world, &marker, &format!("{} is missing", marker.display()));
+        fs::rename(&aside, &marker).expect("the directory is writable");
+    }
+    fs::rename(&db, &aside).expect("the directory is writable");
+    refused(&world, &db, "is missing");
+    assert!(!db.exists(), "a refusal changes nothing");
+    fs::rename(&aside, &db).expect("the directory is writable");
+    // What was written when it was missing or short is no part of the state.
+    let whole = fs::read(&journal).expect("it is ours");
+    let short = whole[..whole.iter().rposition(|byte| *byte != 0).unwrap_or_default() / 2].to_vec();
+    for content in [Some(short), None] {
+        match content {
+            Some(short) => fs::write(&journal, short).expect("it is ours"),
+            None => fs::remove_file(&journal).expect("it is ours"),
+        }
+        refused(&world, &journal, "records up to ");
+        fs::write(&journal, &whole).expect("it is ours");
+    }
     let engine = world.run(&[]);
     world.wait_delivered(&engine);
     world.check_stories();

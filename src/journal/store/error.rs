@@ -56,6 +56,17 @@ pub enum StoreError {
         /// What is wrong with it.
         what: String,
     },
+    /// Something that was durable is not there any more: files were removed, cut short, or replaced by older ones.
+    #[error(
+        "the state in {dir} has lost what was durable: {what}; bring the missing files back, or move the directory {dir} \
+         away and start again: all objects will be listed again, events that were not delivered are lost"
+    )]
+    Lost {
+        /// The directory.
+        dir: PathBuf,
+        /// The fact that is lost.
+        what: String,
+    },
     /// It was written by a newer deltabus.
     #[error(
         "the state in {dir} has format {found}, this version knows up to {known}; run the newer deltabus that wrote it, \

@@ -13,10 +13,12 @@ use std::{
 
 use fjall::PersistMode;
 use roaring::RoaringTreemap;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
-    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, StoreOptions, compact, read, retain::FIRST_KEY,
+    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, StoreOptions, compact, read,
+    retain::FIRST_KEY,
+    seal::{self, Facts, Sealer},
     state, sync,
 };
 use crate::{
@@ -55,10 +57,18 @@ pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovere
     let action = "open the store";
     fs::create_dir_all(dir).map_err(|error| StoreError::of_io(dir, action, error))?;
     let taken = Lock::take(dir)?;
+    let earlier = seal::read(dir)?;
+    if earlier.is_some() {
+        seal::check_files(dir)?;
+    }
     let format = format_of(dir)?;
     let files = Files::open(&dir.join(DB)).map_err(|fault| fault.tell(dir, action))?;
-    let opened = begin(dir, &files, format, options).map_err(|fault| fault.tell(dir, action));
-    let Begun { recovered, packers, forgotten, compacted } = opened?;
+    let opened = begin(dir, &files, format, options, earlier.as_ref()).map_err(|fault| fault.tell(dir, action));
+    let Begun { recovered, facts, packers, forgotten, compacted } = opened?;
+    let sealer = Sealer::new(facts, earlier);
+    if let Err(error) = sealer.seal(dir) {
+        warn!(dir = %dir.display(), %error, "failed to write the seal of the state, the one before stays");
+    }
     let inner = Inner {
         dir: dir.to_owned(),
         lock: Mutex::new(Some(taken)),
@@ -74,6 +84,7 @@ pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovere
         sync_failed: AtomicBool::new(false),
         journal: Mutex::new(None),
         retaining: Mutex::new(()),
+        sealer,
     };
     Ok((Store { inner: Arc::new(inner) }, recovered))
 }
@@ -113,13 +124,28 @@ fn write_format(dir: &Path) -> io::Result<()> {
 
 struct Begun {
     recovered: Recovered,
+    /// What is durable of it.
+    facts: Facts,
     packers: HashMap<UnitId, Arc<Packer>>,
     forgotten: HashSet<UnitId>,
     compacted: HashMap<String, RoaringTreemap>,
 }
 
 /// Reads what the store holds, and notes that a run has begun.
-fn begin(dir: &Path, files: &Files, format: u32, options: StoreOptions) -> Result<Begun, Fault> {
+fn begin(
+    dir: &Path,
+    files: &Files,
+    format: u32,
+    options: StoreOptions,
+    sealed: Option<&Facts>,
+) -> Result<Begun, Fault> {
+    let (first, last) = bounds(files)?;
+    let mut readers = state::readers(files)?;
+    let earlier_id = files.meta.get(JOURNAL_ID_KEY)?;
+    if let Some(sealed) = sealed {
+        let id = earlier_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+        seal::check(dir, sealed, &Facts::new(&id, last, &readers))?;
+    }
     let done = usize::try_from(format - 1).expect("a handful");
     for migrate in MIGRATIONS.iter().skip(done) {
         migrate(files)?;
@@ -130,11 +156,10 @@ fn begin(dir: &Path, files: &Files, format: u32, options: StoreOptions) -> Resul
         info!(dir = %dir.display(), from = format, to = newest_format(), "took over the state of an earlier version");
     }
     let (units, forgotten) = state::units(files)?;
-    let (first, last) = bounds(files)?;
     let run = files.meta.get(RUN_KEY)?.and_then(|run| run.first().copied());
     let clean = run.is_none_or(|run| run & CLEAN != 0);
     let keeps_its_tail = run.is_none_or(|run| run & (CLEAN | GROUP_FSYNC) != 0);
-    let known_id = files.meta.get(JOURNAL_ID_KEY)?.filter(|_| keeps_its_tail);
+    let known_id = earlier_id.filter(|_| keeps_its_tail);
     let journal_id = known_id.and_then(|id| String::from_utf8(id.to_vec()).ok());
     let journal_id = journal_id.unwrap_or_else(|| format!("{:012x}", rand::random::<u64>() >> 16));
     let mut batch = files.db.batch();
@@ -142,11 +167,11 @@ fn begin(dir: &Path, files: &Files, format: u32, options: StoreOptions) -> Resul
     batch.insert(&files.meta, RUN_KEY, [if options.group_fsync { GROUP_FSYNC } else { 0 }]);
     files.commit(batch)?;
     files.db.persist(PersistMode::SyncAll)?;
-    let mut readers = state::readers(files)?;
+    let facts = Facts::new(&journal_id, last, &readers);
     let compacted = compact::recover(files, &mut readers)?;
     let recovered = Recovered { journal_id, last: Sequence(last), first: Sequence(first), units, readers, clean };
     let forgotten = forgotten.into_iter().collect();
-    Ok(Begun { recovered, packers: dictionaries(files)?, forgotten, compacted })
+    Ok(Begun { recovered, facts, packers: dictionaries(files)?, forgotten, compacted })
 }
 
 /// Returns the first place kept and the last one given.
@@ -242,5 +267,9 @@ fn end(inner: &Inner, files: &Files) -> Result<(), Fault> {
     let mut batch = files.db.batch();
     batch.insert(&files.meta, RUN_KEY, [run | CLEAN]);
     files.commit(batch)?;
-    Ok(files.db.persist(PersistMode::SyncAll)?)
+    files.db.persist(PersistMode::SyncAll)?;
+    if let Err(error) = inner.sealer.seal(&inner.dir) {
+        warn!(dir = %inner.dir.display(), %error, "failed to write the seal of the state, the one before stays");
+    }
+    Ok(())
 }

@@ -117,15 +117,18 @@ pub(super) fn units(files: &Files) -> Result<(Vec<StoredUnit>, Vec<UnitId>), Fau
 }
 
 pub(super) fn put_readers(inner: &Inner, files: &Files, readers: &[StoredReader]) -> Result<(), Fault> {
+    inner.sealer.prepare(&inner.dir, readers)?;
     let mut batch = files.db.batch();
     for reader in readers {
         batch.insert(&files.readers, reader.name.as_bytes(), encode_reader(reader));
     }
     files.commit(batch)?;
+    inner.sealer.wrote(readers);
     readers.iter().try_for_each(|reader| compact::forget_all_but(inner, files, &reader.name, &reader.compacted))
 }
 
 pub(super) fn remove_reader(inner: &Inner, files: &Files, name: &str) -> Result<(), Fault> {
+    inner.sealer.remove(&inner.dir, name)?;
     let mut batch = files.db.batch();
     batch.remove(&files.readers, name.as_bytes());
     files.commit(batch)?;

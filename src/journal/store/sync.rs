@@ -13,6 +13,7 @@ pub(super) fn sync(inner: &Inner) -> Result<(), Fault> {
     }
     let mut journal = lock(&inner.journal);
     let last = inner.last.load(SeqCst);
+    let noted = inner.sealer.note();
     let synced = loop {
         let Some(path) = active_journal(&inner.dir.join(DB))? else { break Ok(()) };
         if journal.as_ref().is_none_or(|(held, _)| *held != path) {
@@ -29,6 +30,7 @@ pub(super) fn sync(inner: &Inner) -> Result<(), Fault> {
     match synced {
         Ok(()) => {
             inner.synced.fetch_max(last, SeqCst);
+            inner.sealer.synced(noted, last);
             Ok(())
         }
         Err(error) => {

@@ -49,27 +49,33 @@ fn check_prefix(dir: TempDir, records: u64) -> TempDir {
 #[test]
 fn d7_a_torn_tail_leaves_whole_appends() {
     let (mut dir, journal) = twenty_appends(false);
+    let seal = fs::read(dir.path().join("seal")).unwrap();
+    // Each time the directory is as the crash has left it.
+    let write = |dir: &TempDir, journal: &[u8]| {
+        fs::write(dir.path().join("seal"), &seal).unwrap();
+        fs::write(journal_file(dir.path()), journal).unwrap();
+    };
     let ends = ends(&journal);
     let (last, before) = (ends[ends.len() - 1], ends[ends.len() - 2]);
     assert_eq!(last, journal.len());
     let cuts = [before + 1, before + 13, before + 60, before.midpoint(last), last - 5, last - 1];
     let flips = [before, before + 3, before + 20, before.midpoint(last), last - 6, last - 1];
     for cut in cuts {
-        fs::write(journal_file(dir.path()), &journal[..cut]).unwrap();
+        write(&dir, &journal[..cut]);
         dir = check_prefix(dir, 57);
     }
     for flip in flips {
         let mut torn = journal.clone();
         torn[flip] ^= 0x55;
         torn.resize(1 << 20, 0);
-        fs::write(journal_file(dir.path()), &torn).unwrap();
+        write(&dir, &torn);
         dir = check_prefix(dir, 57);
     }
     // pages may reach the disk in any order
     let mut torn = journal.clone();
     let hole = ends[ends.len() - 4];
     torn[hole + 20..hole + 60].fill(0);
-    fs::write(journal_file(dir.path()), &torn).unwrap();
+    write(&dir, &torn);
     check_prefix(dir, 51);
 }
 

@@ -1,0 +1,285 @@
+//! The seal: facts that were durable, in a file beside the store. They show after a start whether the store has lost some.
+//!
+//! fjall begins empty where its journal file or the marker of a keyspace is missing, without an error: events that wait and
+//! positions of readers would be gone in silence. The seal lags by up to a second, and each fact in it only grows. A
+//! directory without a seal is one of an earlier version: it gets one.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write as _},
+    path::Path,
+    sync::Mutex,
+};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{DB, Fault, StoreError, StoredReader};
+use crate::mutex::lock;
+
+/// The file, in the state directory.
+const FILE: &str = "seal";
+
+/// Facts of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Facts {
+    journal_id: String,
+    /// The last record.
+    last: u64,
+    /// Position of each reader.
+    readers: BTreeMap<String, u64>,
+}
+
+impl Facts {
+    pub(super) fn new(journal_id: &str, last: u64, readers: &[StoredReader]) -> Self {
+        let readers = readers.iter().map(|reader| (reader.name.clone(), reader.position.0)).collect();
+        Self { journal_id: journal_id.to_owned(), last, readers }
+    }
+
+    /// Returns the first of these facts that a store has lost, in words.
+    fn lost(&self, found: &Self) -> Option<String> {
+        if found.journal_id.is_empty() {
+            return Some(format!("records up to {} were durable, now it is empty", self.last));
+        }
+        if self.journal_id != found.journal_id {
+            return Some(format!("its journal was {}, now it is {}", self.journal_id, found.journal_id));
+        }
+        if found.last < self.last {
+            return Some(format!(
+                "records up to {} were durable, only those up to {} are there",
+                self.last, found.last
+            ));
+        }
+        self.readers.iter().find_map(|(name, position)| match found.readers.get(name) {
+            None => Some(format!("the position of handler {name:?} is missing, it was {position}")),
+            Some(now) if now < position => Some(format!("handler {name:?} was at {position}, now it is at {now}")),
+            Some(_) => None,
+        })
+    }
+}
+
+/// Reads the seal of a directory; `None` where there is none.
+pub(super) fn read(dir: &Path) -> Result<Option<Facts>, StoreError> {
+    let path = dir.join(FILE);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::of_io(dir, "read the seal", error)),
+    };
+    let facts = text.split_once('\n').filter(|(facts, sum)| sum.trim_end() == checksum(facts));
+    let facts = facts.and_then(|(facts, _)| serde_json::from_str(facts).ok());
+    let what = || "it does not match its checksum; remove this file if the rest of the directory is whole".to_owned();
+    facts.map(Some).ok_or_else(|| StoreError::Corrupt { dir: dir.to_owned(), file: path, what: what() })
+}
+
+/// Checks, before fjall opens them, that the files of a sealed store are there.
+pub(super) fn check_files(dir: &Path) -> Result<(), StoreError> {
+    let keyspaces = dir.join(DB).join("keyspaces");
+    let missing = match fs::read_dir(&keyspaces) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(keyspaces),
+        Err(error) => return Err(StoreError::of_io(dir, "look for the files", error)),
+        Ok(entries) => {
+            let dirs = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir());
+            let mut markers: Vec<_> = dirs.map(|path| path.join("current")).filter(|marker| !marker.exists()).collect();
+            markers.sort_unstable();
+            markers.into_iter().next()
+        }
+    };
+    let lost = |path: &Path| StoreError::Lost { dir: dir.to_owned(), what: format!("{} is missing", path.display()) };
+    missing.map_or(Ok(()), |path| Err(lost(&path)))
+}
+
+/// Compares the facts of a store with its seal.
+pub(super) fn check(dir: &Path, sealed: &Facts, found: &Facts) -> Result<(), Fault> {
+    match sealed.lost(found) {
+        Some(what) => Err(Fault::Told(StoreError::Lost { dir: dir.to_owned(), what })),
+        None => Ok(()),
+    }
+}
+
+fn checksum(text: &str) -> String {
+    format!("{:016x}", xxh3_64(text.as_bytes()))
+}
+
+/// Writes the seal, as a whole.
+fn write(dir: &Path, facts: &Facts) -> io::Result<()> {
+    let text = serde_json::to_string(facts).map_err(io::Error::other)?;
+    let new = dir.join("seal.new");
+    let mut file = File::create(&new)?;
+    writeln!(file, "{text}\n{}", checksum(&text))?;
+    file.sync_all()?;
+    fs::rename(new, dir.join(FILE))
+}
+
+/// Facts of an open store, as far as they are durable.
+#[derive(Debug)]
+pub(super) struct Sealer(Mutex<Known>);
+
+#[derive(Debug)]
+struct Known {
+    /// Positions that were written.
+    written: BTreeMap<String, u64>,
+    /// Removals of readers so far: what was noted before one is void.
+    removals: u64,
+    durable: Facts,
+    /// Content of the file.
+    sealed: Option<Facts>,
+}
+
+/// Positions at the beginning of a sync.
+pub(super) struct Noted {
+    readers: BTreeMap<String, u64>,
+    removals: u64,
+}
+
+impl Sealer {
+    pub(super) fn new(durable: Facts, sealed: Option<Facts>) -> Self {
+        Self(Mutex::new(Known { written: durable.readers.clone(), removals: 0, durable, sealed }))
+    }
+
+    /// Prepares for positions that are about to be written: the seal shall not ask for more than the store has then.
+    pub(super) fn prepare(&self, dir: &Path, readers: &[StoredReader]) -> io::Result<()> {
+        let is_back = |reader: &&StoredReader| {
+            lock(&self.0).written.get(&reader.name).is_some_and(|position| reader.position.0 < *position)
+        };
+        readers.iter().filter(is_back).try_for_each(|reader| self.remove(dir, &reader.name))
+    }
+
+    /// Notes positions that were written.
+    pub(super) fn wrote(&self, readers: &[StoredReader]) {
+        let mut known = lock(&self.0);
+        known.written.extend(readers.iter().map(|reader| (reader.name.clone(), reader.position.0)));
+    }
+
+    /// Returns what a sync that begins now makes durable.
+    pub(super) fn note(&self) -> Noted {
+        let known = lock(&self.0);
+        Noted { readers: known.written.clone(), removals: known.removals }
+    }
+
+    /// Takes what a sync made durable, and all records up to `last`.
+    pub(super) fn synced(&self, noted: Noted, last: u64) {
+        let mut known = lock(&self.0);
+        known.durable.last = known.durable.last.max(last);
+        if known.removals == noted.removals {
+            known.durable.readers = noted.readers;
+        }
+    }
+
+    /// Forgets a reader, before the store does: the seal shall not ask for it. No seal is better than one that does.
+    pub(super) fn remove(&self, dir: &Path, name: &str) -> io::Result<()> {
+        let mut known = lock(&self.0);
+        known.removals += 1;
+        known.written.remove(name);
+        known.durable.readers.remove(name);
+        match &known.sealed {
+            Some(sealed) if sealed.readers.contains_key(name) => known.seal(dir).or_else(|_| {
+                known.sealed = None;
+                fs::remove_file(dir.join(FILE))
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the seal if it is not up to date. Blocks on the disk.
+    pub(super) fn seal(&self, dir: &Path) -> io::Result<()> {
+        let mut known = lock(&self.0);
+        if known.sealed.as_ref() == Some(&known.durable) { Ok(()) } else { known.seal(dir) }
+    }
+}
+
+impl Known {
+    fn seal(&mut self, dir: &Path) -> io::Result<()> {
+        write(dir, &self.durable)?;
+        self.sealed = Some(self.durable.clone());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::*;
+    use crate::journal::Sequence;
+
+    fn reader(name: &str, position: u64) -> StoredReader {
+        StoredReader { name: name.to_owned(), position: Sequence(position), ..StoredReader::default() }
+    }
+
+    fn facts(last: u64, readers: &[(&str, u64)]) -> Facts {
+        let readers: Vec<_> = readers.iter().map(|(name, position)| reader(name, *position)).collect();
+        Facts::new("9f2c", last, &readers)
+    }
+
+    #[test]
+    fn store_that_is_as_far_has_lost_nothing() {
+        let sealed = facts(10, &[("a", 3)]);
+        for found in [facts(10, &[("a", 3)]), facts(12, &[("a", 9), ("b", 0)])] {
+            assert_eq!(sealed.lost(&found), None);
+        }
+        for (found, expected) in [
+            (facts(9, &[("a", 3)]), "records up to 10 were durable, only those up to 9 are there"),
+            (facts(10, &[("a", 2)]), "handler \"a\" was at 3, now it is at 2"),
+            (facts(10, &[]), "the position of handler \"a\" is missing, it was 3"),
+            (Facts::default(), "records up to 10 were durable, now it is empty"),
+            (Facts { journal_id: "ab12".to_owned(), ..facts(10, &[("a", 3)]) }, "its journal was 9f2c, now it is ab12"),
+        ] {
+            assert_eq!(sealed.lost(&found).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn seal_is_read_as_it_was_written_and_damage_is_found() {
+        let dir = tempdir().unwrap();
+        assert_eq!(read(dir.path()).unwrap(), None);
+        let sealed = facts(10, &[("a", 3)]);
+        write(dir.path(), &sealed).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), Some(sealed));
+        let text = fs::read_to_string(dir.path().join(FILE)).unwrap();
+        for damaged in [text.replace("10", "11"), text[..text.len() / 2].to_owned(), String::new()] {
+            fs::write(dir.path().join(FILE), damaged).unwrap();
+            assert!(matches!(read(dir.path()), Err(StoreError::Corrupt { file, .. }) if file.ends_with(FILE)));
+        }
+    }
+
+    #[test]
+    fn only_what_was_synced_is_sealed() {
+        let dir = tempdir().unwrap();
+        let sealer = Sealer::new(facts(0, &[]), None);
+        let content = || {
+            sealer.seal(dir.path()).unwrap();
+            read(dir.path()).unwrap().unwrap()
+        };
+        sealer.wrote(&[reader("a", 5)]);
+        assert_eq!(content(), facts(0, &[]));
+        let noted = sealer.note();
+        sealer.wrote(&[reader("a", 7)]);
+        sealer.synced(noted, 9);
+        assert_eq!(content(), facts(9, &[("a", 5)]));
+    }
+
+    #[test]
+    fn reader_that_goes_back_is_not_asked_for() {
+        let dir = tempdir().unwrap();
+        let sealer = Sealer::new(facts(9, &[("a", 5), ("b", 6)]), None);
+        sealer.seal(dir.path()).unwrap();
+        sealer.prepare(dir.path(), &[reader("a", 5), reader("b", 2)]).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), Some(facts(9, &[("a", 5)])));
+    }
+
+    #[test]
+    fn removed_reader_is_not_asked_for() {
+        let dir = tempdir().unwrap();
+        let sealer = Sealer::new(facts(9, &[("a", 5), ("b", 6)]), None);
+        sealer.seal(dir.path()).unwrap();
+        let noted = sealer.note();
+        sealer.remove(dir.path(), "a").unwrap();
+        assert_eq!(read(dir.path()).unwrap(), Some(facts(9, &[("b", 6)])));
+        sealer.wrote(&[reader("a", 0)]); // another one of that name
+        sealer.synced(noted, 12);
+        sealer.seal(dir.path()).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), Some(facts(12, &[("b", 6)])), "noted before the removal");
+    }
+}
