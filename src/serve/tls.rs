@@ -48,8 +48,13 @@ impl TlsFiles {
     }
 
     fn read(&self) -> io::Result<ServerConfig> {
-        self.readable()?;
-        self.parse().map_err(|error| {
+        let read = |key: &str, path: &Path| {
+            regular_file::read(path).map_err(|error| {
+                io::Error::new(error.kind(), format!("[http] tls {key} {} cannot be read: {error}", path.display()))
+            })
+        };
+        let (cert, key) = (read("cert_file", &self.cert_file)?, read("key_file", &self.key_file)?);
+        parse(&cert, &key).map_err(|error| {
             let (cert, key) = (self.cert_file.display(), self.key_file.display());
             io::Error::other(format!(
                 "[http] tls: expected a PEM certificate in {cert} and its unencrypted private key in {key}: {error}"
@@ -57,29 +62,21 @@ impl TlsFiles {
         })
     }
 
-    fn parse(&self) -> Result<ServerConfig, Box<dyn std::error::Error>> {
-        let chain = CertificateDer::pem_file_iter(&self.cert_file)?.collect::<Result<Vec<_>, _>>()?;
-        let key = PrivateKeyDer::from_pem_file(&self.key_file)?;
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(chain, key)?;
-        Ok(config)
-    }
-
-    fn readable(&self) -> io::Result<()> {
-        for (key, path) in [("cert_file", &self.cert_file), ("key_file", &self.key_file)] {
-            regular_file::open(path).map_err(|error| {
-                io::Error::new(error.kind(), format!("[http] tls {key} {} cannot be read: {error}", path.display()))
-            })?;
-        }
-        Ok(())
-    }
-
     fn stamps(&self) -> [Option<SystemTime>; 2] {
         let stamp = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
         [stamp(&self.cert_file), stamp(&self.key_file)]
     }
+}
+
+/// Makes a server's configuration of two PEM texts.
+fn parse(cert: &[u8], key: &[u8]) -> Result<ServerConfig, Box<dyn std::error::Error>> {
+    let chain = CertificateDer::pem_slice_iter(cert).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(key)?;
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    Ok(config)
 }
 
 impl Certificate {
