@@ -93,13 +93,14 @@ pub struct ServeState {
 }
 
 impl ServeState {
-    /// Makes the state.
+    /// Makes the state of one server with these limits.
     pub fn new(
         registry: Arc<Registry>,
         handlers: Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>,
         control: HandlerControl,
         journal: Journal,
         hub: Arc<Hub>,
+        limits: &ConnectionLimits,
     ) -> Self {
         Self {
             registry,
@@ -108,8 +109,8 @@ impl ServeState {
             journal,
             hub,
             snapshots: Arc::new(kube_api::Snapshots::new(rand::random())),
-            budget: ResponseBudget::new(u64::MAX),
-            streams: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            budget: ResponseBudget::new(limits.max_response_bytes),
+            streams: Arc::new(Semaphore::new(limits.max_streams())),
             lists: Arc::new(Semaphore::new(LISTS_WAITING)),
         }
     }
@@ -155,7 +156,7 @@ pub struct ServeOptions {
 ///
 /// # Errors
 /// When the address cannot be bound, or the certificate cannot be used.
-pub fn start(options: ServeOptions, mut state: ServeState) -> io::Result<Server> {
+pub fn start(options: ServeOptions, state: ServeState) -> io::Result<Server> {
     let ServeOptions { listen, surface, tls, limits } = options;
     let listener = TcpListener::bind(listen)?;
     listener.set_nonblocking(true)?;
@@ -163,10 +164,7 @@ pub fn start(options: ServeOptions, mut state: ServeState) -> io::Result<Server>
     let address = listener.local_addr()?;
     let (stop, mut stopped) = watch::channel(false);
     let certificate = tls.map(TlsFiles::load).transpose()?;
-    let budget = ResponseBudget::new(limits.max_response_bytes);
-    state.budget = Arc::clone(&budget);
-    state.streams = Arc::new(Semaphore::new(limits.max_streams()));
-    let snapshots = Arc::clone(&state.snapshots);
+    let (budget, snapshots) = (Arc::clone(&state.budget), Arc::clone(&state.snapshots));
     let router = router(surface, state);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

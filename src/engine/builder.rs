@@ -40,7 +40,7 @@ use crate::{
     list_watch::{kube::ClusterAccess, transform::Transform},
     mutex::lock,
     registry::Registry,
-    serve::{self, HandlerControl, ServeState, Server},
+    serve::{self, ConnectionLimits, HandlerControl, ServeState, Server},
     subscribe::hub::Hub,
 };
 
@@ -186,9 +186,9 @@ impl EngineBuilder {
         };
         let options = config.subscribe.options();
         let hub = Hub::new(delivery.lanes.clone(), journal.clone(), Arc::clone(&registry), &cluster, options);
-        let state = || {
+        let state = |limits: &ConnectionLimits| {
             let (registry, statuses, control) = (Arc::clone(&registry), Arc::clone(&statuses), Arc::clone(&control));
-            ServeState::new(registry, statuses, control, journal.clone(), Arc::clone(&hub))
+            ServeState::new(registry, statuses, control, journal.clone(), Arc::clone(&hub), limits)
         };
         let servers = match listen(&config, state) {
             Ok(servers) => servers,
@@ -261,12 +261,13 @@ fn open_journal(config: &Config) -> Result<(Journal, Option<Recovered>), EngineE
     Ok((journal, Some(recovered)))
 }
 
-fn listen(config: &Config, state: impl Fn() -> ServeState) -> Result<Vec<Server>, EngineError> {
+fn listen(config: &Config, state: impl Fn(&ConnectionLimits) -> ServeState) -> Result<Vec<Server>, EngineError> {
     config.http.ready().map_err(EngineError::Configuration)?;
     let mut servers = Vec::new();
     for (key, options) in options::servers(&config.http) {
         let (address, scheme) = (options.listen, if options.tls.is_some() { "https" } else { "http" });
-        let server = serve::start(options, state()).map_err(|error| EngineError::Listen { address, key, error })?;
+        let state = state(&options.limits);
+        let server = serve::start(options, state).map_err(|error| EngineError::Listen { address, key, error })?;
         let what = if key == "listen" { "all" } else { "probes" };
         tracing::info!("serving {scheme}://{} ({what})", server.address());
         servers.push(server);
