@@ -114,12 +114,18 @@ fn format_of(dir: &Path) -> Result<u32, StoreError> {
 }
 
 fn write_format(dir: &Path) -> io::Result<()> {
-    let new = dir.join("format.new");
-    let mut file = File::create(&new)?;
-    writeln!(file, "{}", newest_format())?;
-    file.sync_all()?;
-    fs::rename(new, dir.join(FORMAT_FILE))?;
+    replace(dir, FORMAT_FILE, &newest_format().to_string())?;
     File::open(dir)?.sync_all()
+}
+
+/// Replaces a small file of the state directory by another text, as a whole. Its content is synced, its name is not: after a
+/// power failure the file before may be there.
+pub(super) fn replace(dir: &Path, name: &str, text: &str) -> io::Result<()> {
+    let new = dir.join(format!("{name}.new"));
+    let mut file = File::create(&new)?;
+    writeln!(file, "{text}")?;
+    file.sync_all()?;
+    fs::rename(new, dir.join(name))
 }
 
 struct Begun {

@@ -4,18 +4,12 @@
 //! positions of readers would be gone in silence. The seal lags by up to a second, and each fact in it only grows. A
 //! directory without a seal is one of an earlier version: it gets one.
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Write as _},
-    path::Path,
-    sync::Mutex,
-};
+use std::{collections::BTreeMap, fs, io, path::Path, sync::Mutex};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{DB, Fault, StoreError, StoredReader};
+use super::{DB, Fault, StoreError, StoredReader, open::replace};
 use crate::mutex::lock;
 
 /// The file, in the state directory.
@@ -105,11 +99,7 @@ fn checksum(text: &str) -> String {
 /// Writes the seal, as a whole.
 fn write(dir: &Path, facts: &Facts) -> io::Result<()> {
     let text = serde_json::to_string(facts).map_err(io::Error::other)?;
-    let new = dir.join("seal.new");
-    let mut file = File::create(&new)?;
-    writeln!(file, "{text}\n{}", checksum(&text))?;
-    file.sync_all()?;
-    fs::rename(new, dir.join(FILE))
+    replace(dir, FILE, &format!("{text}\n{}", checksum(&text)))
 }
 
 /// Facts of an open store, as far as they are durable.
