@@ -229,9 +229,9 @@ impl Sink {
         let mut stdout = super::terminal::StdoutAboveTheBars;
         stdout.write_all(&self.out)?;
         stdout.flush()?;
-        match messages.iter().find(|message| message.word == "error") {
-            Some(_) => anyhow::bail!("the engine has ended the stream, see above"),
-            None => Ok(()),
+        if messages.iter().any(|message| message.word == "error") {
+            anyhow::bail!("the engine has ended the stream, see above");
         }
+        Ok(())
     }
 }

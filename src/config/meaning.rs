@@ -87,7 +87,9 @@ impl Checker<'_> {
     /// Suggests one of the names that there are. Only for errors that may be listed: looking for the nearest name costs
     /// time for each name.
     fn suggestion<'b>(&self, name: &str, known: impl Iterator<Item = &'b String> + Clone) -> String {
-        if self.errors.len() < LISTED_MAX {
+        if known.clone().next().is_none() {
+            "there are none".to_owned()
+        } else if self.errors.len() < LISTED_MAX {
             suggestion(name, known.map(String::as_str))
         } else {
             "expected an existing name".to_owned()
@@ -397,8 +399,7 @@ impl Checker<'_> {
                     self.warn(&keys, format!("{pattern:?} matches no entry of [resources]"));
                 }
             } else if !known.contains(wanted) {
-                let hint =
-                    if known.is_empty() { "there are none".to_owned() } else { self.suggestion(wanted, known.iter()) };
+                let hint = self.suggestion(wanted, known.iter());
                 self.error(&keys, format!("there is no [resources.{wanted}]; {hint}"));
             }
         }
@@ -478,11 +479,7 @@ impl Checker<'_> {
                 self.error(&["tests", &at, "expect"], "expected at least one handler: nothing is tested");
             }
             for handler in expect.keys().filter(|handler| !names.handlers.contains(*handler)) {
-                let hint = if names.handlers.is_empty() {
-                    "there are none".to_owned()
-                } else {
-                    self.suggestion(handler, names.handlers.iter())
-                };
+                let hint = self.suggestion(handler, names.handlers.iter());
                 self.error(&["tests", &at, "expect", handler], format!("there is no [handlers.{handler}]; {hint}"));
             }
         }
