@@ -139,14 +139,6 @@ impl Fixture {
         let answer = self.send(method, path, token, &self.authority).unwrap();
         (answer.code, String::from_utf8_lossy(&answer.body).into_owned())
     }
-
-    /// Where the probes are.
-    fn probes(&self) -> String {
-        self.engine.wait_for_log("(probes)");
-        let log = self.engine.log();
-        let line = log.lines().find(|line| line.contains("(probes)")).unwrap();
-        line.split_once("http://").unwrap().1.split(' ').next().unwrap().to_owned()
-    }
 }
 
 /// Waits until it holds.
@@ -161,7 +153,7 @@ fn wait_for(what: &str, holds: impl Fn() -> bool) {
 #[test]
 fn beyond_this_machine_nobody_reads_or_changes_anything_without_the_token() {
     let fixture = start();
-    let probes = fixture.probes();
+    let probes = fixture.engine.probes();
     wait_for("ready", || matches!(request(&probes, "GET", "/readyz", &[]), Ok(answer) if answer.code == 200));
     for path in
         ["/api/v1/pods", "/v1/resources", "/v1/handlers", "/metrics", "/livez", "/readyz", "/version", "/nothing"]

@@ -1,4 +1,4 @@
-//! The HTTP edge against clients that mean harm: half requests, answers that nobody reads, web pages, guessed tokens.
+//! The HTTP edge against hostile clients: half requests, unread answers, web pages, guessed tokens.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
@@ -19,6 +19,12 @@ use crate::support::{
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 
+/// A request for a list of which the client may read nothing.
+const LIST: &str = "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// A request for a stream.
+const STREAM: &str = "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
 const SINK: &str = "type = \"blackhole\"";
 
 /// Runs an engine over some config maps of 2 KB, with these lines in `[http]`.
@@ -28,11 +34,16 @@ fn run(world: &Simulated, objects: usize, http: &str) -> Engine {
         let map = json!({"metadata": {"namespace": "default", "name": format!("m{number}")}, "data": {"x": data}});
         world.simulator.store().put("configmaps", map).unwrap();
     }
-    let config = format!("{}\n[http]\nlisten = \"127.0.0.1:0\"\n{http}", world.config(SINK));
-    fs::write(world.dir().join("config.toml"), config).unwrap();
+    configure(world, http);
     let engine = Engine::run_again(world.dir(), &[]);
     engine.wait_ready(PATIENCE);
     engine
+}
+
+/// Writes the configuration, with these lines in `[http]`.
+fn configure(world: &Simulated, http: &str) {
+    let config = format!("{}\n[http]\nlisten = \"127.0.0.1:0\"\n{http}", world.config(SINK));
+    fs::write(world.dir().join("config.toml"), config).unwrap();
 }
 
 /// Opens a connection and sends some bytes.
@@ -70,8 +81,8 @@ fn each_connection_that_waits_for_its_client_is_closed_in_time() {
     assert!(kept_alive.starts_with("HTTP/1.1 200 ") && kept_alive.ends_with("\r\n\r\nok"), "{kept_alive}");
 
     // A list of which the client reads nothing: what the kernels hold of it comes, and not its end.
-    let unread = send(&engine.http, "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    let other = send(&engine.http, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let unread = send(&engine.http, LIST);
+    let other = send(&engine.http, STREAM);
     std::thread::sleep(Duration::from_secs(4)); // longer than each of the timeouts
     assert!(!read_to_close(unread).ends_with("0\r\n\r\n"), "the end came, too");
     let head = &mut [0; 15];
@@ -101,21 +112,20 @@ fn head_of_a_request_is_bounded() {
 fn new_connection_replaces_the_one_that_waits_longest() {
     let world = Simulated::start();
     let engine = run(&world, 0, "max_connections = 3\n");
-    let livez = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let first = send(&engine.http, "");
     std::thread::sleep(Duration::from_millis(50)); // it waits longest
-    let stream = send(&engine.http, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let stream = send(&engine.http, STREAM);
     let second = send(&engine.http, "");
     assert!(request(&engine.http, "GET", "/livez", &[]).is_ok_and(|answer| answer.code == 200));
     assert_eq!(read_to_close(first), "");
     assert!(is_open(&second));
     // Streams may not take the connection that is left.
-    let other = send(&engine.http, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let other = send(&engine.http, STREAM);
     let more = request(&engine.http, "GET", "/v1/events", &[]).unwrap();
     assert_eq!((more.code, more.header("retry-after")), (429, "1"), "{}", more.body);
     assert!(more.json()["message"].as_str().unwrap().contains("[http] max_connections"));
     assert!(request(&engine.http, "GET", "/livez", &[]).is_ok_and(|answer| answer.code == 200));
-    drop((stream, other, livez));
+    drop((stream, other));
     assert!(engine.terminate().success());
 }
 
@@ -123,12 +133,11 @@ fn new_connection_replaces_the_one_that_waits_longest() {
 fn lists_that_nobody_reads_leave_room_for_other_requests() {
     let world = Simulated::start();
     let engine = run(&world, 2000, "max_response_bytes = \"10MiB\"\n");
-    let get = "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let refused = || request(&engine.http, "GET", "/api/v1/configmaps", &[]).unwrap();
     let mut unread = Vec::new();
     let deadline = Instant::now() + PATIENCE;
     let answer = loop {
-        unread.push(send(&engine.http, get));
+        unread.push(send(&engine.http, LIST));
         // The kernels take some of each answer.
         let answer = refused();
         if answer.code == 429 {
@@ -168,10 +177,8 @@ fn web_page_whose_name_means_this_machine_reads_nothing() {
     assert!(refused.contains("\"kind\":\"Status\"") && refused.contains("[http] allowed_hosts"), "{refused}");
     assert!(!refused.contains("xxx"), "an object was shown");
     // Kubelet and Prometheus reach the probes by any address.
-    let log = engine.log();
-    let probes = log.lines().find(|line| line.contains("(probes)")).unwrap();
-    let probes = probes.split_once("http://").unwrap().1.split(' ').next().unwrap();
-    assert_eq!(code(probes, "evil.example", "Origin: http://evil.example\r\n"), "200");
+    let probes = engine.probes();
+    assert_eq!(code(&probes, "evil.example", "Origin: http://evil.example\r\n"), "200");
     assert!(engine.terminate().success());
 }
 
@@ -187,8 +194,7 @@ fn tokens_have_scopes_and_what_they_control_is_logged() {
          {{ name = \"grafana\", token = {{ file = {read_file:?} }} }},\n\
          {{ name = \"ops\", token = {{ file = {control_file:?} }}, scope = \"control\" }},\n]\n"
     );
-    let config = format!("{}\n[http]\nlisten = \"127.0.0.1:0\"\n{http}", world.config(SINK));
-    fs::write(world.dir().join("config.toml"), config).unwrap();
+    configure(&world, &http);
     let engine = Engine::run_again(world.dir(), &[]);
     let ask = |method: &str, path: &str, token: &str| {
         request(&engine.http, method, path, &[("Authorization", &format!("Bearer {token}"))]).unwrap()
@@ -227,11 +233,7 @@ fn short_token_is_refused_at_the_start() {
     let world = Simulated::start();
     fs::write(world.dir().join("token"), "fifteen-bytes-1").unwrap();
     let token = text(world.dir(), "token");
-    let config = format!(
-        "{}\n[http]\nlisten = \"127.0.0.1:0\"\nauth = \"token\"\ntoken = {{ file = {token:?} }}\n",
-        world.config(SINK)
-    );
-    fs::write(world.dir().join("config.toml"), config).unwrap();
+    configure(&world, &format!("auth = \"token\"\ntoken = {{ file = {token:?} }}\n"));
     let config = text(world.dir(), "config.toml");
     let (code, _, said) = deltabus(world.dir(), &world.dir().join("kubeconfig"), &["run", "-c", &config], &[]);
     assert_eq!(code, 1);
@@ -291,11 +293,8 @@ fn attack_by_connections_leaves_the_engine_as_it_was() {
     let world = Simulated::start();
     let engine =
         run(&world, 10_000, "probe_listen = \"127.0.0.1:0\"\nheader_timeout = \"5s\"\nwrite_timeout = \"5s\"\n");
-    let log = engine.log();
-    let probes = log.lines().find(|line| line.contains("(probes)")).unwrap();
-    let probes = probes.split_once("http://").unwrap().1.split(' ').next().unwrap();
+    let probes = engine.probes();
     let before = memory(&engine);
-    let get = "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let (mut held, mut slowest, mut most) = (Vec::new(), Duration::ZERO, 0);
     // Each evaluation stays within its limits.
     let patterns: Vec<_> = (0..8).map(|number| format!("object.data.x.matches('(x{{50}}{number})')")).collect();
@@ -305,8 +304,8 @@ fn attack_by_connections_leaves_the_engine_as_it_was() {
     let (delivered_before, mut lag) = (delivered(), Duration::ZERO);
     for round in 0..200 {
         held.extend((0..3).map(|_| send(&engine.http, "GET /livez HTTP/1.1\r\nHost: loc")));
-        held.extend((0..10).map(|_| send(&engine.http, get)));
-        held.push(send(probes, "GET /livez HTTP/1.1\r\n"));
+        held.extend((0..10).map(|_| send(&engine.http, LIST)));
+        held.push(send(&probes, "GET /livez HTTP/1.1\r\n"));
         if round % 4 == 0 {
             let asked = Instant::now();
             assert_eq!(engine.get("/livez").unwrap().0, 200);

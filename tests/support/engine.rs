@@ -184,6 +184,15 @@ impl Engine {
         }
     }
 
+    /// Returns where the probes are served, once the log says it.
+    pub(crate) fn probes(&self) -> String {
+        self.wait_for_log("(probes)");
+        let log = self.log();
+        let line = log.lines().find(|line| line.contains("(probes)")).expect("it was just there");
+        let (_, rest) = line.split_once("http://").expect("the line has the address");
+        rest.split(' ').next().unwrap_or_default().to_owned()
+    }
+
     /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
