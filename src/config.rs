@@ -45,7 +45,8 @@ pub use handler::{
     Batch, Buffer, Compress, DeliveryOrder, EventType, FileSink, Fsync, Handler, HandlerOptions, Initial, Retry,
     Rotate, Sink, WhenFull,
 };
-pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken, TOKEN_BYTES_MIN};
+pub(crate) use http::check_token;
+pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
 pub use kafka::{KafkaSink, KafkaTls, Sasl};
 pub use nats::{ExpectLast, NatsAuth, NatsJetStream, NatsSink, NatsTls};
 pub use redact::{Redact, RedactedPath, SecretValues};

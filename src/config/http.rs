@@ -14,7 +14,7 @@ use super::{schema, text};
 use crate::secret::{ExposeSecret as _, SecretRef};
 
 /// Bytes that a token has at least: fewer can be guessed.
-pub const TOKEN_BYTES_MIN: usize = 16;
+const TOKEN_BYTES_MIN: usize = 16;
 
 /// The shortest timeout: open connections are checked once a second.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
@@ -224,14 +224,11 @@ impl Http {
     /// A token that cannot be read, or is too short.
     pub fn ready(&self) -> Result<(), String> {
         for (name, secret, _) in self.tokens() {
-            let key =
-                if self.token.as_ref() == Some(secret) { "token".to_owned() } else { format!("tokens, {name:?}") };
+            // No other token has that name.
+            let key = if name == DEFAULT_TOKEN_NAME { name.to_owned() } else { format!("tokens, {name:?}") };
             let token = secret.read().map_err(|error| format!("[http] {key}: {error}"))?;
-            let bytes = token.expose_secret().len();
-            if bytes < TOKEN_BYTES_MIN {
-                let hint = "make one with: openssl rand -hex 32";
-                return Err(format!("[http] {key}: expected at least {TOKEN_BYTES_MIN} bytes, found {bytes}; {hint}"));
-            }
+            check_token(token.expose_secret())
+                .map_err(|error| format!("[http] {key}: {error}; make one with: openssl rand -hex 32"))?;
         }
         Ok(())
     }
@@ -240,6 +237,14 @@ impl Http {
     pub fn tokens(&self) -> impl Iterator<Item = (&str, &SecretRef, HttpScope)> {
         let single = self.token.iter().map(|token| (DEFAULT_TOKEN_NAME, token, HttpScope::Control));
         single.chain(self.tokens.iter().map(|token| (&*token.name, &token.token, token.scope)))
+    }
+}
+
+/// Checks that a token is long enough.
+pub(crate) fn check_token(token: &str) -> Result<(), String> {
+    match token.len() {
+        TOKEN_BYTES_MIN.. => Ok(()),
+        bytes => Err(format!("expected at least {TOKEN_BYTES_MIN} bytes, found {bytes}")),
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
     status_object::StatusObject,
 };
 use crate::{
-    config::{HttpScope, TOKEN_BYTES_MIN},
+    config::{HttpScope, check_token},
     mutex::lock,
 };
 
@@ -166,9 +166,7 @@ fn is_change(method: &Method) -> bool {
 
 fn read(token: &Token) -> Result<String, String> {
     let read = (token.read)()?;
-    if read.len() < TOKEN_BYTES_MIN {
-        return Err(format!("expected at least {TOKEN_BYTES_MIN} bytes, found {}", read.len()));
-    }
+    check_token(&read)?;
     Ok(read)
 }
 
