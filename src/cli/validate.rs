@@ -39,12 +39,12 @@ pub(crate) struct ValidateArgs {
     /// Accepts handlers of type `exec`: the configuration is for `deltabus run --allow-exec`.
     #[arg(long)]
     pub(crate) allow_exec: bool,
-    /// How findings are printed.
+    /// Form of the findings.
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Output,
 }
 
-/// How findings are printed.
+/// Form of the findings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// Findings on stderr, a line each; what each `match` means on stdout.
@@ -144,7 +144,7 @@ fn ask_the_server(loaded: &Loaded, verdict: &mut Verdict) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What was found.
+/// Findings, and the types that each entry has.
 #[derive(Default)]
 struct Verdict {
     errors: Vec<Finding>,
@@ -178,7 +178,7 @@ fn finding(loaded: &Loaded, entry: &str, pattern: usize, message: String) -> Fin
 }
 
 impl Verdict {
-    /// Holds every pattern against what is served.
+    /// Compares every pattern with the types that are served.
     fn judge(&mut self, loaded: &Loaded, catalog: &Catalog) {
         let resources = &loaded.config.resources;
         let wanted: Vec<_> = resources.iter().map(|(name, resource)| resource.wanted(name)).collect();

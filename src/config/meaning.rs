@@ -503,9 +503,9 @@ impl Checker<'_> {
 #[derive(Default)]
 struct Claims<'a> {
     all: Vec<(&'a str, &'a Resource)>,
-    /// Of those that name their namespaces: the first, as an index into `all`, for each namespace.
+    /// First entry that names a namespace, as an index into `all`, for each of them.
     of_namespace: HashMap<&'a str, usize>,
-    /// Of the others: indices into `all`.
+    /// Entries with globs, as indices into `all`.
     with_globs: Vec<usize>,
 }
 

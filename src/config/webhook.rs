@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct WebhookSink {
-    /// Where events are sent: `http://` or `https://`, without a user or password in it; or a secret that holds it.
+    /// URL that events are sent to: `http://` or `https://`, without a user or password; or a secret that holds it.
     /// Required.
     #[schemars(schema_with = "url")]
     pub url: PlainOrSecret,

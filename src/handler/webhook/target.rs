@@ -1,4 +1,4 @@
-//! Where requests go: the URL and the headers that the configuration adds. Both may be secret.
+//! Target of requests: the URL and the headers that the configuration adds. Both may be secret.
 
 use std::path::PathBuf;
 

@@ -130,7 +130,7 @@ pub(super) fn replace(dir: &Path, name: &str, text: &str) -> io::Result<()> {
 
 struct Begun {
     recovered: Recovered,
-    /// What is durable of it.
+    /// Durable facts of it.
     facts: Facts,
     packers: HashMap<UnitId, Arc<Packer>>,
     forgotten: HashSet<UnitId>,
