@@ -180,7 +180,10 @@ impl Reporter {
             _ => (format!("failed to reach Kafka at {brokers}: {reason}"), false, false),
         };
         self.trouble.send_modify(|trouble| {
-            trouble.last = Some(text.into());
+            // What ended the client says more than the connections that fail of it afterwards.
+            if is_over || !trouble.is_over || trouble.last.is_none() {
+                trouble.last = Some(text.into());
+            }
             trouble.stops += u64::from(stops);
             trouble.is_over |= is_over;
         });
@@ -272,4 +275,28 @@ fn check(tls: &KafkaTls) -> Result<(), String> {
     let ca_file = tls.ca_file.clone();
     let (cert_file, key_file) = tls.client.clone().unzip();
     TlsOptions { ca_file, cert_file, key_file, server_name: None }.check().map_err(|(_, error)| error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ended_the_client_is_told_though_connections_fail_of_it_afterwards() {
+        let trouble = Arc::new(watch::Sender::new(Trouble::default()));
+        let reporter = Reporter {
+            brokers: "b:9092".to_owned(),
+            trouble: Arc::clone(&trouble),
+            is_troubled: AtomicBool::new(false),
+        };
+        let last = || trouble.borrow().last.clone().unwrap();
+        reporter.note(RDKafkaErrorCode::BrokerTransportFailure, "refused");
+        assert_eq!(&*last(), "failed to reach Kafka at b:9092: refused");
+        reporter.note(RDKafkaErrorCode::SSL, "unknown authority");
+        reporter.note(RDKafkaErrorCode::BrokerTransportFailure, "unknown authority");
+        reporter.note(RDKafkaErrorCode::AllBrokersDown, "1/1 brokers are down");
+        assert_eq!(&*last(), "failed to agree on TLS with Kafka at b:9092: unknown authority; check `tls`");
+        reporter.note(RDKafkaErrorCode::Authentication, "wrong password");
+        assert_eq!(&*last(), "Kafka at b:9092 refused the credentials: wrong password; check `sasl`");
+    }
 }

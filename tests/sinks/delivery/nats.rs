@@ -68,15 +68,15 @@ fn d8_i2_so_it_has_where_the_last_sequence_is_expected() {
     stored_once_though_the_server_is_killed("d8_i2_so_it_has_where_the_last_sequence_is_expected", "per-subject");
 }
 
-/// Waits until the server has forgotten the ids that it got before now.
-fn window_passed(server: &NatsServer) {
+/// Waits until the server has forgotten the ids that it got before now. The probe's id is one that it never got.
+fn window_passed(server: &NatsServer, id: &str) {
     block_on(async {
         let context = jetstream::new(server.client().await);
         let probe = async || {
-            let publish = PublishMessage::build().message_id("probe").payload("".into());
+            let publish = PublishMessage::build().message_id(id).payload("".into());
             context.send_publish("k8s.a.b.c.d.probe", publish).await.unwrap().await.unwrap().duplicate
         };
-        assert!(!probe().await, "the first probe is new");
+        assert!(!probe().await, "the first probe is new: {id}");
         while probe().await {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -97,8 +97,8 @@ fn d8_a_change_is_stored_once_across_starts_of_the_engine_outside_of_the_window(
     cluster.churn(10, 3);
     wait_all(&engine, 40);
     drop(engine); // SIGKILL
-    for is_clean in [true, false] {
-        window_passed(&server);
+    for (is_clean, probe) in [(true, "probe-1"), (false, "probe-2")] {
+        window_passed(&server, probe);
         cluster.put("o1", "meanwhile");
         let engine = run(&cluster);
         wait_all(&engine, 10);
