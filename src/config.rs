@@ -42,8 +42,8 @@ pub use error::{ConfigErrors, Finding, Origin, nearest};
 pub use exec::ExecSink;
 pub use format::Format;
 pub use handler::{
-    Batch, Buffer, Compress, DeliveryOrder, EventType, FileSink, Fsync, Handler, HandlerOptions, Initial, Retry,
-    Rotate, Sink, WhenFull,
+    Batch, Buffer, Compress, DeliveryOrder, EventType, FileSink, Fsync, Handler, HandlerOptions, Initial, Permissions,
+    Retry, Rotate, Sink, WhenFull,
 };
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};

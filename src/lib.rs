@@ -47,6 +47,7 @@
 //! - Nothing that one type, handler or request does stops another.
 mod line_table;
 mod mutex;
+mod private_dir;
 mod regular_file;
 pub mod secret;
 pub mod object;

@@ -189,6 +189,20 @@ pub struct FileSink {
     #[serde(default)]
     #[schemars(schema_with = "schema::fsync")]
     pub fsync: Fsync,
+    /// Permissions of the files, in octal. Directories that are made can be entered by whoever may read the files.
+    #[serde(default)]
+    #[schemars(schema_with = "schema::permissions")]
+    pub permissions: Permissions,
+}
+
+/// Permissions of a file: nine bits, the owner's reading and writing among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions(pub u32);
+
+impl Default for Permissions {
+    fn default() -> Self {
+        Self(0o640)
+    }
 }
 
 /// When a file is closed, and what becomes of it.

@@ -139,6 +139,10 @@ pub(crate) fn fsync(_: &mut SchemaGenerator) -> Schema {
     of_text(Format::Fsync, Some("^(always|never|[0-9].*)$"), &["always", "never", "1s"])
 }
 
+pub(crate) fn permissions(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::Permissions, Some("^0?[67][0-7]{2}$"), &["0640", "0600"])
+}
+
 pub(crate) fn commit(_: &mut SchemaGenerator) -> Schema {
     of_text(Format::Commit, Some("^(group|[0-9].*)$"), &["group", "1s"])
 }

@@ -8,7 +8,7 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::{Commit, Fsync, TypePattern};
+use super::{Commit, Fsync, Permissions, TypePattern};
 use crate::{
     handler::pace::Rate,
     indexer::index_func::NAMESPACE_INDEX,
@@ -202,6 +202,28 @@ fn parse_fsync(text: &str) -> Option<Fsync> {
     }
 }
 
+impl Serialize for Permissions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:04o}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Permissions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_permissions(&text).ok_or_else(|| unreadable(Format::Permissions, &text))
+    }
+}
+
+fn parse_permissions(text: &str) -> Option<Permissions> {
+    let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
+    let is_octal = digits.len() == 3 && digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+    let bits = is_octal.then(|| u32::from_str_radix(digits, 8).ok()).flatten()?;
+    (bits & OWNER_READS_AND_WRITES == OWNER_READS_AND_WRITES).then_some(Permissions(bits))
+}
+
+const OWNER_READS_AND_WRITES: u32 = 0o600;
+
 impl<'de> Deserialize<'de> for TypePattern {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
@@ -215,6 +237,7 @@ pub(crate) enum Format {
     Size,
     Rate,
     Fsync,
+    Permissions,
     Commit,
     Address,
     TypePattern,
@@ -233,11 +256,12 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    const ALL: [(Self, &'static str); 19] = [
+    const ALL: [(Self, &'static str); 20] = [
         (Self::Duration, "duration-text"),
         (Self::Size, "size"),
         (Self::Rate, "rate"),
         (Self::Fsync, "fsync"),
+        (Self::Permissions, "permissions"),
         (Self::Commit, "commit"),
         (Self::Address, "address"),
         (Self::TypePattern, "type-pattern"),
@@ -273,6 +297,7 @@ impl Format {
                 "so many deliveries a second, minute or hour, such as \"20/s\" or \"600/m\", or \"\" for no limit"
             }
             Self::Fsync => "\"always\", \"never\" or an interval such as \"1s\"",
+            Self::Permissions => "permissions in octal that let the owner read and write, such as \"0640\"",
             Self::Commit => "\"group\" or an interval such as \"1s\"",
             Self::Address => "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off",
             Self::TypePattern => "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
@@ -298,6 +323,7 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
         Format::Size => parse_size(text).is_some(),
         Format::Rate => text.is_empty() || text.parse::<Rate>().is_ok(),
         Format::Fsync => parse_fsync(text).is_some(),
+        Format::Permissions => parse_permissions(text).is_some(),
         Format::Commit => Commit::parse(text).is_some(),
         Format::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
         Format::TypePattern => return TypePattern::parse(text).map(drop).map_err(|error| error.to_string()),
@@ -448,6 +474,24 @@ mod tests {
         }
         for text in ["localhost:80", "127.0.0.1", ":80", "127.0.0.1:99999"] {
             assert!(check(Format::Address, text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn permissions_are_octal_and_let_the_owner_read_and_write() {
+        for (text, expected) in [
+            ("0640", Some(0o640)),
+            ("600", Some(0o600)),
+            ("0777", Some(0o777)),
+            ("0440", None),
+            ("0o640", None),
+            ("1640", None),
+            ("0680", None),
+            ("06400", None),
+            ("+64", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_permissions(text).map(|permissions| permissions.0), expected, "{text}");
         }
     }
 

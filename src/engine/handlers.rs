@@ -650,6 +650,7 @@ fn file_options(sink: &config::FileSink) -> FileOptions {
     let rotate = sink.rotate.as_ref();
     FileOptions {
         path: sink.path.clone(),
+        permissions: sink.permissions.0,
         max_bytes: rotate.map(|rotate| rotate.max_bytes),
         keep: rotate.map(|rotate| rotate.keep as usize),
         compression: match rotate.map(|rotate| rotate.compress) {

@@ -9,6 +9,7 @@ use crate::{
     config::{Config, Resource, TypePattern},
     discovery::Pattern,
     indexer::index_func::IndexFunc,
+    journal::store::Store,
     list_watch::transform::Transform,
 };
 
@@ -75,8 +76,9 @@ impl Library {
     /// What is wrong with it, where a file names an entry as the program does, and a key that cannot be read.
     pub(super) fn config(&mut self) -> Result<Config, EngineError> {
         let mut config = self.whole()?;
-        let key = DigestKey::load(&config.redact, config.state.dir.as_deref(), self.key.as_ref())
-            .map_err(EngineError::Configuration)?;
+        let home = config.state.dir.as_deref().map(Store::home);
+        let key =
+            DigestKey::load(&config.redact, home.as_deref(), self.key.as_ref()).map_err(EngineError::Configuration)?;
         config.redact.key = Some(key.fingerprint());
         config.notes_who_changed = self.notes_who_changed;
         config.redact.cluster.clone_from(&self.cluster);

@@ -3,9 +3,8 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -18,6 +17,7 @@ use crate::{
     list_watch::transform::{Transform, TransformError},
     mutex::lock,
     object::Object,
+    private_dir,
     redact::{Fingerprint, Key, Redactor, Rule},
     rules::RuleError,
     secret::{ExposeSecret as _, SecretRef},
@@ -151,11 +151,11 @@ fn kept(dir: &Path) -> io::Result<Option<Key>> {
     if path.exists() {
         return Ok(None);
     }
-    fs::create_dir_all(dir)?;
+    private_dir::make(dir)?;
     let (text, key) = make();
     let unfinished = dir.join(format!("{FILE}.{}", std::process::id()));
     drop(fs::remove_file(&unfinished)); // of a process of this number that ended before it was done
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    let mut file = private_dir::file().create_new(true).open(&unfinished)?;
     writeln!(file, "{text}")?;
     file.sync_all()?;
     // A link, no renaming: of two processes one has made the key.

@@ -13,8 +13,9 @@ mod rotated;
 mod tests;
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{DirBuilder, File, Metadata, OpenOptions, Permissions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -22,7 +23,7 @@ use std::{
 use jiff::Timestamp;
 
 use super::{Handler, HandlerError, lane::is_left_behind};
-use crate::{cloud_event::Formatter, dispatcher::Notification};
+use crate::{cloud_event::Formatter, dispatcher::Notification, private_dir};
 use rotated::Rotated;
 
 /// Buffers above this size are given back.
@@ -64,6 +65,8 @@ pub struct FileOptions {
     pub compression: Compression,
     /// When to sync.
     pub fsync: Fsync,
+    /// Permissions that new files get, whatever the umask. New directories let in who may read the files.
+    pub permissions: u32,
 }
 
 /// The handler.
@@ -107,7 +110,7 @@ impl FileHandler {
         if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
             return Ok(()); // a pipe waits for its reader
         }
-        match Open::at(path.clone()) {
+        match Open::at(path.clone(), options.permissions) {
             Err(error)
                 if matches!(
                     error.kind(),
@@ -134,7 +137,8 @@ impl FileHandler {
         let rotated = Rotated::new(&options.path, options.keep, options.compression);
         let mut handler = Self { options, formatter: formatter.into(), clock, open: None, rotated, buffer: Vec::new() };
         let path = handler.path_now()?;
-        handler.open = Some(Open::at(path.clone()).map_err(|error| failed("open", &path, &error))?);
+        handler.open =
+            Some(Open::at(path.clone(), handler.options.permissions).map_err(|error| failed("open", &path, &error))?);
         handler.rotated.look(&path);
         Ok(handler)
     }
@@ -165,7 +169,8 @@ impl FileHandler {
         let open = if let Some(open) = self.open.take() {
             open
         } else {
-            let open = Open::at(path.clone()).map_err(|error| failed("open", &path, &error))?;
+            let open =
+                Open::at(path.clone(), self.options.permissions).map_err(|error| failed("open", &path, &error))?;
             self.rotated.look(&path);
             open
         };
@@ -229,15 +234,21 @@ impl Handler for FileHandler {
 }
 
 impl Open {
-    fn at(path: PathBuf) -> io::Result<Self> {
+    fn at(path: PathBuf, permissions: u32) -> io::Result<Self> {
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            std::fs::create_dir_all(parent)?;
+            DirBuilder::new().recursive(true).mode(of_directories(permissions)).create(parent)?;
         }
         let mut options = OpenOptions::new();
-        let regular_before = std::fs::metadata(&path).map_or(true, |metadata| metadata.is_file());
-        let mut file = options.append(true).create(true).read(regular_before).open(&path)?;
+        let before = std::fs::metadata(&path).ok();
+        let is_regular_before = before.as_ref().is_none_or(Metadata::is_file);
+        let mut file = options.append(true).create(true).read(is_regular_before).mode(permissions).open(&path)?;
         let metadata = file.metadata()?;
         let regular = metadata.is_file();
+        if before.is_none() {
+            file.set_permissions(Permissions::from_mode(permissions))?;
+        } else if regular && let Some(loose) = private_dir::looseness(&path, permissions) {
+            tracing::warn!("others can read or change these events: {loose}");
+        }
         let len = if regular { mend_tail(&mut file, metadata.len(), &path)? } else { 0 };
         Ok(Self { file, path, len, regular, dirty: false, torn: false })
     }
@@ -275,6 +286,11 @@ impl Open {
     fn sync_data(&self) -> io::Result<()> {
         if self.regular { self.file.sync_data() } else { Ok(()) }
     }
+}
+
+/// Whoever may read the files may enter their directory.
+fn of_directories(permissions: u32) -> u32 {
+    permissions | (permissions & 0o444) >> 2
 }
 
 /// Makes the file end with a whole line, and returns its length then.

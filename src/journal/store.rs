@@ -218,6 +218,12 @@ enum State {
 }
 
 impl Store {
+    /// Returns the directory to open if `dir` is configured: a subdirectory where `dir` is the root of a volume that belongs to
+    /// a group, as Kubernetes mounts one for `fsGroup`, and holds no store yet. Looks at the disk.
+    pub fn home(dir: &Path) -> PathBuf {
+        open::home(dir)
+    }
+
     /// Opens the store in `dir`, which is made if absent, and takes its lock until [`Store::close`] or until the last
     /// clone is dropped. Reads fjall's journal file, up to some 100 MB.
     pub fn open(dir: &Path, options: &StoreOptions) -> Result<(Self, Recovered), StoreError> {

@@ -12,6 +12,7 @@ use crossbeam_channel::{Sender, bounded};
 use jiff::{Timestamp, fmt::strtime, tz::TimeZone};
 
 use super::Compression;
+use crate::private_dir;
 
 /// Appended to the name of a file rotated by size; sorts by time.
 const SUFFIX: &str = "%Y%m%dT%H%M%S.%6fZ";
@@ -161,8 +162,11 @@ fn compress(path: &Path, modified: SystemTime) -> io::Result<()> {
     let target = with_zst(path);
     let mut part = target.as_os_str().to_owned();
     part.push(".part");
-    let out = File::create(&part)?;
-    zstd::stream::copy_encode(File::open(path)?, &out, ZSTD_LEVEL)?;
+    let file = File::open(path)?;
+    let permissions = file.metadata()?.permissions();
+    let out = private_dir::file().create(true).truncate(true).open(&part)?;
+    out.set_permissions(permissions)?;
+    zstd::stream::copy_encode(file, &out, ZSTD_LEVEL)?;
     out.set_modified(modified)?;
     out.sync_all()?;
     fs::rename(&part, &target)?;

@@ -32,7 +32,14 @@ fn batch(from: u64, events: u64) -> Notification {
 
 fn options(path: &Path) -> FileOptions {
     let path = path.to_str().unwrap().to_owned();
-    FileOptions { path, max_bytes: None, keep: None, compression: Compression::None, fsync: Fsync::Never }
+    FileOptions {
+        path,
+        max_bytes: None,
+        keep: None,
+        compression: Compression::None,
+        fsync: Fsync::Never,
+        permissions: 0o640,
+    }
 }
 
 fn handler(options: FileOptions) -> FileHandler {
@@ -109,6 +116,27 @@ fn a_new_day_is_a_new_file_in_utc_and_old_days_are_kept_by_number() {
     handler.close().unwrap();
     let expected = BTreeMap::from([("x-2026-11-22.jsonl".into(), vec![2]), ("x-2026-11-23.jsonl".into(), vec![3])]);
     assert_eq!(content(dir.path()), expected);
+}
+
+#[test]
+fn files_have_the_permissions_of_the_options_also_compressed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("day/out.jsonl");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for (permissions, of_directory) in [(0o640, 0o750), (0o600, 0o700), (0o664, 0o775)] {
+        let compression = Compression::Zstd;
+        let mut handler = handler(FileOptions { max_bytes: Some(1), compression, permissions, ..options(&path) });
+        handler.deliver(&batch(1, 1)).unwrap();
+        handler.deliver(&batch(2, 1)).unwrap();
+        handler.close().unwrap();
+        let files: Vec<_> = fs::read_dir(dir.path().join("day")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(files.len(), 2);
+        assert!(files.iter().any(|file| file.extension().is_some_and(|end| end == "zst")));
+        assert!(files.iter().all(|file| mode(file) == permissions), "{files:?}");
+        let entered = mode(&dir.path().join("day"));
+        assert!(entered & 0o700 == 0o700 && entered & !of_directory == 0, "{entered:o}, for the umask may take bits");
+        fs::remove_dir_all(dir.path().join("day")).unwrap();
+    }
 }
 
 #[test]

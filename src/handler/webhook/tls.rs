@@ -1,7 +1,6 @@
 //! Whom a connection trusts and as whom it speaks, made of PEM files.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,6 +11,8 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use rustls_platform_verifier::BuilderVerifierExt;
+
+use crate::regular_file;
 
 /// Options of TLS; without files it trusts what the system trusts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,5 +120,5 @@ fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
-    fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
+    regular_file::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
 }

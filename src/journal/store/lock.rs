@@ -1,12 +1,13 @@
 //! One process at a time in a state directory.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{File, TryLockError},
     io::{Read, Seek, Write},
     path::Path,
 };
 
 use super::StoreError;
+use crate::private_dir;
 
 /// Holds a state directory until it is dropped; the system lets go of it when the process ends, however that is.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ impl Lock {
     pub(super) fn take(dir: &Path) -> Result<Self, StoreError> {
         let failed = |source| StoreError::of_io(dir, "take the lock", source);
         let path = dir.join("lock");
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let options = private_dir::file().read(true).create(true).truncate(false).open(path);
         let mut file = options.map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}

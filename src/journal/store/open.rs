@@ -2,9 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::{self, Write},
-    path::Path,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -25,6 +26,7 @@ use crate::{
     journal::{Sequence, UnitId},
     mutex::lock,
     object::packer::Packer,
+    private_dir,
 };
 
 const CLUSTER_KEY: &[u8] = b"cluster";
@@ -43,6 +45,11 @@ type Migration = fn(&Files) -> Result<(), Fault>;
 /// The file that says which format the directory has: legible before anything else of it is touched.
 const FORMAT_FILE: &str = "format";
 
+/// The subdirectory of a volume's root.
+const IN_VOLUME: &str = "state";
+
+const OWNER_ALONE: u32 = 0o700;
+
 /// The second format has a keyspace more, which is made where all are opened, and is empty. Heads that were written before
 /// stay as they are.
 fn keep_merged_records(files: &Files) -> Result<(), Fault> {
@@ -55,7 +62,7 @@ fn newest_format() -> u32 {
 
 pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovered), StoreError> {
     let action = "open the store";
-    fs::create_dir_all(dir).map_err(|error| StoreError::of_io(dir, action, error))?;
+    make_private(dir).map_err(|error| StoreError::of_io(dir, action, error))?;
     let taken = Lock::take(dir)?;
     let earlier = seal::read(dir)?;
     if earlier.is_some() {
@@ -87,6 +94,26 @@ pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovere
         sealer,
     };
     Ok((Store { inner: Arc::new(inner) }, recovered))
+}
+
+/// Returns where the state lies if this directory is configured: in a subdirectory of the root of a volume that belongs to a
+/// group, as what is there already otherwise.
+pub(super) fn home(dir: &Path) -> PathBuf {
+    let is_taken = dir.join(FORMAT_FILE).exists();
+    if !is_taken && private_dir::belongs_to_a_group(dir) { dir.join(IN_VOLUME) } else { dir.to_owned() }
+}
+
+/// Makes a directory for this user alone, and warns of one that is there and is not.
+fn make_private(dir: &Path) -> io::Result<()> {
+    private_dir::make(dir)?;
+    if dir.parent().is_some_and(private_dir::belongs_to_a_group) {
+        // Kubernetes lets the volume's group in again at each mount. What fails is told by the next lines.
+        drop(fs::set_permissions(dir, Permissions::from_mode(OWNER_ALONE)));
+    }
+    if let Some(loose) = private_dir::looseness(dir, OWNER_ALONE) {
+        warn!("others can read or change the state: {loose}");
+    }
+    Ok(())
 }
 
 /// Reads the format of a directory; a fresh one is given the newest.
@@ -122,7 +149,7 @@ fn write_format(dir: &Path) -> io::Result<()> {
 /// power failure the file before may be there.
 pub(super) fn replace(dir: &Path, name: &str, text: &str) -> io::Result<()> {
     let new = dir.join(format!("{name}.new"));
-    let mut file = File::create(&new)?;
+    let mut file = private_dir::file().create(true).truncate(true).open(&new)?;
     writeln!(file, "{text}")?;
     file.sync_all()?;
     fs::rename(new, dir.join(name))

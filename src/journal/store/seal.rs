@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{DB, Fault, StoreError, StoredReader, open::replace};
-use crate::mutex::lock;
+use crate::{mutex::lock, regular_file};
 
 /// The file, in the state directory.
 const FILE: &str = "seal";
@@ -56,7 +56,7 @@ impl Facts {
 /// Reads the seal of a directory; `None` where there is none.
 pub(super) fn read(dir: &Path) -> Result<Option<Facts>, StoreError> {
     let path = dir.join(FILE);
-    let text = match fs::read_to_string(&path) {
+    let text = match regular_file::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::of_io(dir, "read the seal", error)),

@@ -3,6 +3,7 @@ mod faults;
 mod formats;
 mod model;
 mod page;
+mod permissions;
 
 use std::{
     fs,

@@ -1,0 +1,114 @@
+//! Directories and files that are for this user alone.
+
+use std::{
+    fs::{self, DirBuilder, Metadata, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::Path,
+};
+
+const GROUP_WRITES: u32 = 0o020;
+const SET_GROUP_ID: u32 = 0o2000;
+
+/// Makes a directory, and those above it that are missing, with mode 0700. One that is there stays as it is.
+///
+/// # Errors
+/// What the system said.
+pub(crate) fn make(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Returns how a file is opened for writing that is made with mode 0600.
+pub(crate) fn file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    options
+}
+
+/// Returns whether a directory is the root of a volume that is shared by its group, as Kubernetes mounts one for `fsGroup`.
+/// This user may not change its mode.
+pub(crate) fn belongs_to_a_group(dir: &Path) -> bool {
+    fs::metadata(dir).is_ok_and(|found| {
+        let is_foreign = found.uid() != user();
+        found.mode() & GROUP_WRITES != 0 && (is_foreign || found.mode() & SET_GROUP_ID != 0)
+    })
+}
+
+/// Says what of a file or directory lets others in, beyond the permissions `allowed`, and the command that mends it. Says
+/// nothing of what is not there.
+pub(crate) fn looseness(path: &Path, allowed: u32) -> Option<String> {
+    let found = fs::metadata(path).ok()?;
+    let is_foreign = found.uid() != user();
+    let excess = permissions(&found) & !allowed;
+    let shown = path.display();
+    match (is_foreign, excess) {
+        (false, 0) => None,
+        (true, _) => {
+            let (owner, user) = (found.uid(), user());
+            Some(format!("{shown} belongs to user {owner}, not to user {user}; `chown {user} {shown}` mends it"))
+        }
+        (false, _) => {
+            let mode = permissions(&found);
+            Some(format!(
+                "{shown} has mode {mode:04o}, more than {allowed:04o}; `chmod {allowed:04o} {shown}` mends it"
+            ))
+        }
+    }
+}
+
+fn permissions(found: &Metadata) -> u32 {
+    found.mode() & 0o777
+}
+
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn set(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn made_directories_and_files_are_for_their_owner_alone() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("a/b");
+        make(&dir).unwrap();
+        make(&dir).unwrap();
+        file().create(true).open(dir.join("f")).unwrap();
+        let mode = |path: &Path| permissions(&fs::metadata(path).unwrap());
+        assert_eq!([mode(dir.parent().unwrap()), mode(&dir), mode(&dir.join("f"))], [0o700, 0o700, 0o600]);
+        set(&dir, 0o750);
+        make(&dir).unwrap();
+        assert_eq!(mode(&dir), 0o750, "what is there is left alone");
+    }
+
+    #[test]
+    fn looser_modes_are_told_with_the_command_that_mends_them() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path();
+        assert_eq!(looseness(dir, 0o700), None);
+        assert_eq!(looseness(&dir.join("nowhere"), 0o700), None);
+        set(dir, 0o755);
+        let (told, shown) = (looseness(dir, 0o700).unwrap(), dir.display());
+        assert_eq!(told, format!("{shown} has mode 0755, more than 0700; `chmod 0700 {shown}` mends it"));
+        set(dir, 0o500);
+        assert_eq!(looseness(dir, 0o700), None, "stricter is fine");
+        set(dir, 0o700);
+    }
+
+    #[test]
+    fn a_volume_of_a_group_is_known_by_its_mode() {
+        let top = tempfile::tempdir().unwrap();
+        for (mode, expected) in [(0o700, false), (0o755, false), (0o775, false), (0o2775, true), (0o2770, true)] {
+            set(top.path(), mode);
+            assert_eq!(belongs_to_a_group(top.path()), expected, "{mode:o}");
+        }
+        assert!(!belongs_to_a_group(&top.path().join("nowhere")));
+    }
+}
