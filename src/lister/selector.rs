@@ -1,6 +1,6 @@
 //! Label selectors and field selectors, in the syntax kubectl takes.
 
-use std::str::FromStr;
+use std::{borrow::Cow, str::FromStr};
 
 use crate::object::{FieldPath, Object, Plucker};
 
@@ -49,11 +49,22 @@ impl From<FieldSelector> for Selector {
 
 /// A selector that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid selector {selector:?} at byte {at}: {problem}")]
+#[error("invalid selector {:?} at byte {at}: {}", beginning(.selector), beginning(.problem))]
 pub struct SelectorError {
     selector: String,
     at: usize,
     problem: String,
+}
+
+/// Characters of a wrong text that an error shows.
+const SHOWN_MAX: usize = 200;
+
+/// Returns as much of a wrong text as an error shows: a client may send any length.
+pub(crate) fn beginning(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
 }
 
 /// Requirements on labels that must all hold: `app=web,tier in (a,b),!canary`.

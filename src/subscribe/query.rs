@@ -5,15 +5,12 @@ use jiff::{SignedDuration, Timestamp};
 use super::filter::Filter;
 use crate::{
     journal::ChangeKind,
-    lister::LabelSelector,
+    lister::{LabelSelector, selector::beginning},
     rules::{RuleLimits, Rules, RulesOptions},
 };
 
 /// The parameters there are.
 const PARAMETERS: &str = "resource, namespace, labelSelector, type, when, since, initial";
-
-/// Characters of a wrong value that are shown.
-const FOUND_MAX: usize = 200;
 
 /// The kinds of events, by the last word of their type.
 const KINDS: [ChangeKind; 5] =
@@ -86,7 +83,7 @@ impl Query {
                 "when" => parsed.when = Some(value.into_owned()).filter(|when| !when.trim().is_empty()),
                 "since" => parsed.since = since("since", &value, now)?,
                 "initial" => filter.initial = truth(&value)?,
-                _ => return Err(QueryError::Unknown(name.into_owned())),
+                _ => return Err(QueryError::Unknown(beginning(&name).into_owned())),
             }
         }
         if let Some(id) = last_event_id.map(str::trim).filter(|id| !id.is_empty()) {
@@ -102,11 +99,7 @@ fn listed(value: &str) -> impl Iterator<Item = String> + use<> {
 }
 
 fn invalid(parameter: &'static str, found: &str, expected: impl Into<String>) -> QueryError {
-    let mut shown: String = found.chars().take(FOUND_MAX).collect();
-    if shown.len() < found.len() {
-        shown.push('…');
-    }
-    QueryError::Invalid { parameter, found: shown, expected: expected.into() }
+    QueryError::Invalid { parameter, found: beginning(found).into_owned(), expected: expected.into() }
 }
 
 fn labels(value: &str) -> Result<Option<LabelSelector>, QueryError> {
@@ -222,8 +215,15 @@ mod tests {
             let error = parse(query).unwrap_err();
             assert!(error.starts_with(expected), "{query}: {error}");
         }
-        let long = parse(&format!("type={}", "x".repeat(60_000))).unwrap_err();
-        assert!(long.len() < 400 && long.contains("x…\": expected one of added"), "{long}");
+        let long = "x".repeat(60_000);
+        for (query, expected) in [
+            (format!("type={long}"), "x…\": expected one of added"),
+            (format!("{long}=1"), "x…\": expected one of resource"),
+            (format!("labelSelector={long}+in"), "x…\" at byte 0: not a label key: \"xxx"),
+        ] {
+            let error = parse(&query).unwrap_err();
+            assert!(error.len() < 800 && error.contains(expected), "{error}");
+        }
     }
 
     #[test]
