@@ -84,6 +84,8 @@ pub mod bench;
 pub mod testing;
 #[cfg(test)]
 mod crash_simulation;
+#[cfg(test)]
+mod fuzz;
 
 /// What the README shows is run.
 #[cfg(doctest)]

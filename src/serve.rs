@@ -11,7 +11,7 @@ mod control;
 mod discovery;
 mod events;
 mod every_minute;
-mod kube_api;
+pub(crate) mod kube_api;
 mod listener;
 mod lookup;
 mod status;

@@ -19,6 +19,8 @@ mod state;
 mod sync;
 mod tail;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 mod wire;
 

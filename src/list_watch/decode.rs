@@ -8,7 +8,7 @@ mod list;
 mod prefix;
 mod status;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod watch;
 
 use std::borrow::Cow;

@@ -1,5 +1,8 @@
 //! Label selectors and field selectors, in the syntax kubectl takes.
 
+#[cfg(test)]
+mod testing;
+
 use std::{borrow::Cow, str::FromStr};
 
 use crate::object::{FieldPath, Object, Plucker};

@@ -20,6 +20,8 @@ mod query;
 mod render;
 mod table;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::{cmp::Ordering, sync::Arc, time::Duration};

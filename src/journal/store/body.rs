@@ -15,13 +15,13 @@ use crate::{
 const FORM: u8 = 1;
 
 /// A body that is not packed.
-const PLAIN: u8 = 2;
+pub(super) const PLAIN: u8 = 2;
 
 /// A body that is packed by lz4.
 const LZ4: u8 = 3;
 
 /// Added to one of these: who changed the object stands before the body.
-const WITH_WHO: u8 = 1 << 4;
+pub(super) const WITH_WHO: u8 = 1 << 4;
 
 /// Writes the body of an object, packed as `packer` says.
 pub(super) fn encode_body(object: &Object, packer: &Packer) -> Vec<u8> {

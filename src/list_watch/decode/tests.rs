@@ -15,6 +15,8 @@ fn pod_type() -> TypeMeta {
     TypeMeta::new("v1", "Pod")
 }
 
+const MAX: usize = 1 << 20;
+
 fn plan() -> Arc<ScanPlan> {
     let drop = [FieldPath::parse("metadata.managedFields").unwrap(), FieldPath::parse("a.*").unwrap()];
     Arc::new(ScanPlan::new(&drop, Some(pod_type())))
@@ -29,7 +31,7 @@ fn show(event: &WatchEvent) -> String {
 }
 
 /// Pushes pieces and returns the events and how it ended.
-fn watch<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) -> (Vec<String>, Result<(), Failure>) {
+pub(crate) fn watch<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) -> (Vec<String>, Result<(), Failure>) {
     let mut decoder = WatchDecoder::new(pod_type(), plan(), max);
     let mut events = Vec::new();
     let mut result = Ok(());
@@ -39,8 +41,8 @@ fn watch<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) -> (Vec<Str
     (events.iter().map(show).collect(), result)
 }
 
-fn list<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<ListPage, Failure> {
-    let mut decoder = ListDecoder::new(pod_type(), plan(), 1 << 20);
+pub(crate) fn list<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) -> Result<ListPage, Failure> {
+    let mut decoder = ListDecoder::new(pod_type(), plan(), max);
     for piece in pieces {
         if decoder.push(piece).is_err() {
             break;
@@ -49,7 +51,7 @@ fn list<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<ListPage, Fail
     decoder.finish()
 }
 
-fn show_page(page: &Result<ListPage, Failure>) -> String {
+pub(crate) fn show_page(page: &Result<ListPage, Failure>) -> String {
     let mut shown = format!("{page:?}");
     for item in page.iter().flat_map(|page| &page.items) {
         shown.push_str(&String::from_utf8_lossy(&item.json()));
@@ -58,7 +60,7 @@ fn show_page(page: &Result<ListPage, Failure>) -> String {
 }
 
 /// Cuts bytes at random places, now and then at every one.
-fn pieces<'a>(writer: &mut Writer, bytes: &'a [u8]) -> Vec<&'a [u8]> {
+pub(crate) fn pieces<'a>(writer: &mut Writer, bytes: &'a [u8]) -> Vec<&'a [u8]> {
     let longest = [1, 3, 70, 1000][writer.below(4)];
     let (mut pieces, mut rest) = (Vec::new(), bytes);
     while !rest.is_empty() {
@@ -125,7 +127,10 @@ fn list_text(writer: &mut Writer) -> String {
 }
 
 /// Returns whether `cut` is `whole` up to a malformed document that was refused at a line break, before all of it had come.
-fn refuses_sooner(cut: &(Vec<String>, Result<(), Failure>), whole: &(Vec<String>, Result<(), Failure>)) -> bool {
+pub(crate) fn refuses_sooner(
+    cut: &(Vec<String>, Result<(), Failure>),
+    whole: &(Vec<String>, Result<(), Failure>),
+) -> bool {
     let Some((last, before)) = cut.0.split_last() else { return false };
     cut.1.is_ok() && last.starts_with("Undecodable(\"malformed JSON") && whole.0.starts_with(before)
 }
@@ -164,8 +169,8 @@ fn a_list_says_the_same_however_it_is_cut() {
         if damaged {
             writer.mutate(&mut bytes);
         }
-        let whole = list([&bytes[..]]);
-        prop_assert_eq!(show_page(&list(pieces(&mut writer, &bytes))), show_page(&whole));
+        let whole = list([&bytes[..]], MAX);
+        prop_assert_eq!(show_page(&list(pieces(&mut writer, &bytes), MAX)), show_page(&whole));
         let value = serde_json::from_slice::<serde_json::Value>(&bytes);
         if let (Ok(page), Ok(value), false) = (whole, value, damaged) {
             let total = page.items.len() + usize::try_from(page.rejected).unwrap();
@@ -388,7 +393,7 @@ fn r43_a_document_that_is_cut_off_by_the_end_is_no_event() {
 #[test]
 fn a7_items_get_the_type_of_their_list() {
     let page = list([br#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"12","continue":"next","remainingItemCount":3},
-        "items":[{"metadata":{"name":"a"}}, {"metadata":{"name":"b","namespace":"n"},"kind":"Pod"} ]}"#.as_slice()])
+        "items":[{"metadata":{"name":"a"}}, {"metadata":{"name":"b","namespace":"n"},"kind":"Pod"} ]}"#.as_slice()], MAX)
     .unwrap();
     assert_eq!((page.resource_version.as_str(), page.continue_token.as_deref()), ("12", Some("next")));
     assert_eq!(page.items[0].json(), br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}"#.as_slice());
@@ -401,13 +406,13 @@ fn items_of_another_type_and_nameless_ones_are_rejected_and_counted() {
     let body = format!(
         r#"{{"items":[{{"kind":"Secret","metadata":{{"name":"s"}}}},{{"metadata":{{}}}},{POD},{{"x":{deep}}}],"kind":"PodList","apiVersion":"v1"}}"#
     );
-    let page = list([body.as_bytes()]).unwrap();
+    let page = list([body.as_bytes()], MAX).unwrap();
     assert_eq!((page.items.len(), page.rejected, page.resource_version.is_unset()), (1, 3, true));
 }
 
 #[test]
 fn r24_what_is_no_list_of_the_type_is_refused() {
-    let kind = |body: &str| match list([body.as_bytes()]) {
+    let kind = |body: &str| match list([body.as_bytes()], MAX) {
         Ok(page) => format!("{} items", page.items.len()),
         Err(Failure::NotAList(_)) => "not a list".into(),
         Err(Failure::Undecodable(_)) => "undecodable".into(),

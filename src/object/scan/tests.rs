@@ -15,7 +15,7 @@ fn paths(paths: &[&str]) -> Vec<FieldPath> {
     paths.iter().map(|path| FieldPath::parse(path).unwrap()).collect()
 }
 
-fn pod_type() -> TypeMeta {
+pub(crate) fn pod_type() -> TypeMeta {
     TypeMeta::new("v1", "Pod")
 }
 
@@ -82,7 +82,12 @@ fn removed_by_serde(original: &Value, drop: &[FieldPath], type_meta: Option<&Typ
 }
 
 /// Holds one scan against `serde_json`; returns whether both accepted. `exact`: what serde accepts must be accepted.
-fn check(json: &[u8], drop: &[FieldPath], type_meta: Option<&TypeMeta>, exact: bool) -> Result<bool, TestCaseError> {
+pub(crate) fn check(
+    json: &[u8],
+    drop: &[FieldPath],
+    type_meta: Option<&TypeMeta>,
+    exact: bool,
+) -> Result<bool, TestCaseError> {
     let plan = ScanPlan::new(drop, type_meta.cloned());
     let scanned = scan_object(json, &plan);
     let Ok(value) = serde_json::from_slice::<Value>(json) else { return Ok(false) };
@@ -168,24 +173,22 @@ fn an_object_cut_off_anywhere_is_truncated() {
     }
 }
 
+/// Returns the values that `serde_json` finds at a path.
+pub(crate) fn values(value: &Value, steps: &[Step]) -> Vec<String> {
+    match (value, steps) {
+        (Value::String(text), []) => vec![text.clone()],
+        (Value::Bool(_) | Value::Number(_), []) => vec![value.to_string()],
+        (Value::Object(members), [Step::Member(name), rest @ ..]) => {
+            members.get(&**name).map_or(Vec::new(), |value| values(value, rest))
+        }
+        (Value::Object(members), [Step::Each, rest @ ..]) => members.values().flat_map(|v| values(v, rest)).collect(),
+        (Value::Array(elements), [Step::Each, rest @ ..]) => elements.iter().flat_map(|v| values(v, rest)).collect(),
+        _ => Vec::new(),
+    }
+}
+
 #[test]
 fn plucked_values_are_those_serde_json_finds() {
-    fn values(value: &Value, steps: &[Step]) -> Vec<String> {
-        match (value, steps) {
-            (Value::String(text), []) => vec![text.clone()],
-            (Value::Bool(_) | Value::Number(_), []) => vec![value.to_string()],
-            (Value::Object(members), [Step::Member(name), rest @ ..]) => {
-                members.get(&**name).map_or(Vec::new(), |value| values(value, rest))
-            }
-            (Value::Object(members), [Step::Each, rest @ ..]) => {
-                members.values().flat_map(|v| values(v, rest)).collect()
-            }
-            (Value::Array(elements), [Step::Each, rest @ ..]) => {
-                elements.iter().flat_map(|v| values(v, rest)).collect()
-            }
-            _ => Vec::new(),
-        }
-    }
     let found = std::cell::Cell::new(0);
     proptest!(cases(1500), |(seed in any::<u64>())| {
         let (mut writer, json, ..) = generated(seed, seed % 2 == 0);

@@ -1,0 +1,36 @@
+//! Checks of what clients ask for, for any text: see `crate::fuzz`.
+
+use super::{
+    pages::Token,
+    query::{ListQuery, Target, VersionQuery},
+};
+
+/// Checks that a query means the same however it is encoded, and that what is accepted of it is within its limits.
+pub(crate) fn check_query(query: &str) {
+    let encoded =
+        form_urlencoded::Serializer::new(String::new()).extend_pairs(form_urlencoded::parse(query.as_bytes())).finish();
+    let (parsed, again) = (ListQuery::parse(query), ListQuery::parse(&encoded));
+    assert_eq!(format!("{again:?}"), format!("{parsed:?}"));
+    let Ok(parsed) = parsed else { return };
+    assert_ne!(parsed.limit, Some(0));
+    assert!(parsed.continue_token.is_none() || parsed.version == VersionQuery::Any);
+    if let VersionQuery::NotOlderThan(version) | VersionQuery::Exact(version) = &parsed.version {
+        assert!(!version.is_unset() && !version.is_any());
+    }
+    if let Some(token) = parsed.continue_token {
+        assert_eq!(Token::parse(&token.to_string()).expect("a token that was printed"), token);
+    }
+}
+
+/// Checks that a path that names something is made of what it names.
+pub(crate) fn check_path(path: &str) {
+    let Some(Target { group, version, plural, namespace, name }) = Target::parse(path) else { return };
+    let root = if path.trim_matches('/').starts_with("api/") {
+        ["api", version].join("/")
+    } else {
+        ["apis", group, version].join("/")
+    };
+    let namespaced = namespace.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
+    let named = name.map(|name| format!("/{name}")).unwrap_or_default();
+    assert_eq!(format!("{root}{namespaced}/{plural}{named}"), path.trim_matches('/'));
+}
