@@ -179,13 +179,16 @@ impl WebhookSink {
 
     /// Returns what is allowed and odd.
     pub(crate) fn oddities(&self) -> Vec<Problem> {
-        let sends_secret = matches!(self.auth, Some(WebhookAuth::Bearer(_) | WebhookAuth::Basic { .. }));
         let is_open = |url: &Uri| url.scheme_str() == Some("http") && !is_loopback(url.host().unwrap_or_default());
-        if sends_secret && self.plain_url().is_some_and(|url| url.is_ok_and(|url| is_open(&url))) {
-            let message = "`url` is http://: the secret travels without encryption; expected https://";
-            return vec![problem(&["auth"], message)];
+        if self.plain_url().is_none_or(|url| !url.is_ok_and(|url| is_open(&url))) {
+            return Vec::new();
         }
-        Vec::new()
+        let odd =
+            |keys: &[&str]| problem(keys, "`url` is http://: the secret travels without encryption; expected https://");
+        let sends_secret = matches!(self.auth, Some(WebhookAuth::Bearer(_) | WebhookAuth::Basic { .. }));
+        let secrets = self.headers.iter().filter(|(_, value)| value.is_secret());
+        let headers = secrets.map(|(name, _)| odd(&["headers", name]));
+        sends_secret.then(|| odd(&["auth"])).into_iter().chain(headers).collect()
     }
 
     /// Checks the URL that is written; `None` where a secret holds it.
@@ -262,7 +265,8 @@ impl WebhookTls {
     }
 }
 
-fn is_loopback(host: &str) -> bool {
+/// Returns whether a host is this machine.
+pub(super) fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
@@ -330,4 +334,33 @@ fn auth(generator: &mut SchemaGenerator) -> Schema {
         "maxProperties": 1,
         "writeOnly": true,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Sink};
+
+    /// Returns the keys of what is odd in a webhook.
+    fn odd(url: &str, lines: &str) -> Vec<String> {
+        let text = format!(
+            "[resources.pods]\nmatch = [\"pods\"]\n[handlers.hook]\ntype = \"webhook\"\nenabled = false\nurl = \"{url}\"\n{lines}"
+        );
+        let config = Config::from_toml_str(&text).unwrap();
+        let Sink::Webhook(webhook) = &config.handlers["hook"].sink else { panic!("{:?}", config.handlers) };
+        webhook.oddities().into_iter().map(|(keys, _)| keys.join(".")).collect()
+    }
+
+    #[test]
+    fn secret_that_travels_in_clear_is_warned_of() {
+        let bearer = "auth = { bearer = { env = \"X\" } }";
+        let headers = "headers = { \"X-Key\" = { env = \"X\" }, \"X-Team\" = \"platform\" }";
+        assert_eq!(odd("http://hooks.example.com/", bearer), ["auth"]);
+        assert_eq!(odd("http://hooks.example.com/", headers), ["headers.X-Key"]);
+        assert_eq!(odd("http://hooks.example.com/", &format!("{bearer}\n{headers}")), ["auth", "headers.X-Key"]);
+        for url in ["https://hooks.example.com/", "http://127.0.0.1:1/", "http://localhost/"] {
+            assert!(odd(url, &format!("{bearer}\n{headers}")).is_empty(), "{url}");
+        }
+        let signature = "auth = { signature = { env = \"X\" } }";
+        assert!(odd("http://hooks.example.com/", signature).is_empty(), "the secret of a signature stays here");
+    }
 }
