@@ -319,6 +319,9 @@ impl Checker<'_> {
         for (keys, message) in nats.mistakes() {
             self.error(&[&["handlers", name][..], &keys].concat(), message);
         }
+        for (keys, message) in nats.oddities() {
+            self.warn(&[&["handlers", name][..], &keys].concat(), message);
+        }
     }
 
     /// Checks a handler of Kafka; what it names outside of the configuration only where it is used.

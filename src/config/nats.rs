@@ -17,7 +17,8 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct NatsSink {
-    /// Addresses of servers of one cluster, `nats://` or `tls://`, without a user or password in them. Required.
+    /// Addresses of servers of one cluster, `nats://` or `tls://`, without a user or password in them. One `tls://` requires
+    /// TLS of all servers, those included that the cluster names. Required.
     #[schemars(schema_with = "servers")]
     pub servers: Vec<String>,
     /// What the servers call the connection.
@@ -224,6 +225,25 @@ impl NatsSink {
     /// Returns what is wrong.
     pub(crate) fn mistakes(&self) -> Vec<Problem> {
         self.options("", false).err().unwrap_or_default()
+    }
+
+    /// Returns what is allowed and odd.
+    pub(crate) fn oddities(&self) -> Vec<Problem> {
+        let key = match self.auth {
+            Some(NatsAuth::Basic { .. }) => vec!["auth", "basic", "password"],
+            Some(NatsAuth::Token(_)) => vec!["auth", "token"],
+            Some(NatsAuth::CredsFile(_) | NatsAuth::Nkey(_)) | None => return Vec::new(), // what they sign travels
+        };
+        let is_open = |server: &String| {
+            server.parse::<ServerAddr>().is_ok_and(|address| !super::webhook::is_loopback(address.host()))
+        };
+        let requires_tls = self.tls.is_some() || self.servers.iter().any(|server| nats::is_tls(server));
+        if requires_tls || !self.servers.iter().any(is_open) {
+            return Vec::new();
+        }
+        let message = "`servers` are nats://: the secret travels without encryption unless the server asks for TLS; \
+                       expected tls://, or `tls`";
+        vec![(key, message.to_owned())]
     }
 
     fn check_servers(&self, problems: &mut Vec<Problem>) {

@@ -65,3 +65,29 @@ fn a_mistake_is_told_with_its_key_and_what_was_expected() {
         assert!(error.contains(key) && error.contains(expected) && !error.contains("s3cret"), "{lines}: {error}");
     }
 }
+
+#[test]
+fn secret_that_may_travel_in_clear_is_warned_of() {
+    let odd = |servers: &str, lines: &str| load(&format!("servers = {servers}\n{lines}")).unwrap().oddities();
+    let (token, basic) =
+        ("auth = { token = { env = \"X\" } }", "auth = { basic = { username = \"u\", password = { env = \"X\" } } }");
+    let open = r#"["nats://127.0.0.1:4222", "nats://a:4222"]"#;
+    for (auth, key) in [(token, vec!["auth", "token"]), (basic, vec!["auth", "basic", "password"])] {
+        let [(keys, message)] = &odd(open, auth)[..] else { panic!("{auth}") };
+        assert_eq!(*keys, key);
+        assert!(message.contains("travels without encryption"), "{message}");
+        assert_eq!(odd(open, &format!("{auth}\ntls = {{}}")), []);
+        assert_eq!(odd(r#"["tls://a:4222", "nats://b:4222"]"#, auth), []);
+        assert_eq!(odd(r#"["nats://127.0.0.1:4222", "nats://[::1]:4222", "nats://localhost"]"#, auth), []);
+    }
+    assert_eq!(odd(open, "auth = { nkey = { env = \"X\" } }"), [], "what it signs travels");
+    assert_eq!(odd(open, ""), []);
+}
+
+#[test]
+fn one_tls_address_requires_tls_of_all_servers() {
+    let requires = |lines: &str| load(lines).unwrap().options("", false).unwrap().requires_tls();
+    assert!(requires(r#"servers = ["TLS://a:4222", "nats://b:4222"]"#), "the cluster names servers without a scheme");
+    assert!(requires("servers = [\"nats://a\"]\ntls = {}"));
+    assert!(!requires("servers = [\"nats://tls.example:4222\"]"));
+}

@@ -123,13 +123,13 @@ impl Link {
             .name(&options.name)
             .connection_timeout(CONNECT_WAIT)
             .max_reconnects(None)
+            .require_tls(options.requires_tls())
             .event_callback(move |event| {
                 tracing::debug!(%event, "NATS connection");
                 noted.send_modify(|state| state.note(&event));
                 std::future::ready(())
             });
         if let Some(tls) = &options.tls {
-            connecting = connecting.require_tls(true);
             if let Some(ca) = &tls.ca_file {
                 connecting = connecting.add_root_certificates(ca.clone());
             }

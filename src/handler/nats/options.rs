@@ -14,7 +14,7 @@ pub struct NatsOptions {
     pub name: String,
     /// Who we are.
     pub auth: NatsAuth,
-    /// TLS is required; without it, it is used where the server asks for it.
+    /// Requires TLS; without it, and without `tls://`, TLS is used where the server asks for it.
     pub tls: Option<NatsTls>,
     /// Where a message goes.
     pub subject: Template,
@@ -26,6 +26,19 @@ pub struct NatsOptions {
     pub jetstream: Option<JetStreamOptions>,
     /// Messages are sent one after the other, whatever their object: `order = "total"`.
     pub total_order: bool,
+}
+
+impl NatsOptions {
+    /// Returns whether every connection needs TLS. An address of `tls://` stands for all servers: the client learns further
+    /// ones from the server, without a scheme.
+    pub(crate) fn requires_tls(&self) -> bool {
+        self.tls.is_some() || self.servers.iter().any(|server| is_tls(server))
+    }
+}
+
+/// Returns whether an address asks for TLS.
+pub(crate) fn is_tls(server: &str) -> bool {
+    server.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("tls"))
 }
 
 /// Who we are. Secrets are read for each connection.
