@@ -218,11 +218,15 @@ impl Http {
         mistakes
     }
 
-    /// Returns what cannot be used of what it names, as a sentence. Reads files: blocks.
+    /// Checks that it can be used: a program may have changed it after it was loaded. Reads files: blocks.
     ///
     /// # Errors
-    /// A token that cannot be read, or is too short.
+    /// A mistake, such as an address that other machines reach without a token; or a token that cannot be read, or is too
+    /// short.
     pub fn ready(&self) -> Result<(), String> {
+        if let Some((keys, message)) = self.mistakes().into_iter().next() {
+            return Err(format!("[http] {}: {message}", keys.join(".")));
+        }
         for (name, secret, _) in self.tokens() {
             // No other token has that name.
             let key = if name == DEFAULT_TOKEN_NAME { name.to_owned() } else { format!("tokens, {name:?}") };
@@ -257,4 +261,23 @@ fn is_host(text: &str) -> bool {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
     };
     is_name(text) || text.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_changed_by_a_program_needs_token_and_tls_too() {
+        let mut http = Http::default();
+        assert_eq!(http.ready(), Ok(()));
+        http.listen = Some(SocketAddr::from(([0, 0, 0, 0], 8080)));
+        let error = http.ready().unwrap_err();
+        assert!(error.starts_with("[http] listen: 0.0.0.0:8080 can be reached from other machines"), "{error}");
+        let http = Http { auth: HttpAuth::Token, ..Http::default() };
+        assert!(
+            http.ready().unwrap_err().starts_with("[http] auth: nobody could be let in"),
+            "no token lets no client in"
+        );
+    }
 }
