@@ -6,7 +6,7 @@
 mod marks;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -201,6 +201,33 @@ fn every_field_of_the_state_is_documented_and_every_documented_one_is_there() {
         assert_eq!(documented, there, "{list}");
     }
     assert!(engine.terminate().success());
+}
+
+/// Reads the options of `config.toml`, each with the default or example that the file shows: `[http] idle_timeout` → `"2m"`.
+fn options() -> BTreeMap<String, String> {
+    let text = fs::read_to_string("config.toml").unwrap();
+    let section = Regex::new(r"^#?(\[[\w.]+\])(?:\s|$)").unwrap();
+    let option = Regex::new(r"^#?(\w+) = (.+?)(?:\s+#.*)?$").unwrap();
+    let (mut current, mut all) = (String::new(), BTreeMap::new());
+    for line in text.lines() {
+        if let Some(found) = section.captures(line) {
+            found[1].clone_into(&mut current);
+        } else if let Some(found) = option.captures(line) {
+            all.insert(format!("{current} {}", &found[1]), found[2].to_owned());
+        }
+    }
+    all
+}
+
+#[test]
+fn limits_of_the_threat_model_are_the_defaults() {
+    let (options, text) = (options(), fs::read_to_string("docs/security.md").unwrap());
+    let row = Regex::new(r"(?m)^\| `(\[.+?\] \w+)` \| `(.+?)` \|").unwrap();
+    let rows: Vec<_> = row.captures_iter(&text).collect();
+    assert!(rows.len() > 10, "{}", rows.len());
+    for found in rows {
+        assert_eq!(options.get(&found[1]).map(String::as_str), Some(&found[2]), "{}", &found[1]);
+    }
 }
 
 #[test]
