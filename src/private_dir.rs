@@ -92,6 +92,7 @@ mod tests {
     fn looser_modes_are_told_with_the_command_that_mends_them() {
         let top = tempfile::tempdir().unwrap();
         let dir = top.path();
+        set(dir, 0o700);
         assert_eq!(looseness(dir, 0o700), None);
         assert_eq!(looseness(&dir.join("nowhere"), 0o700), None);
         set(dir, 0o755);
