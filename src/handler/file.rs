@@ -137,10 +137,21 @@ impl FileHandler {
         let rotated = Rotated::new(&options.path, options.keep, options.compression);
         let mut handler = Self { options, formatter: formatter.into(), clock, open: None, rotated, buffer: Vec::new() };
         let path = handler.path_now()?;
-        handler.open =
-            Some(Open::at(path.clone(), handler.options.permissions).map_err(|error| failed("open", &path, &error))?);
-        handler.rotated.look(&path);
+        handler.open = Some(handler.open_at(&path)?);
         Ok(handler)
+    }
+
+    /// Opens a file, warns of one that others can read or change, and looks for what is rotated beside it.
+    fn open_at(&mut self, path: &Path) -> Result<Open, HandlerError> {
+        let permissions = self.options.permissions;
+        let open = Open::at(path.to_owned(), permissions).map_err(|error| failed("open", path, &error))?;
+        if open.regular
+            && let Some(loose) = private_dir::looseness(path, permissions)
+        {
+            tracing::warn!("others can read or change these events: {loose}");
+        }
+        self.rotated.look(path);
+        Ok(open)
     }
 
     fn path_now(&self) -> Result<PathBuf, HandlerError> {
@@ -166,13 +177,9 @@ impl FileHandler {
             self.finish()?;
             rotated::rename(&path, (self.clock)()).map_err(|error| failed("rotate", &path, &error))?;
         }
-        let open = if let Some(open) = self.open.take() {
-            open
-        } else {
-            let open =
-                Open::at(path.clone(), self.options.permissions).map_err(|error| failed("open", &path, &error))?;
-            self.rotated.look(&path);
-            open
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => self.open_at(&path)?,
         };
         Ok(self.open.insert(open))
     }
@@ -246,8 +253,6 @@ impl Open {
         let regular = metadata.is_file();
         if before.is_none() {
             file.set_permissions(Permissions::from_mode(permissions))?;
-        } else if regular && let Some(loose) = private_dir::looseness(&path, permissions) {
-            tracing::warn!("others can read or change these events: {loose}");
         }
         let len = if regular { mend_tail(&mut file, metadata.len(), &path)? } else { 0 };
         Ok(Self { file, path, len, regular, dirty: false, torn: false })
