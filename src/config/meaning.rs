@@ -306,22 +306,12 @@ impl Checker<'_> {
         if handler.enabled {
             wrong.extend(webhook.unready());
         }
-        for (keys, message) in wrong {
-            self.error(&under("handlers", name, &keys), message);
-        }
-        for (keys, message) in webhook.oddities() {
-            self.warn(&under("handlers", name, &keys), message);
-        }
+        self.sink(name, wrong, webhook.oddities());
     }
 
     fn nats(&mut self, name: &str, handler: &Handler) {
         let Sink::Nats(nats) = &handler.sink else { return };
-        for (keys, message) in nats.mistakes() {
-            self.error(&[&["handlers", name][..], &keys].concat(), message);
-        }
-        for (keys, message) in nats.oddities() {
-            self.warn(&[&["handlers", name][..], &keys].concat(), message);
-        }
+        self.sink(name, nats.mistakes(), nats.oddities());
     }
 
     /// Checks a handler of Kafka; what it names outside of the configuration only where it is used.
@@ -331,18 +321,21 @@ impl Checker<'_> {
         if handler.enabled {
             wrong.extend(kafka.unready());
         }
-        for (keys, message) in wrong {
-            self.error(&[&["handlers", name][..], &keys].concat(), message);
-        }
-        for (keys, message) in kafka.oddities() {
-            self.warn(&[&["handlers", name][..], &keys].concat(), message);
-        }
+        self.sink(name, wrong, kafka.oddities());
     }
 
     fn exec(&mut self, name: &str, handler: &Handler) {
         let Sink::Exec(exec) = &handler.sink else { return };
-        for (keys, message) in exec.options(name, "").err().into_iter().flatten() {
-            self.error(&[&["handlers", name][..], &keys].concat(), message);
+        self.sink(name, exec.options(name, "").err().unwrap_or_default(), Vec::new());
+    }
+
+    /// Notes what is wrong and what is odd in the options of a handler's type, each with its keys.
+    fn sink<K: AsRef<str>>(&mut self, name: &str, wrong: Vec<(Vec<K>, String)>, odd: Vec<(Vec<K>, String)>) {
+        for (keys, message) in wrong {
+            self.error(&under("handlers", name, &keys), message);
+        }
+        for (keys, message) in odd {
+            self.warn(&under("handlers", name, &keys), message);
         }
     }
 
@@ -546,6 +539,6 @@ impl<'a> Claims<'a> {
 }
 
 /// Returns the path of an own key of an entry or a handler.
-fn under<'a>(section: &'a str, name: &'a str, keys: &'a [String]) -> Vec<&'a str> {
-    [section, name].into_iter().chain(keys.iter().map(String::as_str)).collect()
+fn under<'a, K: AsRef<str>>(section: &'a str, name: &'a str, keys: &'a [K]) -> Vec<&'a str> {
+    [section, name].into_iter().chain(keys.iter().map(AsRef::as_ref)).collect()
 }
