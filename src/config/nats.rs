@@ -237,7 +237,7 @@ impl NatsSink {
         let is_open = |server: &String| {
             server.parse::<ServerAddr>().is_ok_and(|address| !super::webhook::is_loopback(address.host()))
         };
-        let requires_tls = self.tls.is_some() || self.servers.iter().any(|server| nats::is_tls(server));
+        let requires_tls = self.tls.is_some() || nats::ask_for_tls(&self.servers);
         if requires_tls || !self.servers.iter().any(is_open) {
             return Vec::new();
         }

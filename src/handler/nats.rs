@@ -56,7 +56,7 @@ use message::{Message, Writer};
 use publish::Publisher;
 use stored::Memory;
 
-pub(crate) use options::is_tls;
+pub(crate) use options::ask_for_tls;
 pub use options::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, NatsTls};
 
 /// What the headers of a message take at most, but for objects of uncommonly long names.

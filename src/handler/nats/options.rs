@@ -32,13 +32,14 @@ impl NatsOptions {
     /// Returns whether every connection needs TLS. An address of `tls://` stands for all servers: the client learns further
     /// ones from the server, without a scheme.
     pub(crate) fn requires_tls(&self) -> bool {
-        self.tls.is_some() || self.servers.iter().any(|server| is_tls(server))
+        self.tls.is_some() || ask_for_tls(&self.servers)
     }
 }
 
-/// Returns whether an address asks for TLS.
-pub(crate) fn is_tls(server: &str) -> bool {
-    server.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("tls"))
+/// Returns whether one of the addresses asks for TLS, which counts for all.
+pub(crate) fn ask_for_tls(servers: &[String]) -> bool {
+    let mut schemes = servers.iter().filter_map(|server| server.split_once("://"));
+    schemes.any(|(scheme, _)| scheme.eq_ignore_ascii_case("tls"))
 }
 
 /// Who we are. Secrets are read for each connection.
