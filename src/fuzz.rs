@@ -151,12 +151,10 @@ fn watch_says_the_same_however_it_is_cut() {
     check("watch", watch_cut);
 }
 
-/// The first two bytes say how the others are cut.
 fn watch_cut(input: &[u8]) {
-    let Some((mut cut, stream)) = cut(input) else { return };
-    let max = if cut.one_in(4) { 300 } else { 1 << 20 };
+    let Some((mut writer, max, stream)) = chosen(input) else { return };
     let whole = watch([stream], max);
-    for cut in [watch(pieces(&mut cut, stream), max), watch(stream.chunks(1), max)] {
+    for cut in [watch(pieces(&mut writer, stream), max), watch(stream.chunks(1), max)] {
         if cut != whole {
             assert!(refuses_sooner(&cut, &whole), "{cut:?}, not {whole:?}");
             assert!(documents(stream) < cut.0.len(), "refused, though serde_json reads it: {cut:?}");
@@ -164,9 +162,12 @@ fn watch_cut(input: &[u8]) {
     }
 }
 
-fn cut(input: &[u8]) -> Option<(Writer, &[u8])> {
+/// Returns what chooses the cuts, the most bytes of an object, and the bytes to cut. The first two bytes are the seed.
+fn chosen(input: &[u8]) -> Option<(Writer, usize, &[u8])> {
     let (seed, bytes) = input.split_first_chunk()?;
-    Some((Writer::new(u16::from_le_bytes(*seed).into()), bytes))
+    let mut writer = Writer::new(u16::from_le_bytes(*seed).into());
+    let max = if writer.one_in(4) { 300 } else { 1 << 20 };
+    Some((writer, max, bytes))
 }
 
 /// Returns how many JSON documents a stream begins with.
@@ -179,12 +180,10 @@ fn list_is_what_serde_json_reads_however_it_is_cut() {
     check("list", list_cut);
 }
 
-/// The first two bytes say how the others are cut.
 fn list_cut(input: &[u8]) {
-    let Some((mut cut, body)) = cut(input) else { return };
-    let max = if cut.one_in(4) { 300 } else { 1 << 20 };
+    let Some((mut writer, max, body)) = chosen(input) else { return };
     let whole = list([body], max);
-    for cut in [list(pieces(&mut cut, body), max), list(body.chunks(1), max)] {
+    for cut in [list(pieces(&mut writer, body), max), list(body.chunks(1), max)] {
         assert_eq!(show_page(&cut), show_page(&whole));
     }
     assert!(decode_status(500, None, body).code > 0);
