@@ -1,11 +1,14 @@
 //! Directories and files that are for this user alone.
 
 use std::{
-    fs::{self, DirBuilder, Metadata, OpenOptions},
+    fs::{self, DirBuilder, OpenOptions},
     io,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::Path,
 };
+
+/// The mode of a directory of ours.
+pub(crate) const OWNER_ALONE: u32 = 0o700;
 
 const GROUP_WRITES: u32 = 0o020;
 const SET_GROUP_ID: u32 = 0o2000;
@@ -13,9 +16,9 @@ const SET_GROUP_ID: u32 = 0o2000;
 /// Makes a directory, and those above it that are missing, with mode 0700. One that is there stays as it is.
 ///
 /// # Errors
-/// What the system said.
+/// The error of the system.
 pub(crate) fn make(dir: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+    DirBuilder::new().recursive(true).mode(OWNER_ALONE).create(dir)
 }
 
 /// Returns how a file is opened for writing that is made with mode 0600.
@@ -38,26 +41,14 @@ pub(crate) fn belongs_to_a_group(dir: &Path) -> bool {
 /// nothing of what is not there.
 pub(crate) fn looseness(path: &Path, allowed: u32) -> Option<String> {
     let found = fs::metadata(path).ok()?;
-    let is_foreign = found.uid() != user();
-    let excess = permissions(&found) & !allowed;
-    let shown = path.display();
-    match (is_foreign, excess) {
-        (false, 0) => None,
-        (true, _) => {
-            let (owner, user) = (found.uid(), user());
-            Some(format!("{shown} belongs to user {owner}, not to user {user}; `chown {user} {shown}` mends it"))
-        }
-        (false, _) => {
-            let mode = permissions(&found);
-            Some(format!(
-                "{shown} has mode {mode:04o}, more than {allowed:04o}; `chmod {allowed:04o} {shown}` mends it"
-            ))
-        }
+    let (owner, user, shown) = (found.uid(), user(), path.display());
+    if owner != user {
+        return Some(format!("{shown} belongs to user {owner}, not to user {user}; `chown {user} {shown}` mends it"));
     }
-}
-
-fn permissions(found: &Metadata) -> u32 {
-    found.mode() & 0o777
+    let mode = found.mode() & 0o777;
+    (mode & !allowed != 0).then(|| {
+        format!("{shown} has mode {mode:04o}, more than {allowed:04o}; `chmod {allowed:04o} {shown}` mends it")
+    })
 }
 
 fn user() -> u32 {
@@ -65,13 +56,19 @@ fn user() -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 
-    fn set(path: &Path, mode: u32) {
+    /// Sets the mode of a file or directory.
+    pub(crate) fn set(path: &Path, mode: u32) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Returns the mode of a file or directory, without its type.
+    pub(crate) fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
     #[test]
@@ -81,7 +78,6 @@ mod tests {
         make(&dir).unwrap();
         make(&dir).unwrap();
         file().create(true).open(dir.join("f")).unwrap();
-        let mode = |path: &Path| permissions(&fs::metadata(path).unwrap());
         assert_eq!([mode(dir.parent().unwrap()), mode(&dir), mode(&dir.join("f"))], [0o700, 0o700, 0o600]);
         set(&dir, 0o750);
         make(&dir).unwrap();

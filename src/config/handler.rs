@@ -189,7 +189,7 @@ pub struct FileSink {
     #[serde(default)]
     #[schemars(schema_with = "schema::fsync")]
     pub fsync: Fsync,
-    /// Permissions of the files, in octal. Directories that are made can be entered by whoever may read the files.
+    /// Permissions of the files, in octal. Who may read the files may enter the directories that deltabus makes for them.
     #[serde(default)]
     #[schemars(schema_with = "schema::permissions")]
     pub permissions: Permissions,

@@ -217,8 +217,10 @@ impl<'de> Deserialize<'de> for Permissions {
 
 fn parse_permissions(text: &str) -> Option<Permissions> {
     let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
-    let is_octal = digits.len() == 3 && digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
-    let bits = is_octal.then(|| u32::from_str_radix(digits, 8).ok()).flatten()?;
+    if digits.len() != 3 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let bits = u32::from_str_radix(digits, 8).ok()?;
     (bits & OWNER_READS_AND_WRITES == OWNER_READS_AND_WRITES).then_some(Permissions(bits))
 }
 

@@ -171,9 +171,8 @@ fn kept(dir: &Path) -> io::Result<Option<Key>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
+    use crate::private_dir::tests::mode;
 
     fn load(redact: &Redact, dir: Option<&Path>) -> Fingerprint {
         DigestKey::load(redact, dir, None).unwrap().fingerprint()
@@ -185,7 +184,7 @@ mod tests {
         let state = dir.path().join("state");
         let first = load(&Redact::default(), Some(&state));
         let path = state.join(FILE);
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(mode(&path), 0o600);
         assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "nothing else is left behind");
         assert_eq!(load(&Redact::default(), Some(&state)), first);
         // Given to another replica it is the same key.

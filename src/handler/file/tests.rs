@@ -9,6 +9,7 @@ use crate::{
     indexer::Change,
     journal::{Record, Sequence, UnitId, testing::*},
     object::ResourceType,
+    private_dir::tests::mode,
 };
 
 thread_local! {
@@ -122,7 +123,6 @@ fn a_new_day_is_a_new_file_in_utc_and_old_days_are_kept_by_number() {
 fn files_have_the_permissions_of_the_options_also_compressed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("day/out.jsonl");
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     for (permissions, of_directory) in [(0o640, 0o750), (0o600, 0o700), (0o664, 0o775)] {
         let compression = Compression::Zstd;
         let mut handler = handler(FileOptions { max_bytes: Some(1), compression, permissions, ..options(&path) });

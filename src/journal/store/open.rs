@@ -26,7 +26,7 @@ use crate::{
     journal::{Sequence, UnitId},
     mutex::lock,
     object::packer::Packer,
-    private_dir,
+    private_dir::{self, OWNER_ALONE},
 };
 
 const CLUSTER_KEY: &[u8] = b"cluster";
@@ -47,8 +47,6 @@ const FORMAT_FILE: &str = "format";
 
 /// The subdirectory of a volume's root.
 const IN_VOLUME: &str = "state";
-
-const OWNER_ALONE: u32 = 0o700;
 
 /// The second format has a keyspace more, which is made where all are opened, and is empty. Heads that were written before
 /// stay as they are.

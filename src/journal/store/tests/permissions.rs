@@ -1,16 +1,7 @@
-//! Who may read a state directory.
-
-use std::os::unix::fs::PermissionsExt as _;
+//! Permissions of the state directory.
 
 use super::*;
-
-fn mode(path: &Path) -> u32 {
-    fs::metadata(path).unwrap().permissions().mode() & 0o7777
-}
-
-fn set(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-}
+use crate::private_dir::tests::{mode, set};
 
 #[test]
 fn a_directory_that_is_made_is_for_its_owner_alone() {
