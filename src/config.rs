@@ -12,6 +12,7 @@
 mod engine;
 mod error;
 mod exec;
+mod external;
 pub(crate) mod format;
 mod handler;
 mod http;
@@ -40,6 +41,7 @@ use serde_json::{Map, Value};
 pub use engine::{Backoff, Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, StreamingLists, Supervision};
 pub use error::{ConfigErrors, Finding, Origin, nearest};
 pub use exec::ExecSink;
+pub use external::External;
 pub use format::Format;
 pub use handler::{
     Batch, Buffer, Compress, DeliveryOrder, EventType, FileSink, Fsync, Handler, HandlerOptions, Initial, Permissions,
@@ -48,6 +50,7 @@ pub use handler::{
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
 pub use kafka::{KafkaSink, KafkaTls, Sasl};
+pub use layers::files;
 pub use nats::{ExpectLast, NatsAuth, NatsJetStream, NatsSink, NatsTls};
 pub use redact::{Redact, RedactedPath, SecretValues};
 pub use resource::{
@@ -156,19 +159,22 @@ impl Config {
         paths: &[P],
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Loaded, ConfigErrors> {
-        let mut layers = layers::Layers::default();
-        for path in paths {
-            layers.add_path(path.as_ref());
-        }
+        let mut layers = layers::Layers::of(paths);
         layers.add_environment(environment);
-        resolve(layers)
+        resolve(layers, Place::Here)
+    }
+
+    /// Loads files as [`Config::load`] does, for another machine: without the environment of this one, and without looking
+    /// at the files and secrets that they name. Reads files: blocks.
+    pub fn load_for_elsewhere<P: AsRef<Path>>(paths: &[P]) -> Result<Loaded, ConfigErrors> {
+        resolve(layers::Layers::of(paths), Place::Elsewhere)
     }
 
     /// Reads a configuration from the text of one file, without the environment. Warnings are left out.
     pub fn from_toml_str(text: &str) -> Result<Self, ConfigErrors> {
         let mut layers = layers::Layers::default();
         layers.add_text("configuration", text);
-        resolve(layers).map(|loaded| loaded.config)
+        resolve(layers, Place::Here).map(|loaded| loaded.config)
     }
 
     /// Returns whether who changed the objects of an entry is to be noted: a handler asks that gets its changes, or takes
@@ -229,7 +235,16 @@ pub fn environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| layers::overrides(name)).collect()
 }
 
-fn resolve(layers: layers::Layers) -> Result<Loaded, ConfigErrors> {
+/// Machine that a configuration is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// This one: what the configuration names must be here.
+    Here,
+    /// Another one.
+    Elsewhere,
+}
+
+fn resolve(layers: layers::Layers, place: Place) -> Result<Loaded, ConfigErrors> {
     let (mut tree, mut positions) = layers.merge().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
     let names = meaning::Names::of(&tree);
     let structure::Report { mut errors, meant, shortened } =
@@ -238,7 +253,7 @@ fn resolve(layers: layers::Layers) -> Result<Loaded, ConfigErrors> {
     inherit(&mut tree);
     let (config, mut warnings) = match serde_json::from_value::<Config>(Value::Object(tree)) {
         Ok(config) => {
-            let (more, warnings) = meaning::check(&config, &names, &meant, &positions);
+            let (more, warnings) = meaning::check(&config, place, &names, &meant, &positions);
             errors.extend(more);
             (config, warnings)
         }

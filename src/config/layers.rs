@@ -198,6 +198,15 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
+    /// Reads files, and directories, in this order.
+    pub(crate) fn of<P: AsRef<Path>>(paths: &[P]) -> Self {
+        let mut layers = Self::default();
+        for path in paths {
+            layers.add_path(path.as_ref());
+        }
+        layers
+    }
+
     /// Adds a file, or the `*.toml` of a directory in the order of their names.
     pub(crate) fn add_path(&mut self, path: &Path) {
         let name = path.display().to_string();
@@ -208,7 +217,7 @@ impl Layers {
             }
             return;
         }
-        match toml_files(path) {
+        match files(path) {
             Ok(files) if files.is_empty() => self.unreadable(&name, "no *.toml files in this directory"),
             Ok(files) => files.iter().for_each(|file| self.add_path(file)),
             Err(error) => self.unreadable(&name, &format!("failed to read the directory: {error}")),
@@ -309,9 +318,16 @@ impl Layers {
     }
 }
 
-fn toml_files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+/// Returns the file itself, or the `*.toml` of a directory in the order of their names. Blocks.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
     let mut files = Vec::new();
-    for entry in fs::read_dir(directory)? {
+    for entry in fs::read_dir(path)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
             files.push(path);

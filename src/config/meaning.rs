@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
-    CONFIG_VERSION, Cache, Config, Handler, Mode, Resource, SecretValues, Sink, TestCase, TypePattern,
+    CONFIG_VERSION, Cache, Config, Handler, Mode, Place, Resource, SecretValues, Sink, TestCase, TypePattern,
     error::{Finding, LISTED_MAX, suggestion},
     format::FormatFindings,
     layers::{KeyPath, Positions},
@@ -38,11 +38,12 @@ impl Names {
 /// `meant` are the paths that misspelt keys probably stand for.
 pub(crate) fn check(
     config: &Config,
+    place: Place,
     names: &Names,
     meant: &HashSet<KeyPath>,
     positions: &Positions,
 ) -> (Vec<Finding>, Vec<Finding>) {
-    let mut checker = Checker { config, names, positions, errors: Vec::new(), warnings: Vec::new() };
+    let mut checker = Checker { config, place, names, positions, errors: Vec::new(), warnings: Vec::new() };
     checker.engine();
     if names.resources.is_empty() && !meant.contains(&KeyPath::new(&["resources"])) {
         checker.error(
@@ -63,6 +64,7 @@ pub(crate) fn check(
 
 struct Checker<'a> {
     config: &'a Config,
+    place: Place,
     names: &'a Names,
     positions: &'a Positions,
     errors: Vec<Finding>,
@@ -299,14 +301,18 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a webhook; what it names outside of the configuration only where it is used.
+    /// Checks a webhook; what it names outside of the configuration only where it is used here.
     fn webhook(&mut self, name: &str, handler: &Handler) {
         let Sink::Webhook(webhook) = &handler.sink else { return };
         let mut wrong = webhook.options(handler.batch().max_events > 1, Duration::MAX).err().unwrap_or_default();
-        if handler.enabled {
+        if self.is_used_here(handler) {
             wrong.extend(webhook.unready());
         }
         self.sink(name, wrong, webhook.oddities());
+    }
+
+    fn is_used_here(&self, handler: &Handler) -> bool {
+        handler.enabled && self.place == Place::Here
     }
 
     fn nats(&mut self, name: &str, handler: &Handler) {
@@ -314,11 +320,11 @@ impl Checker<'_> {
         self.sink(name, nats.mistakes(), nats.oddities());
     }
 
-    /// Checks a handler of Kafka; what it names outside of the configuration only where it is used.
+    /// Checks a handler of Kafka; what it names outside of the configuration only where it is used here.
     fn kafka(&mut self, name: &str, handler: &Handler) {
         let Sink::Kafka(kafka) = &handler.sink else { return };
         let mut wrong = kafka.mistakes();
-        if handler.enabled {
+        if self.is_used_here(handler) {
             wrong.extend(kafka.unready());
         }
         self.sink(name, wrong, kafka.oddities());

@@ -6,13 +6,12 @@
 
 use std::{
     collections::hash_map::DefaultHasher,
-    fs,
     hash::{Hash as _, Hasher as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use crate::{
-    config::{Config, ConfigErrors, Loaded, environment},
+    config::{self, Config, ConfigErrors, Loaded, environment},
     regular_file,
 };
 
@@ -63,21 +62,12 @@ impl ConfigFiles {
 fn fingerprint(paths: &[PathBuf]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for path in paths {
-        for file in files(path) {
+        for file in config::files(path).unwrap_or_else(|_| vec![path.clone()]) {
             file.hash(&mut hasher);
             regular_file::read(&file).map_err(|error| error.kind()).hash(&mut hasher);
         }
     }
     hasher.finish()
-}
-
-/// The file itself, or the directory's files in the order of their names.
-fn files(path: &Path) -> Vec<PathBuf> {
-    let Ok(directory) = fs::read_dir(path) else { return vec![path.to_owned()] };
-    let of_config = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "toml");
-    let mut files: Vec<_> = directory.flatten().map(|entry| entry.path()).filter(of_config).collect();
-    files.sort();
-    files
 }
 
 /// Names the options that differ and take effect only at the next start.
@@ -114,7 +104,7 @@ pub(super) fn keep_until_restart(running: &Config, new: &mut Config) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::{fs, os::unix::fs::symlink};
 
     use super::*;
 

@@ -1,0 +1,181 @@
+//! Things that a configuration names outside of itself: secrets, files, directories, ports. Another machine, or a pod, has
+//! to provide them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use async_nats::ServerAddr;
+use serde_json::Value;
+
+use super::{Config, Handler, Sink};
+use crate::{handler::webhook::read_url, secret::PlainOrSecret};
+
+/// Things outside of a configuration that its enabled parts need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct External {
+    /// Variables of the environment that hold secrets.
+    pub variables: BTreeSet<String>,
+    /// Files that are read: secrets, certificates, keys.
+    pub files: BTreeSet<PathBuf>,
+    /// Directories that are written, each with the keys of the option that names it.
+    pub directories: BTreeMap<PathBuf, Vec<String>>,
+    /// TCP ports of sinks. A URL in a secret counts as port 443.
+    pub ports: BTreeSet<u16>,
+}
+
+impl Config {
+    /// Returns what the enabled parts of this configuration name outside of it. Reads none of it.
+    pub fn external(&self) -> External {
+        let mut external = External::default();
+        let mut enabled = self.clone();
+        enabled.handlers.retain(|_, handler| handler.enabled);
+        if enabled.http.listen.is_none() {
+            enabled.http = super::Http::default();
+        }
+        external.walk("", &serde_json::to_value(&enabled).expect("a configuration is a tree with text as keys"));
+        if let Some(dir) = &enabled.state.dir {
+            external.directories.insert(dir.clone(), vec!["state".to_owned(), "dir".to_owned()]);
+        }
+        for (name, handler) in &enabled.handlers {
+            external.sink(name, handler);
+        }
+        external
+    }
+}
+
+impl External {
+    /// Collects secrets, which are `{ env = … }` or `{ file = … }` in every option, and files, whose keys end with `_file`.
+    fn walk(&mut self, key: &str, value: &Value) {
+        match value {
+            // Names of headers are the user's own.
+            Value::Object(members) if key != "headers" && members.len() == 1 => match members.iter().next() {
+                Some((place, Value::String(name))) if place == "env" => drop(self.variables.insert(name.clone())),
+                Some((place, Value::String(path))) if place == "file" => drop(self.files.insert(path.into())),
+                Some((key, value)) => self.walk(key, value),
+                None => {}
+            },
+            Value::Object(members) => members.iter().for_each(|(key, value)| self.walk(key, value)),
+            Value::Array(items) => items.iter().for_each(|item| self.walk("", item)),
+            Value::String(path) if key.ends_with("_file") && !path.is_empty() => drop(self.files.insert(path.into())),
+            _ => {}
+        }
+    }
+
+    fn sink(&mut self, name: &str, handler: &Handler) {
+        match &handler.sink {
+            Sink::Stdout | Sink::Blackhole | Sink::Exec(_) => {}
+            Sink::File(file) => {
+                let keys = ["handlers", name, "path"].map(str::to_owned).into();
+                self.directories.insert(directory(&file.path).to_owned(), keys);
+            }
+            Sink::Webhook(webhook) => drop(self.ports.insert(port(&webhook.url))),
+            Sink::Nats(nats) => {
+                let addresses = nats.servers.iter().filter_map(|server| server.parse::<ServerAddr>().ok());
+                self.ports.extend(addresses.map(|address| address.port()));
+            }
+            Sink::Kafka(kafka) => {
+                let ports = kafka.brokers.iter().filter_map(|broker| broker.rsplit_once(':')?.1.parse::<u16>().ok());
+                self.ports.extend(ports);
+            }
+        }
+    }
+}
+
+/// Returns the directory of a path template that is the same at all times: above the first `%`.
+fn directory(template: &str) -> &Path {
+    let fixed = template.split('%').next().unwrap_or_default();
+    Path::new(fixed.rsplit_once('/').map_or("", |(directory, _)| if directory.is_empty() { "/" } else { directory }))
+}
+
+fn port(url: &PlainOrSecret) -> u16 {
+    let plain = if url.is_secret() { None } else { read_url(url).ok() };
+    let default = |is_plain: bool| if is_plain { 80 } else { 443 };
+    plain.map_or(443, |url| url.port_u16().unwrap_or(default(url.scheme_str() == Some("http"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_files_directories_and_ports_of_enabled_parts_are_found() {
+        let config = Config::from_toml_str(
+            r#"
+            [http]
+            listen = "0.0.0.0:8443"
+            auth = "token"
+            token = { file = "/run/secrets/deltabus/token" }
+            tokens = [{ name = "grafana", token = { env = "READ_TOKEN" } }]
+            tls = { cert_file = "/etc/tls/tls.crt", key_file = "/etc/tls/tls.key" }
+            [redact]
+            hmac_key = { env = "HMAC" }
+            [state]
+            dir = "/var/lib/deltabus/state"
+            [resources.pods]
+            match = ["pods"]
+            [handlers.audit]
+            type = "file"
+            path = "/var/lib/deltabus/audit/%Y/%m.jsonl"
+            [handlers.off]
+            type = "file"
+            enabled = false
+            path = "/off/events.jsonl"
+            [handlers.bus]
+            type = "nats"
+            servers = ["nats://a", "tls://b:4333"]
+            auth = { creds_file = "/run/secrets/nats/creds" }
+            [handlers.hook]
+            type = "webhook"
+            enabled = false
+            url = "http://hooks.example.com/events"
+            headers = { file = "plain", "X-Key" = { env = "OFF" } }
+            "#,
+        )
+        .unwrap();
+        let external = config.external();
+        assert_eq!(external.variables, ["HMAC", "READ_TOKEN"].map(str::to_owned).into());
+        let files = ["/etc/tls/tls.crt", "/etc/tls/tls.key", "/run/secrets/deltabus/token", "/run/secrets/nats/creds"];
+        assert_eq!(external.files, files.map(PathBuf::from).into());
+        let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+        let directories = [
+            (PathBuf::from("/var/lib/deltabus/state"), keys(&["state", "dir"])),
+            (PathBuf::from("/var/lib/deltabus/audit"), keys(&["handlers", "audit", "path"])),
+        ];
+        assert_eq!(external.directories, directories.into());
+        assert_eq!(external.ports, [4222, 4333].into());
+    }
+
+    #[test]
+    fn headers_are_not_taken_for_secrets() {
+        let mut external = External::default();
+        external.walk("headers", &serde_json::json!({ "file": "plain" }));
+        assert_eq!(external, External::default());
+        external.walk("headers", &serde_json::json!({ "X-Key": { "env": "KEY" } }));
+        assert_eq!(external.variables, ["KEY".to_owned()].into());
+    }
+
+    #[test]
+    fn ports_of_urls_are_known_or_assumed() {
+        let plain = |url: &str| port(&PlainOrSecret::Plain(url.to_owned()));
+        assert_eq!(plain("http://hooks/"), 80);
+        assert_eq!(plain("https://hooks/"), 443);
+        assert_eq!(plain("http://hooks:8080/x"), 8080);
+        assert_eq!(port(&PlainOrSecret::Secret(crate::secret::SecretRef::Env("URL".to_owned()))), 443);
+    }
+
+    #[test]
+    fn directory_of_a_template_ends_above_the_first_percent_sign() {
+        for (template, expected) in [
+            ("/var/log/%Y/%m.jsonl", "/var/log"),
+            ("/var/log/events-%Y.jsonl", "/var/log"),
+            ("/var/log/events.jsonl", "/var/log"),
+            ("/events.jsonl", "/"),
+            ("logs/events.jsonl", "logs"),
+            ("events.jsonl", ""),
+        ] {
+            assert_eq!(directory(template), Path::new(expected), "{template}");
+        }
+    }
+}
