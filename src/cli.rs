@@ -5,6 +5,7 @@ pub(crate) mod completion;
 pub(crate) mod config_show;
 pub(crate) mod demo;
 pub(crate) mod rbac;
+pub(crate) mod manifests;
 pub(crate) mod engine_client;
 pub(crate) mod get;
 pub(crate) mod handlers;
@@ -19,6 +20,7 @@ pub(crate) mod terminal;
 pub(crate) mod test;
 pub(crate) mod validate;
 pub(crate) mod verify;
+pub(crate) mod yaml;
 
 use std::path::PathBuf;
 
@@ -49,6 +51,8 @@ Examples:
   deltabus resources -c config.toml               which types that means on this cluster
   deltabus rbac -c config.toml | kubectl apply -f -
                                                   the least rights it needs
+  deltabus manifests -c config.toml | kubectl apply -f -
+                                                  installs it in the cluster
   deltabus get pods -A                            what a running engine has cached
   deltabus tail pods -n shop                      what happens, as it happens
   deltabus verify                                 proves that it misses nothing
@@ -80,6 +84,7 @@ pub(crate) enum Command {
     Test(test::TestArgs),
     Resources(resources::ResourcesArgs),
     Rbac(rbac::RbacArgs),
+    Manifests(manifests::ManifestsArgs),
     Get(get::GetArgs),
     Tail(Box<tail::TailArgs>),
     Verify(verify::VerifyArgs),
@@ -137,6 +142,19 @@ impl ConfigArgs {
     /// Loads the configuration with the overrides of the environment.
     pub(crate) fn load(&self) -> Result<Loaded, ConfigErrors> {
         Config::load(&self.files, deltabus::config::environment())
+    }
+
+    /// Loads the configuration for another machine; returns the name and text of each file with it.
+    pub(crate) fn load_for_elsewhere(&self) -> anyhow::Result<(Loaded, Vec<(String, String)>)> {
+        let loaded = Config::load_for_elsewhere(&self.files)?;
+        let mut texts = Vec::new();
+        for path in &self.files {
+            for file in deltabus::config::files(path)? {
+                let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                texts.push((name, std::fs::read_to_string(&file)?));
+            }
+        }
+        Ok((loaded, texts))
     }
 
     /// Returns the files, to look at them again.

@@ -24,7 +24,7 @@ mod selection;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{Access, DiscoveryError, allowed, allowed_each, cluster_uid, discover, namespaces};
+pub use ask::{Access, DiscoveryError, allowed, allowed_each, cluster_uid, count_each, discover, namespaces};
 pub use assumed::{Assumed, ObjectType};
 pub(crate) use built_in::built_in;
 pub use catalog::{Catalog, Resolution, ServedType, Unavailable};

@@ -53,6 +53,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Test(args) => cli::test::test(&args)?,
         Command::Resources(args) => cli::resources::resources(&args)?,
         Command::Rbac(args) => cli::rbac::rbac(&args)?,
+        Command::Manifests(args) => cli::manifests::manifests(&args)?,
         Command::Get(args) => cli::get::get(&args)?,
         Command::Tail(args) => cli::tail::tail(&args)?,
         Command::Verify(args) => cli::verify::verify(&args)?,

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
     io::{self, Write as _},
     str::FromStr,
 };
@@ -13,8 +12,9 @@ use deltabus::{
     discovery::{self, Catalog, Pattern, Resolution, Selection, Unmatched, WantedEntry},
     object::ResourceType,
 };
+use serde_json::{Value, json};
 
-use super::{ConfigArgs, report, server::Server};
+use super::{ConfigArgs, report, server::Server, yaml};
 
 /// Prints the least rights that a configuration needs, as YAML: a cluster role, a role for each namespace that an
 /// entry names, and their bindings where --service-account says to whom.
@@ -46,9 +46,9 @@ pub(crate) struct RbacArgs {
 
 /// Who gets the rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct ServiceAccount {
-    namespace: String,
-    name: String,
+pub(super) struct ServiceAccount {
+    pub(super) namespace: String,
+    pub(super) name: String,
 }
 
 impl FromStr for ServiceAccount {
@@ -65,27 +65,28 @@ impl FromStr for ServiceAccount {
 }
 
 /// Where a right is needed: everywhere, or in one namespace.
-type Place = Option<String>;
+pub(super) type Place = Option<String>;
 
 /// The right to list and watch: where, which group, which plural.
 type Right = (Place, String, String);
 
 /// How far rights may go.
-#[derive(Clone, Copy, Debug)]
-struct Extent<'a> {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extent<'a> {
     /// To whole groups.
-    wildcard: bool,
+    pub(super) wildcard: bool,
     /// To these namespaces; everywhere if there are none.
-    namespaces: &'a [String],
+    pub(super) namespaces: &'a [String],
 }
 
 /// What has to be granted.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Grants {
+pub(super) struct Grants {
     rights: BTreeSet<Right>,
     /// The state directory is bound to the cluster, by the uid of `kube-system`.
     knows_the_cluster: bool,
-    remarks: Vec<String>,
+    /// Sentences on what the roles grant, or do not.
+    pub(super) remarks: Vec<String>,
 }
 
 /// Prints the roles.
@@ -101,7 +102,7 @@ pub(crate) fn rbac(args: &RbacArgs) -> anyhow::Result<()> {
 
 impl Grants {
     /// Returns what a configuration needs on a server.
-    fn of(config: &Config, catalog: &Catalog, extent: &Extent<'_>) -> Self {
+    pub(super) fn of(config: &Config, catalog: &Catalog, extent: &Extent<'_>) -> Self {
         let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
         let selection = discovery::select(catalog, &wanted);
         let mut grants = Self::default();
@@ -216,46 +217,59 @@ impl Grants {
         }
     }
 
-    fn to_yaml(&self, name: &str, account: Option<&ServiceAccount>) -> String {
-        let mut yaml = String::from("# The rights that deltabus needs for this configuration.\n");
-        for remark in &self.remarks {
-            write(&mut yaml, format_args!("# {remark}\n"));
-        }
-        let mut places: BTreeMap<&Place, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
+    /// Returns the rules of each role: the cluster's, and those of namespaces.
+    pub(super) fn rules(&self) -> BTreeMap<Place, Vec<Value>> {
+        let mut groups: BTreeMap<(&Place, &str), Vec<&str>> = BTreeMap::new();
         for (place, group, plural) in &self.rights {
-            places.entry(place).or_default().entry(group).or_default().push(format!("{plural:?}"));
+            groups.entry((place, group)).or_default().push(plural);
+        }
+        let mut rules: BTreeMap<Place, Vec<Value>> = BTreeMap::new();
+        for ((place, group), plurals) in groups {
+            let rule = json!({ "apiGroups": [group], "resources": plurals, "verbs": ["list", "watch"] });
+            rules.entry(place.clone()).or_default().push(rule);
         }
         if self.knows_the_cluster {
-            places.entry(&None).or_default();
+            rules.entry(None).or_default().push(json!({
+                "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"],
+            }));
         }
-        for (place, groups) in places {
-            let kind = if place.is_some() { "Role" } else { "ClusterRole" };
-            head(&mut yaml, kind, name, place.as_deref());
-            yaml.push_str("rules:\n");
-            for (group, plurals) in groups {
-                let plurals = plurals.join(", ");
-                write(&mut yaml, format_args!("  - apiGroups: [{group:?}]\n    resources: [{plurals}]\n"));
-                yaml.push_str("    verbs: [\"list\", \"watch\"]\n");
-            }
-            if self.knows_the_cluster && place.is_none() {
-                yaml.push_str(
-                    "  - apiGroups: [\"\"]\n    resources: [\"namespaces\"]\n    resourceNames: [\"kube-system\"]\n    verbs: \
-                     [\"get\"]\n",
-                );
-            }
-            if let Some(ServiceAccount { namespace, name: account }) = account {
-                head(&mut yaml, &format!("{kind}Binding"), name, place.as_deref());
-                write(
-                    &mut yaml,
-                    format_args!(
-                        "roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {kind}\n  name: {name:?}\n\
-                         subjects:\n  - kind: ServiceAccount\n    namespace: {namespace:?}\n    name: {account:?}\n"
-                    ),
-                );
-            }
-        }
-        yaml
+        rules
     }
+
+    fn to_yaml(&self, name: &str, account: Option<&ServiceAccount>) -> String {
+        let heading = ["The rights that deltabus needs for this configuration.".to_owned()];
+        let comments = heading.iter().chain(&self.remarks);
+        yaml::documents(comments, &roles(&self.rules(), &json!({ "name": name }), account))
+    }
+}
+
+/// Returns roles with these rules, and their bindings to an account. Each has this metadata beside its namespace.
+pub(super) fn roles(
+    rules: &BTreeMap<Place, Vec<Value>>,
+    metadata: &Value,
+    account: Option<&ServiceAccount>,
+) -> Vec<Value> {
+    const API: &str = "rbac.authorization.k8s.io";
+    let mut objects = Vec::new();
+    for (place, rules) in rules {
+        let kind = if place.is_some() { "Role" } else { "ClusterRole" };
+        let mut metadata = metadata.clone();
+        if let Some(namespace) = place {
+            metadata["namespace"] = json!(namespace);
+        }
+        let api_version = format!("{API}/v1");
+        objects.push(json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "rules": rules }));
+        if let Some(ServiceAccount { namespace, name: account }) = account {
+            objects.push(json!({
+                "apiVersion": api_version,
+                "kind": format!("{kind}Binding"),
+                "metadata": metadata,
+                "roleRef": { "apiGroup": API, "kind": kind, "name": metadata["name"] },
+                "subjects": [{ "kind": "ServiceAccount", "namespace": namespace, "name": account }],
+            }));
+        }
+    }
+    objects
 }
 
 /// Where something is granted.
@@ -278,21 +292,6 @@ impl Extent<'_> {
         let meant = self.namespaces.iter().filter(|namespace| entry.namespaces.matches(namespace));
         Places { places: meant.cloned().map(Some).collect(), are_searched: true }
     }
-}
-
-/// Begins a document.
-fn head(yaml: &mut String, kind: &str, name: &str, namespace: Option<&str>) {
-    let namespace = namespace.map(|namespace| format!("  namespace: {namespace:?}\n")).unwrap_or_default();
-    write(
-        yaml,
-        format_args!(
-            "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name:?}\n{namespace}"
-        ),
-    );
-}
-
-fn write(yaml: &mut String, text: std::fmt::Arguments<'_>) {
-    yaml.write_fmt(text).expect("writing to a string succeeds");
 }
 
 #[cfg(test)]
@@ -337,7 +336,7 @@ mod tests {
 
     #[test]
     fn d7_who_binds_a_state_to_its_cluster_may_see_which_one_it_is() {
-        let own = "resourceNames: [\"kube-system\"]\n    verbs: [\"get\"]";
+        let own = "resourceNames:\n  - kube-system\n  verbs:\n  - get\n";
         let mut grants = grants(&[(Some("a"), "", "pods")]);
         assert!(!grants.to_yaml("watcher", None).contains(own));
         grants.knows_the_cluster = true;

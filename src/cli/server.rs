@@ -26,6 +26,27 @@ impl Server {
         Ok(Self { access, runtime, hint })
     }
 
+    /// Returns what the kubeconfig calls the cluster.
+    pub(crate) fn cluster_name(&self) -> Option<&str> {
+        self.access.cluster_name()
+    }
+
+    /// Returns the port at which it is asked.
+    pub(crate) fn port(&self) -> Option<u16> {
+        self.access.server_url().parse::<http::Uri>().ok()?.port_u16()
+    }
+
+    /// Counts the objects of types, each where the entry it belongs to shows it. Types that cannot be listed count for
+    /// nothing. Blocks.
+    pub(crate) fn count(&self, types: &[(ResourceType, Option<&Resource>)]) -> u64 {
+        let scopes = types
+            .iter()
+            .flat_map(|(resource, entry)| scopes(resource, *entry).into_iter().map(|scope| (resource.clone(), scope)));
+        let scopes: Vec<_> = scopes.collect();
+        let Ok(client) = self.runtime.block_on(async { self.access.client() }) else { return 0 };
+        self.runtime.block_on(discovery::count_each(&client, &scopes)).into_iter().flatten().sum()
+    }
+
     /// Asks what is served. Blocks.
     pub(crate) fn catalog(&self) -> anyhow::Result<Catalog> {
         let catalog = self.runtime.block_on(async {
@@ -56,10 +77,7 @@ impl Server {
         let mut asked = Vec::new();
         let mut of_type = Vec::new();
         for (index, (resource, entry)) in types.iter().enumerate() {
-            let names = entry.and_then(|entry| entry.namespaces.names()).filter(|_| resource.namespaced);
-            let scopes =
-                names.map_or(vec![None], |names| names.into_iter().map(|name| Some(name.to_owned())).collect());
-            for scope in scopes {
+            for scope in scopes(resource, *entry) {
                 asked.push(((*resource).clone(), scope));
                 of_type.push(index);
             }
@@ -74,6 +92,12 @@ impl Server {
         }
         Ok(rights)
     }
+}
+
+/// Returns where a type is listed: in the namespaces that its entry names, or everywhere.
+fn scopes(resource: &ResourceType, entry: Option<&Resource>) -> Vec<Option<String>> {
+    let names = entry.and_then(|entry| entry.namespaces.names()).filter(|_| resource.namespaced);
+    names.map_or(vec![None], |names| names.into_iter().map(|name| Some(name.to_owned())).collect())
 }
 
 /// What a user may do with a type.

@@ -20,6 +20,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 /// How many requests are under way at once.
 const REQUESTS_MAX: usize = 8;
 
+/// Form of lists of which only names and counts are read.
+pub(super) const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
 /// Why the server could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
@@ -132,8 +136,7 @@ pub async fn namespaces(client: &Client) -> Result<Option<Vec<String>>, Discover
         name: String,
     }
     let path = "/api/v1/namespaces";
-    let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-    match get(client, path, accept).await {
+    match get(client, path, METADATA_LIST).await {
         Ok(text) => {
             let list: List = serde_json::from_str(&text).map_err(|error| undecodable(path, error.to_string()))?;
             Ok(Some(list.items.into_iter().map(|item| item.metadata.name).collect()))
@@ -164,6 +167,31 @@ pub async fn allowed_each(
 ) -> Vec<Result<Access, DiscoveryError>> {
     let reviews = asked.iter().map(|(resource, namespace)| allowed(client, resource, namespace.as_deref()));
     stream::iter(reviews).buffered(REQUESTS_MAX / 2).collect().await
+}
+
+/// Counts the objects of many types at once, in one namespace or in all; `None` where they cannot be listed. Answers in the
+/// order asked, from a bounded number of requests at a time.
+pub async fn count_each(client: &Client, asked: &[(ResourceType, Option<String>)]) -> Vec<Option<u64>> {
+    let counts = asked.iter().map(|(resource, namespace)| count(client, resource, namespace.as_deref()));
+    stream::iter(counts).buffered(REQUESTS_MAX).collect().await
+}
+
+/// Counts objects from a page of one, of which the server says how many follow.
+async fn count(client: &Client, resource: &ResourceType, namespace: Option<&str>) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Page {
+        metadata: Metadata,
+        items: Vec<serde::de::IgnoredAny>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        #[serde(default)]
+        remaining_item_count: u64,
+    }
+    let text = get(client, &format!("{}?limit=1", resource.path(namespace)), METADATA_LIST).await.ok()?;
+    let page: Page = serde_json::from_str(&text).ok()?;
+    Some(page.items.len() as u64 + page.metadata.remaining_item_count)
 }
 
 /// Asks about one verb; returns the answer and its reason.

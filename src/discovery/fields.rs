@@ -7,6 +7,7 @@ use http::{Request, header::ACCEPT};
 use kube::Client;
 use tokio::time::timeout;
 
+use super::ask::METADATA_LIST;
 use crate::object::ResourceType;
 
 /// Longest wait for the answer to a list of one object.
@@ -21,8 +22,7 @@ pub async fn refused_fields(
     fields: &str,
 ) -> Option<String> {
     let query = Serializer::new(String::new()).append_pair("limit", "1").append_pair("fieldSelector", fields).finish();
-    let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-    let request = Request::get(format!("{}?{query}", resource.path(namespace))).header(ACCEPT, accept);
+    let request = Request::get(format!("{}?{query}", resource.path(namespace))).header(ACCEPT, METADATA_LIST);
     let request = request.body(Vec::new()).ok()?;
     match timeout(ANSWER_TIMEOUT, client.request_text(request)).await {
         Ok(Err(kube::Error::Api(status))) if status.code == 400 => Some(status.message.clone()),

@@ -54,7 +54,8 @@ impl Conductor {
                 }
             } else {
                 warn!(
-                    "the namespace kube-system may not be read: whether the state belongs to this cluster cannot be told"
+                    "not allowed to get the namespace kube-system: cannot check that [state] dir belongs to this \
+                     cluster; grant what `deltabus rbac` prints"
                 );
             }
             self.bound.store(true, Ordering::Release);

@@ -4,6 +4,7 @@ mod bench;
 mod config;
 mod exit_codes;
 mod get;
+mod manifests;
 mod rbac;
 mod resources;
 mod run;

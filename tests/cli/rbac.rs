@@ -239,7 +239,7 @@ fn roles_in_single_namespaces_are_enough_for_an_entry_that_names_none() {
          [resources.named]\nmatch = [\"pods\"]\nnamespaces = [\"other-single\"]\n{OUT}"
     );
     let yaml = user.grant_with(&config, &["--namespace", "single-a", "--namespace", "single-b"]);
-    assert!(yaml.contains("resources: [\"namespaces\", \"nodes\"]"), "{yaml}");
+    assert!(yaml.contains("- namespaces\n  - nodes\n"), "{yaml}");
     for (namespace, plural) in [
         ("", "nodes"),
         ("single-a", "configmaps"),
@@ -263,7 +263,7 @@ fn roles_in_single_namespaces_are_enough_for_an_entry_that_names_none() {
     });
     assert!(engine.terminate().success());
     let yaml = roles(user.dir.path(), &user.kubeconfig, &config, &["--namespace", "team-x", "--wildcard"]);
-    assert!(yaml.contains("namespace: \"team-x\"") && !yaml.contains("Nothing is granted"), "{yaml}");
+    assert!(yaml.contains("namespace: team-x\n") && !yaml.contains("Nothing is granted"), "{yaml}");
     let named = "[resources.named]\nmatch = [\"pods\"]\nnamespaces = [\"other\"]\n";
     let yaml = roles(user.dir.path(), &user.kubeconfig, named, &["--namespace", "team-a"]);
     assert!(yaml.contains("# Nothing is granted in team-a") && !yaml.contains("ClusterRole"), "{yaml}");
@@ -288,7 +288,7 @@ fn what_the_engine_watches_for_itself_is_granted_and_needed() {
     assert!(engine.terminate().success());
 
     // without the namespaces their labels are not known; the rest goes on
-    assert!(yaml.contains("[\"configmaps\", \"namespaces\", \"services\"]"), "{yaml}");
+    assert!(yaml.contains("- configmaps\n  - namespaces\n  - services\n"), "{yaml}");
     let rules = json!([{ "apiGroups": [""], "resources": ["configmaps", "services"], "verbs": ["list", "watch"] }]);
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/itself";
     user.replace_rules(path, &rules, "", ("", "namespaces"), "list");

@@ -430,13 +430,18 @@ impl Drop for Home {
     }
 }
 
-/// Returns the binary of a package of the module (`.`, `living`) for its present sources, after building it if it is not
-/// there.
+/// Returns the binary of a package of the module (`.`, `living`), or `helm` of a module of its own, for its present sources,
+/// after building it if it is not there.
 pub(super) fn build(package: &str) -> Result<PathBuf, Unavailable> {
     let failed = |error: io::Error| Unavailable::BuildFailed(error.to_string());
-    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster");
-    let (name, path) = if package == "." { ("cluster", ".".to_owned()) } else { (package, format!("./{package}")) };
-    let binary = target_dir().join(format!("{name}-{:016x}", hash_of(&module, package).map_err(failed)?));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster");
+    let sources = root.join(package);
+    let (name, module, path) = match package {
+        "." => ("cluster", root, ".".to_owned()),
+        "helm" => ("helm", sources.clone(), "helm.sh/helm/v3/cmd/helm".to_owned()),
+        _ => (package, root, format!("./{package}")),
+    };
+    let binary = target_dir().join(format!("{name}-{:016x}", hash_of(&module, &sources).map_err(failed)?));
     if binary.exists() {
         return Ok(binary);
     }
@@ -475,9 +480,9 @@ fn linker_flags() -> String {
 }
 
 /// A hash over the sources of a package and the versions of all that it is built from.
-fn hash_of(module: &Path, package: &str) -> io::Result<u64> {
+fn hash_of(module: &Path, sources: &Path) -> io::Result<u64> {
     let mut paths = vec![module.join("go.mod"), module.join("go.sum")];
-    for entry in fs::read_dir(module.join(package))? {
+    for entry in fs::read_dir(sources)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "go" || extension == "yaml") {
             paths.push(path);

@@ -69,15 +69,15 @@ impl Engine {
     }
 
     fn spawn_to(args: &[&str], stdout: Stdio, environment: &[(&'static str, PathBuf)]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_deltabus"))
-            .args(args)
-            .envs(environment.iter().map(|(name, value)| (name, value)))
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .stdout(stdout)
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary was built with the tests");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
+        command.args(args).envs(environment.iter().map(|(name, value)| (name, value))).stdout(stdout);
+        Self::spawn_command(command)
+    }
+
+    /// Runs a command that becomes the program, and waits until it has said where it listens.
+    pub(crate) fn spawn_command(mut command: Command) -> Self {
+        let command = command.env("NO_COLOR", "1").stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary was built with the tests");
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
         let log = Arc::new(Mutex::new(String::new()));
         let (found, address) = std::sync::mpsc::channel();

@@ -8,6 +8,7 @@ pub(crate) mod disk;
 pub(crate) mod engine;
 pub(crate) mod forger;
 pub(crate) mod gate;
+pub(crate) mod helm;
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
 pub(crate) mod latch;

@@ -7,6 +7,7 @@ use deltabus::object::ResourceType;
 use serde_json::Value;
 
 use super::Output;
+use crate::cli::yaml;
 
 const HEADER: Style = Style::new().bold();
 
@@ -107,7 +108,7 @@ fn element(output: Output, mut item: Value) -> String {
 pub(super) fn yaml(value: &Value) -> String {
     let mut value = value.clone();
     value.sort_all_objects();
-    serde_saphyr::to_string(&value).unwrap_or_else(|error| format!("# cannot be written as YAML: {error}\n"))
+    yaml::yaml(&value)
 }
 
 /// Returns `pod/web-1`, `deployment.apps/web`.

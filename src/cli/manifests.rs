@@ -1,0 +1,126 @@
+//! `deltabus manifests`: the objects that install a configuration in a cluster, as YAML.
+
+mod objects;
+mod values;
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use clap::{Args, ValueEnum};
+use deltabus::{
+    config::{Config, ConfigErrors, Resource},
+    discovery::{self, Catalog},
+    object::ResourceType,
+};
+
+use super::{
+    ConfigArgs,
+    rbac::{Extent, Grants},
+    report, run,
+    server::Server,
+    yaml,
+};
+use values::Values;
+
+/// Prints the objects that install this configuration in a cluster, with the least rights, as YAML.
+///
+/// They are a namespace, a service account with the roles that `deltabus rbac` prints, the configuration, a volume for what
+/// the configuration writes, a service, a network policy and a stateful set with one pod. The pod applies a changed
+/// configuration without a restart: run this again.
+///
+/// The API server is asked which types the configuration means, and how many objects there are. Secrets stay where they
+/// are: a secret in the file /run/secrets/NAME/KEY is expected in the key KEY of the Secret NAME.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ManifestsArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Namespace of the objects.
+    #[arg(short, long, default_value = "deltabus", value_parser = label)]
+    namespace: String,
+    /// Name of the objects.
+    #[arg(long, default_value = "deltabus", value_parser = label)]
+    name: String,
+    /// Image of the pod: deploy/Dockerfile makes it.
+    #[arg(long, value_name = "IMAGE", default_value = concat!("deltabus:", env!("CARGO_PKG_VERSION")))]
+    image: String,
+    /// Adds a `ServiceMonitor` and a `PrometheusRule`, for clusters with the Prometheus operator.
+    #[arg(long)]
+    monitoring: bool,
+    /// Lets handlers of type `exec` run programs of the image.
+    #[arg(long)]
+    allow_exec: bool,
+    /// What is printed.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+
+  deltabus manifests -c config.toml | kubectl apply -f -
+  deltabus manifests -c config.toml -n watch --image registry.example.com/deltabus:1 --monitoring
+  deltabus manifests -c config.toml -o values > values.yaml
+  helm install deltabus deploy/helm/deltabus -f values.yaml";
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Objects, for `kubectl apply -f -`.
+    #[default]
+    Yaml,
+    /// Values of the Helm chart in deploy/helm/deltabus, which makes the same objects of them.
+    Values,
+}
+
+/// Reads a name that Kubernetes takes for any object: a label of RFC 1123.
+fn label(text: &str) -> Result<String, &'static str> {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_label = (1..=52).contains(&text.len()) && text.chars().all(is_inner) && !text.starts_with('-');
+    // Kubernetes appends up to eleven characters for revisions of a stateful set.
+    if is_label && !text.ends_with('-') {
+        Ok(text.to_owned())
+    } else {
+        Err("expected up to 52 lower-case letters, digits and `-`, such as \"deltabus\"")
+    }
+}
+
+/// Prints the objects, or the values.
+pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
+    let (loaded, files) = args.config.load_for_elsewhere()?;
+    report::warnings(&loaded.warnings);
+    if !args.allow_exec {
+        let refused = run::programs(&loaded);
+        if !refused.is_empty() {
+            return Err(ConfigErrors::new(refused, Vec::new()).into());
+        }
+    }
+    let server = Server::of(&loaded.config.kube, "")?;
+    let catalog = server.catalog()?;
+    let grants = Grants::of(&loaded.config, &catalog, &Extent::default());
+    let objects = server.count(&types(&loaded.config, &catalog));
+    let mut values = Values::of(&loaded, files, &server, objects)?;
+    values.image.clone_from(&args.image);
+    values.monitoring = args.monitoring;
+    values.allow_exec = args.allow_exec;
+    values.set_rules(grants.rules());
+    let mut remarks = grants.remarks;
+    remarks.extend(values.remarks(&args.name, &args.namespace, &loaded.config));
+    let text = match args.output {
+        Output::Yaml => yaml::documents(&remarks, &objects::objects(&values, &args.name, &args.namespace)),
+        Output::Values => yaml::documents(&remarks, &[serde_json::to_value(&values)?]),
+    };
+    io::stdout().lock().write_all(text.as_bytes())?;
+    if !io::stdout().is_terminal() {
+        for remark in &remarks {
+            report::note(remark);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the types that a configuration watches, each in the namespaces that its entry names.
+fn types<'a>(config: &'a Config, catalog: &Catalog) -> Vec<(ResourceType, Option<&'a Resource>)> {
+    let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+    let owned = discovery::select(catalog, &wanted).owned.into_iter();
+    owned.map(|owned| (owned.resource.clone(), config.resources.get(&owned.entry))).collect()
+}

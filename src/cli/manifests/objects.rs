@@ -1,0 +1,214 @@
+//! Objects of an installation. The templates in `deploy/helm/deltabus/templates` make the same ones.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::values::Values;
+use crate::cli::rbac::{self, ServiceAccount};
+
+/// Alerts, as Prometheus reads them.
+const ALERTS: &str = include_str!("../../../deploy/helm/deltabus/files/alerts.yaml");
+/// Directory of the configuration in the pod.
+const CONFIG_DIR: &str = "/config";
+/// User and group of the process: of the same number as in other images without a user database.
+const USER: u32 = 65532;
+
+/// Returns the objects, in the order in which they are applied.
+pub(super) fn objects(values: &Values, name: &str, namespace: &str) -> Vec<Value> {
+    let labels = json!({ "app.kubernetes.io/name": "deltabus", "app.kubernetes.io/instance": name });
+    let installation = Installation { values, name, namespace, labels };
+    let mut objects = Vec::new();
+    // Namespaces that every cluster has are left alone.
+    if namespace != "default" && !namespace.starts_with("kube-") {
+        objects.push(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }));
+    }
+    objects.push(installation.object("v1", "ServiceAccount", json!({ "automountServiceAccountToken": false })));
+    objects.extend(installation.roles());
+    let data: Map<_, _> = values.config.iter().map(|file| (file.name.clone(), json!(file.text))).collect();
+    objects.push(installation.object("v1", "ConfigMap", json!({ "data": data })));
+    objects.extend(installation.volume_claim());
+    objects.push(installation.service());
+    objects.push(installation.network_policy());
+    objects.push(installation.object(
+        "policy/v1",
+        "PodDisruptionBudget",
+        json!({ "spec": { "maxUnavailable": 1, "selector": installation.selector() } }),
+    ));
+    objects.push(installation.stateful_set());
+    if values.monitoring {
+        objects.extend(installation.monitoring());
+    }
+    objects
+}
+
+struct Installation<'a> {
+    values: &'a Values,
+    name: &'a str,
+    namespace: &'a str,
+    labels: Value,
+}
+
+impl Installation<'_> {
+    /// Returns an object with what `rest` has beside the metadata.
+    fn object(&self, api_version: &str, kind: &str, rest: Value) -> Value {
+        let metadata = json!({ "name": self.name, "namespace": self.namespace, "labels": self.labels });
+        let mut object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata });
+        if let (Value::Object(object), Value::Object(rest)) = (&mut object, rest) {
+            object.extend(rest);
+        }
+        object
+    }
+
+    fn selector(&self) -> Value {
+        json!({ "matchLabels": self.labels })
+    }
+
+    fn roles(&self) -> Vec<Value> {
+        let account = ServiceAccount { namespace: self.namespace.to_owned(), name: self.name.to_owned() };
+        // Roles of the cluster have no namespace: those of two installations differ by name.
+        let metadata = json!({ "name": format!("{}-{}", self.namespace, self.name), "labels": self.labels });
+        rbac::roles(&self.values.rules(), &metadata, Some(&account))
+    }
+
+    fn volume_claim(&self) -> Option<Value> {
+        let storage = self.values.storage.as_ref()?;
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"],
+            "resources": { "requests": { "storage": storage.size } },
+        });
+        Some(self.object("v1", "PersistentVolumeClaim", json!({ "spec": spec })))
+    }
+
+    /// Returns the ports that other pods can reach, by name.
+    fn ports(&self) -> Vec<(&'static str, u16)> {
+        let ports = self.values.ports;
+        let http = ports.http.map(|port| ("http", port));
+        [("metrics", ports.probe)].into_iter().chain(http).collect()
+    }
+
+    fn service(&self) -> Value {
+        let port = |(name, port): (&str, u16)| json!({ "name": name, "port": port, "targetPort": name });
+        let ports: Vec<_> = self.ports().into_iter().map(port).collect();
+        self.object("v1", "Service", json!({ "spec": { "selector": self.labels, "ports": ports } }))
+    }
+
+    fn network_policy(&self) -> Value {
+        let tcp = |port: u16| json!({ "protocol": "TCP", "port": port });
+        let ingress: Vec<_> = self.ports().into_iter().map(|(_, port)| tcp(port)).collect();
+        let dns = ["UDP", "TCP"].map(|protocol| json!({ "protocol": protocol, "port": 53 }));
+        let egress: Vec<_> = dns.into_iter().chain(self.values.egress_ports.iter().copied().map(tcp)).collect();
+        let spec = json!({
+            "podSelector": self.selector(),
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{ "ports": ingress }],
+            "egress": [{ "ports": egress }],
+        });
+        self.object("networking.k8s.io/v1", "NetworkPolicy", json!({ "spec": spec }))
+    }
+
+    fn stateful_set(&self) -> Value {
+        let spec = json!({
+            "replicas": 1,
+            "serviceName": self.name,
+            "selector": self.selector(),
+            "template": { "metadata": { "labels": self.labels }, "spec": self.pod() },
+        });
+        self.object("apps/v1", "StatefulSet", json!({ "spec": spec }))
+    }
+
+    fn pod(&self) -> Value {
+        json!({
+            "serviceAccountName": self.name,
+            "automountServiceAccountToken": true,
+            "terminationGracePeriodSeconds": self.values.termination_grace_period_seconds,
+            "securityContext": {
+                "runAsNonRoot": true,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": { "type": "RuntimeDefault" },
+            },
+            "containers": [self.container()],
+            "volumes": self.volumes(),
+        })
+    }
+
+    fn container(&self) -> Value {
+        let Values { image, allow_exec, secrets, resources, .. } = self.values;
+        let mut args = vec!["run", "-c", CONFIG_DIR];
+        if *allow_exec {
+            args.push("--allow-exec");
+        }
+        let variable = |name: &String| {
+            let key = json!({ "name": format!("{}-env", self.name), "key": name });
+            json!({ "name": name, "valueFrom": { "secretKeyRef": key } })
+        };
+        let ports = self.ports().into_iter().map(|(name, port)| json!({ "name": name, "containerPort": port }));
+        let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "metrics" } });
+        let env: Vec<_> = secrets.env.iter().map(variable).collect();
+        json!({
+            "name": "deltabus",
+            "image": image,
+            "args": args,
+            "env": env,
+            "ports": ports.collect::<Vec<_>>(),
+            "livenessProbe": probe("/livez"),
+            "readinessProbe": probe("/readyz"),
+            "resources": resources,
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "capabilities": { "drop": ["ALL"] },
+                "readOnlyRootFilesystem": true,
+            },
+            "volumeMounts": self.mounts(),
+        })
+    }
+
+    fn mounts(&self) -> Vec<Value> {
+        let mounted = |name: &str, path: &Path| json!({ "name": name, "mountPath": path, "readOnly": true });
+        let mut mounts = vec![mounted("config", Path::new(CONFIG_DIR))];
+        mounts.extend(self.values.secrets.files.iter().map(|files| mounted(&volume(&files.secret), &files.path)));
+        // Each directory keeps its place on the volume when another one comes or goes.
+        let written = |path: &Path| {
+            let sub_path = path.strip_prefix("/").unwrap_or(path);
+            json!({ "name": "data", "mountPath": path, "subPath": sub_path })
+        };
+        let paths = self.values.storage.iter().flat_map(|storage| &storage.paths);
+        mounts.extend(paths.map(|path| written(path)));
+        mounts
+    }
+
+    fn volumes(&self) -> Vec<Value> {
+        let mut volumes = vec![json!({ "name": "config", "configMap": { "name": self.name } })];
+        volumes.extend(self.values.secrets.files.iter().map(|files| {
+            // Readable by the group of the pod, and by nobody else.
+            let secret = json!({ "secretName": files.secret, "defaultMode": 0o440 });
+            json!({ "name": volume(&files.secret), "secret": secret })
+        }));
+        if self.values.storage.is_some() {
+            volumes.push(json!({ "name": "data", "persistentVolumeClaim": { "claimName": self.name } }));
+        }
+        volumes
+    }
+
+    fn monitoring(&self) -> [Value; 2] {
+        const API: &str = "monitoring.coreos.com/v1";
+        let endpoints = json!([{ "port": "metrics", "path": "/metrics" }]);
+        let rules: Value = serde_saphyr::from_str(ALERTS).expect("a test reads this file");
+        [
+            self.object(
+                API,
+                "ServiceMonitor",
+                json!({ "spec": { "selector": self.selector(), "endpoints": endpoints } }),
+            ),
+            self.object(API, "PrometheusRule", json!({ "spec": rules })),
+        ]
+    }
+}
+
+/// Returns the name of the volume of a Secret.
+fn volume(secret: &str) -> String {
+    format!("secret-{secret}")
+}

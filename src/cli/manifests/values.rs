@@ -1,0 +1,336 @@
+//! Values that the objects are made of, here and in the Helm chart.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use deltabus::config::{Config, ConfigErrors, External, Finding, Loaded, Sink};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::cli::{BadUsage, rbac::Place, server::Server};
+
+/// Address of probes and metrics where the configuration has none.
+const PROBE_LISTEN: &str = "0.0.0.0:8081";
+/// Where Kubernetes puts the token of the service account: nothing has to be mounted for it.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Bytes that a `ConfigMap` can hold.
+const CONFIG_MAP_BYTES: usize = 1 << 20;
+/// Ports at which API servers are reached, besides the one in the kubeconfig: a network policy sees the address behind the
+/// service.
+const API_SERVER_PORTS: [u16; 2] = [443, 6443];
+/// Time between the end of a stop that takes as long as it may, and SIGKILL.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// Memory of an engine that watches nothing, and of an object: twice what docs/operations.md measures.
+const BYTES_IDLE: u64 = 64 << 20;
+const BYTES_OBJECT: u64 = 2 << 10;
+/// Space of a file handler that keeps all it writes.
+const FILE_BYTES: u64 = 10 << 30;
+
+/// Values of an installation. The Helm chart in `deploy/helm/deltabus` documents each.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Values {
+    pub(super) image: String,
+    pub(super) config: Vec<ConfigFile>,
+    pub(super) allow_exec: bool,
+    pub(super) rbac: Rbac,
+    pub(super) secrets: Secrets,
+    pub(super) storage: Option<Storage>,
+    pub(super) ports: Ports,
+    pub(super) egress_ports: BTreeSet<u16>,
+    pub(super) termination_grace_period_seconds: u64,
+    pub(super) resources: Resources,
+    pub(super) monitoring: bool,
+}
+
+/// File of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct ConfigFile {
+    /// Name, after which the files are ordered.
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+/// Rules of the roles.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Rbac {
+    pub(super) cluster_rules: Vec<Value>,
+    /// Rules of namespaces, by their names.
+    pub(super) namespace_rules: BTreeMap<String, Vec<Value>>,
+}
+
+/// Secrets that must exist.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Secrets {
+    /// Variables, keys of the same name in the Secret `<name>-env`.
+    pub(super) env: BTreeSet<String>,
+    /// Secrets that are mounted.
+    pub(super) files: Vec<SecretFiles>,
+}
+
+/// A Secret that is mounted.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct SecretFiles {
+    pub(super) secret: String,
+    pub(super) path: PathBuf,
+    #[serde(skip)]
+    keys: Vec<String>,
+}
+
+/// A volume for what is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Storage {
+    pub(super) size: String,
+    /// Directories on it.
+    pub(super) paths: Vec<PathBuf>,
+}
+
+/// Ports that the pod listens at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Ports {
+    pub(super) probe: u16,
+    /// Port of `[http] listen`, where other pods can reach it.
+    pub(super) http: Option<u16>,
+}
+
+/// Resources of the container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Resources {
+    pub(super) requests: BTreeMap<&'static str, String>,
+    pub(super) limits: BTreeMap<&'static str, String>,
+}
+
+impl Values {
+    /// Makes the values of a configuration in these files, for a server with so many of its objects.
+    ///
+    /// # Errors
+    /// Paths that no volume can have, and a configuration that is too large.
+    pub(super) fn of(
+        loaded: &Loaded,
+        files: Vec<(String, String)>,
+        server: &Server,
+        objects: u64,
+    ) -> anyhow::Result<Self> {
+        let config = &loaded.config;
+        let external = config.external();
+        let mut errors = Vec::new();
+        let directories = directories(loaded, &external, &mut errors);
+        let files_of_secrets = secret_files(&external, &directories)?;
+        let probe = probe(loaded, &mut errors);
+        if !errors.is_empty() {
+            return Err(ConfigErrors::new(errors, Vec::new()).into());
+        }
+        let http = config.http.listen.filter(|address| !address.ip().is_loopback()).map(|address| address.port());
+        let mut egress_ports = external.ports;
+        egress_ports.extend(API_SERVER_PORTS);
+        egress_ports.extend(server.port());
+        Ok(Self {
+            image: String::new(),
+            config: config_map(config, files, server.cluster_name())?,
+            allow_exec: false,
+            rbac: Rbac::default(),
+            secrets: Secrets { env: external.variables, files: files_of_secrets },
+            storage: (!directories.is_empty())
+                .then(|| Storage { size: gibibytes(written_bytes(config)), paths: directories }),
+            ports: Ports { probe, http },
+            egress_ports,
+            termination_grace_period_seconds: (config.shutdown_timeout + GRACE).as_secs(),
+            resources: resources(config, objects),
+            monitoring: false,
+        })
+    }
+
+    /// Sets the rules of the roles.
+    pub(super) fn set_rules(&mut self, mut rules: BTreeMap<Place, Vec<Value>>) {
+        self.rbac.cluster_rules = rules.remove(&None).unwrap_or_default();
+        self.rbac.namespace_rules = rules.into_iter().filter_map(|(place, rules)| Some((place?, rules))).collect();
+    }
+
+    /// Returns the rules of the roles.
+    pub(super) fn rules(&self) -> BTreeMap<Place, Vec<Value>> {
+        let cluster = [(None, self.rbac.cluster_rules.clone())].into_iter().filter(|(_, rules)| !rules.is_empty());
+        let namespaces = self.rbac.namespace_rules.iter().map(|(name, rules)| (Some(name.clone()), rules.clone()));
+        cluster.chain(namespaces).collect()
+    }
+
+    /// Returns sentences on what the reader has to do.
+    pub(super) fn remarks(&self, name: &str, namespace: &str, config: &Config) -> Vec<String> {
+        let mut remarks = Vec::new();
+        let create = |secret: &str, from: &str, keys: &mut dyn Iterator<Item = &String>| {
+            let mut command = format!("kubectl -n {namespace} create secret generic {secret}");
+            keys.for_each(|key| write!(command, " --from-{from}={key}=…").expect("writing to a string succeeds"));
+            format!("The pod waits for a secret: {command}")
+        };
+        if !self.secrets.env.is_empty() {
+            remarks.push(create(&format!("{name}-env"), "literal", &mut self.secrets.env.iter()));
+        }
+        for SecretFiles { secret, keys, .. } in &self.secrets.files {
+            remarks.push(create(secret, "file", &mut keys.iter()));
+        }
+        if config.state.dir.is_none() {
+            remarks.push(
+                "[state] dir is not set: changes made while the pod is down are not delivered. Set it to \
+                 \"/var/lib/deltabus/state\" for a volume."
+                    .to_owned(),
+            );
+        }
+        let has_secret_url = |handler: &deltabus::config::Handler| {
+            handler.enabled && matches!(&handler.sink, Sink::Webhook(webhook) if webhook.url.is_secret())
+        };
+        if config.handlers.values().any(has_secret_url) {
+            remarks.push("The network policy allows port 443 for webhooks whose URL is a secret.".to_owned());
+        }
+        remarks
+    }
+}
+
+/// Returns the content of the `ConfigMap`: the files in their order, and one more with what a pod needs.
+fn config_map(config: &Config, files: Vec<(String, String)>, context: Option<&str>) -> anyhow::Result<Vec<ConfigFile>> {
+    let mut own = String::from("# By `deltabus manifests`: what differs in a pod.\n");
+    let mut table = toml::Table::new();
+    let mut set = |section: &str, key: &str, value: &str| {
+        let section = table.entry(section).or_insert_with(|| toml::Table::new().into());
+        section.as_table_mut().expect("sections are tables").insert(key.to_owned(), value.into());
+    };
+    if config.http.probe_listen.is_none() {
+        set("http", "probe_listen", PROBE_LISTEN);
+    }
+    if let (None, Some(context)) = (&config.cluster.name, context) {
+        set("cluster", "name", context);
+    }
+    if config.kube.kubeconfig.is_some() || config.kube.context.is_some() {
+        set("kube", "kubeconfig", "");
+        set("kube", "context", "");
+    }
+    own.push_str(table.to_string().trim_end());
+    own.push('\n');
+    let files = files.into_iter().chain([("pod.toml".to_owned(), own)]);
+    let files =
+        (0..).zip(files).map(|(place, (name, text))| ConfigFile { name: format!("{place:02}-{}", key(&name)), text });
+    let files: Vec<_> = files.collect();
+    let bytes: usize = files.iter().map(|file| file.text.len()).sum();
+    if bytes > CONFIG_MAP_BYTES {
+        return Err(BadUsage::of(format!(
+            "the configuration has {bytes} bytes, and a ConfigMap holds {CONFIG_MAP_BYTES}: leave [[tests]] and comments \
+             in files of their own"
+        ))
+        .into());
+    }
+    Ok(files)
+}
+
+/// Returns a text as a key of a `ConfigMap` or Secret, with `-` for what none can have.
+fn key(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '-' }).collect()
+}
+
+/// Returns the directories that need a volume; none is in another one.
+fn directories(loaded: &Loaded, external: &External, errors: &mut Vec<Finding>) -> Vec<PathBuf> {
+    let mut outermost: Vec<PathBuf> = Vec::new();
+    for (directory, keys) in &external.directories {
+        if !directory.is_absolute() || directory.components().count() < 3 {
+            let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+            let message = "a pod can write to volumes alone: expected an absolute path with a directory of its own, such \
+                           as one in /var/lib/deltabus";
+            errors.push(loaded.finding(&keys, message));
+        } else if !outermost.iter().any(|outer| directory.starts_with(outer)) {
+            outermost.push(directory.clone());
+        }
+    }
+    outermost
+}
+
+/// Returns the Secrets that hold the files: those of a directory are keys of one Secret.
+fn secret_files(external: &External, directories: &[PathBuf]) -> anyhow::Result<Vec<SecretFiles>> {
+    let mut keys: BTreeMap<&Path, Vec<String>> = BTreeMap::new();
+    for file in external.files.iter().filter(|file| !file.starts_with(SERVICE_ACCOUNT)) {
+        let wrong =
+            |expected: &str| BadUsage::of(format!("no Secret can be mounted at {}: {expected}", file.display()));
+        let own = file.parent().filter(|parent| parent.is_absolute() && parent.components().count() > 2);
+        let directory = own.ok_or_else(|| wrong("expected a directory of its own, such as /run/secrets/NAME/KEY"))?;
+        let name = file.file_name().and_then(|name| name.to_str()).filter(|name| *name == key(name));
+        let name = name.ok_or_else(|| wrong("expected a name of letters, digits, `-`, `_` and `.`"))?;
+        let others = keys.keys().copied().filter(|other| *other != directory);
+        if let Some(other) = others.clone().find(|other| directory.starts_with(other) || other.starts_with(directory)) {
+            return Err(wrong(&format!(
+                "a Secret is mounted at {} already, and none can be in another one",
+                other.display()
+            ))
+            .into());
+        }
+        if let Some(written) = directories.iter().find(|written| written.starts_with(directory)) {
+            return Err(wrong(&format!("{} is written, and expected outside of it", written.display())).into());
+        }
+        keys.entry(directory).or_default().push(name.to_owned());
+    }
+    let mut names = BTreeMap::new();
+    let files = keys.into_iter().map(|(path, keys)| {
+        let secret = object_name(path.file_name().and_then(|name| name.to_str()).unwrap_or_default());
+        let full = || object_name(&path.to_string_lossy());
+        let is_taken = names.insert(secret.clone(), path).is_some();
+        SecretFiles { secret: if is_taken { full() } else { secret }, path: path.to_owned(), keys }
+    });
+    Ok(files.collect())
+}
+
+/// Returns a text as the name of an object.
+fn object_name(text: &str) -> String {
+    let name: String =
+        text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
+    name.trim_matches('-').to_owned()
+}
+
+/// Returns the port of probes, which kubelets must reach.
+fn probe(loaded: &Loaded, errors: &mut Vec<Finding>) -> u16 {
+    let address = loaded.config.http.probe_listen;
+    if address.is_some_and(|address| address.ip().is_loopback()) {
+        let message =
+            format!("the kubelet cannot reach a loopback address: expected \"{PROBE_LISTEN}\", or no such key");
+        errors.push(loaded.finding(&["http", "probe_listen"], message));
+    }
+    address.map_or_else(
+        || PROBE_LISTEN.parse::<SocketAddr>().map_or(8081, |address| address.port()),
+        |address| address.port(),
+    )
+}
+
+/// Returns what may be written, at most.
+fn written_bytes(config: &Config) -> u64 {
+    let state = config.state.dir.as_ref().map_or(0, |_| config.state.max_bytes);
+    let files = config.handlers.values().filter(|handler| handler.enabled).map(|handler| match &handler.sink {
+        Sink::File(file) => match &file.rotate {
+            Some(rotate) if rotate.keep > 0 => rotate.max_bytes.saturating_mul(u64::from(rotate.keep) + 1),
+            _ => FILE_BYTES,
+        },
+        _ => 0,
+    });
+    files.fold(state, u64::saturating_add)
+}
+
+/// Returns a size with a tenth to spare.
+fn gibibytes(bytes: u64) -> String {
+    format!("{}Gi", (bytes + bytes / 10).div_ceil(1 << 30))
+}
+
+/// Returns what an engine with so many objects takes, and what the budgets of its configuration may add.
+fn resources(config: &Config, objects: u64) -> Resources {
+    let request = BYTES_IDLE + objects.saturating_mul(BYTES_OBJECT);
+    let handlers = config.handlers.values().filter(|handler| handler.enabled);
+    let buffers: u64 = handlers.map(|handler| handler.options.buffer.max_bytes).sum();
+    let http = config.http.listen.map_or(0, |_| config.http.max_response_bytes + config.subscribe.buffer_bytes);
+    let queues = config.resources.values().map(|entry| entry.options.fifo_max_bytes).max().unwrap_or_default();
+    let queues = queues.saturating_mul(u64::from(config.kube.max_concurrent_lists));
+    let limit = [buffers, http, queues].into_iter().fold(request, u64::saturating_add);
+    let memory = |bytes: u64| format!("{}Mi", bytes.div_ceil(1 << 20));
+    Resources {
+        requests: [("cpu", "100m".to_owned()), ("memory", memory(request))].into(),
+        limits: [("memory", memory(limit))].into(),
+    }
+}
