@@ -11,6 +11,7 @@ pub mod asynchronous;
 pub mod blackhole;
 mod chains;
 pub mod exec;
+mod failures;
 pub mod file;
 pub mod kafka;
 pub mod lane;

@@ -22,6 +22,7 @@ use tracing::{error, warn};
 use super::{
     Delivery, Form, GiveUp, Handler, HandlerError, Outcome, RetryPolicy, Step,
     asynchronous::AsyncWorker,
+    failures::Failures,
     lane::{Heard, Worker, guard},
     pace::{Pace, Rate},
     status::{HandlerState, HandlerStatus},
@@ -164,7 +165,8 @@ impl LaneActor {
         let turns = u32::try_from(options.sink.concurrency()).unwrap_or(u32::MAX);
         let pace = RefCell::new(Pace::new(options.rate));
         let (permits, closing) = (Semaphore::new(turns as usize), watch::Sender::new(None));
-        Self { lane: Rc::new(Lane { options, turns, permits, pace, epoch: now(), closing }) }
+        let failures = RefCell::default();
+        Self { lane: Rc::new(Lane { options, turns, permits, pace, failures, epoch: now(), closing }) }
     }
 }
 
@@ -174,6 +176,7 @@ struct Lane {
     turns: u32,
     permits: Semaphore,
     pace: RefCell<Pace>,
+    failures: RefCell<Failures>,
     epoch: Instant,
     /// Once it closes: until when an attempt under way may go on. What is between attempts ends at once.
     closing: watch::Sender<Option<Instant>>,
@@ -192,7 +195,7 @@ impl Lane {
     async fn deliver(&self, batch: Notification, owner: Owner) -> Result<(), Stopped> {
         let _turn = self.permits.acquire().await;
         let LaneActorOptions { sink, retry, status, .. } = &self.options;
-        let mut under_way = UnderWay::begin(status);
+        let mut under_way = UnderWay::begin(status, &self.failures);
         let mut delivery = Delivery::new(*retry, batch.events().len(), sink.smallest_form());
         let mut closing = self.closing.subscribe();
         loop {
@@ -205,10 +208,10 @@ impl Lane {
                     if !self.may_begin(&mut under_way).await {
                         return Err(closed());
                     }
-                    let events = range.len() as u64;
+                    let part = batch.slice(range);
                     under_way.attempt();
                     let outcome = tokio::select! {
-                        outcome = sink.deliver(batch.slice(range), form, status) => outcome,
+                        outcome = sink.deliver(part.clone(), form, status) => outcome,
                         () = self.cut_off() => return Err(closed()),
                     };
                     if let Outcome::Failed(HandlerError::Busy { retry_after, .. }) = &outcome {
@@ -216,8 +219,12 @@ impl Lane {
                         self.pace.borrow_mut().hold(until);
                         under_way.limit(true); // until it may begin again
                     }
-                    under_way.finish(&outcome, events, form);
-                    delivery.finished(outcome, self.epoch.elapsed(), rand::random());
+                    let error = under_way.finish(&outcome, part.events().len() as u64, form);
+                    let now = self.epoch.elapsed();
+                    delivery.finished(outcome, now, rand::random());
+                    if let Some(error) = error {
+                        under_way.log(&error, &part, form, &delivery.step(), now);
+                    }
                 }
                 Step::Wait(delay) => {
                     drop(timeout(delay, closing.wait_for(Option::is_some)).await);

@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Handler, HandlerError, Outcome};
+use super::{Handler, HandlerError, Outcome, failures::Failures};
 use crate::{
     dispatcher::Notification,
     mutex::lock,
@@ -245,9 +245,10 @@ struct Bench {
 
 impl Bench {
     fn work(mut self, queue: &Receiver<Job>) {
+        let thread = std::thread::current(); // named after the handler
+        let handler = thread.name().and_then(|name| name.strip_prefix("handler-"));
+        let (mut flushes, started) = (Failures::default(), Instant::now());
         if let Outcome::Failed(error) = self.guarded(|_| Ok(())) {
-            let thread = std::thread::current(); // named after the handler
-            let handler = thread.name().and_then(|name| name.strip_prefix("handler-"));
             tracing::warn!(handler, %error, "failed to open the handler, trying again with its first event");
         }
         // What still waits for a thread that was left behind is delivered by its successor.
@@ -268,17 +269,25 @@ impl Bench {
                     drop(answer.send(self.close()));
                     return;
                 }
-                Err(RecvTimeoutError::Timeout) if self.handler.is_some() => {
-                    if let Outcome::Failed(error) = self.guarded(Handler::tick) {
-                        tracing::error!(%error, "failed to flush the handler");
+                Err(RecvTimeoutError::Timeout) if self.handler.is_some() => match self.guarded(Handler::tick) {
+                    Outcome::Failed(error) => {
+                        if let Some(suppressed) = flushes.failed(started.elapsed()) {
+                            tracing::error!(handler, %error, suppressed, "failed to flush the handler");
+                        }
                     }
-                }
+                    Outcome::Delivered => {
+                        if let Some(failures) = flushes.worked() {
+                            tracing::info!(handler, failures, "flushes again");
+                        }
+                    }
+                    Outcome::Panicked(_) => {} // logged by the panic hook
+                },
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         if let Outcome::Failed(error) = self.close() {
-            tracing::error!(%error, "failed to close the handler");
+            tracing::error!(handler, %error, "failed to close the handler");
         }
     }
 

@@ -1,34 +1,42 @@
-//! What is shown of a delivery as long as it is under way, and counted at the end of each attempt.
+//! Status of a delivery while it is under way; counts and logs the end of each attempt.
+
+use std::{cell::RefCell, time::Duration};
 
 use jiff::Timestamp;
 use tracing::{field, info, warn};
 
 use super::{
-    Form, Outcome,
+    Form, Outcome, Step,
+    failures::Failures,
     status::{HandlerState, HandlerStatus},
 };
+use crate::dispatcher::Notification;
 
 /// Shows a delivery as long as it is under way.
 pub(super) struct UnderWay<'a> {
     status: &'a HandlerStatus,
+    failures: &'a RefCell<Failures>,
     id: u64,
+    /// Since something of it was delivered.
+    attempts: u32,
     failing: bool,
     limited: bool,
 }
 
 impl<'a> UnderWay<'a> {
-    /// Begins a delivery.
-    pub(super) fn begin(status: &'a HandlerStatus) -> Self {
+    /// Begins a delivery; `failures` are those of the handler.
+    pub(super) fn begin(status: &'a HandlerStatus, failures: &'a RefCell<Failures>) -> Self {
         let mut counts = status.lock();
         counts.begun += 1;
         let id = counts.begun;
         counts.under_way.insert(id, None);
         drop(counts);
-        Self { status, id, failing: false, limited: false }
+        Self { status, failures, id, attempts: 0, failing: false, limited: false }
     }
 
     /// Notes that an attempt begins.
-    pub(super) fn attempt(&self) {
+    pub(super) fn attempt(&mut self) {
+        self.attempts += 1;
         self.status.lock().under_way.insert(self.id, Some(wall_clock().as_microsecond()));
     }
 
@@ -41,13 +49,12 @@ impl<'a> UnderWay<'a> {
         }
     }
 
-    /// Counts the end of an attempt.
-    pub(super) fn finish(&mut self, outcome: &Outcome, events: u64, form: Form) {
+    /// Counts the end of an attempt; returns why it failed.
+    pub(super) fn finish(&mut self, outcome: &Outcome, events: u64, form: Form) -> Option<String> {
         let mut counts = self.status.lock();
         counts.under_way.insert(self.id, None);
         let failed = *outcome != Outcome::Delivered;
         counts.failing = counts.failing + u64::from(failed) - u64::from(self.failing);
-        let recovered = self.failing && counts.failing == 0;
         self.failing = failed;
         counts.state = if counts.failing > 0 { HandlerState::Retrying } else { HandlerState::Running };
         let error = match outcome {
@@ -58,11 +65,13 @@ impl<'a> UnderWay<'a> {
                     Form::WithoutOld => counts.without_old += events,
                     Form::Reference => counts.references += events,
                 }
+                let works = counts.failing == 0;
                 drop(counts);
-                if recovered {
-                    info!(handler = self.status.name(), "delivers again");
+                self.attempts = 0;
+                if works && let Some(failures) = self.failures.borrow_mut().worked() {
+                    info!(handler = self.status.name(), failures, "delivers again");
                 }
-                return;
+                return None;
             }
             Outcome::Failed(error) => error.to_string(),
             Outcome::Panicked(panic) => {
@@ -72,9 +81,29 @@ impl<'a> UnderWay<'a> {
         };
         counts.retried += 1;
         counts.note_error(error.as_str());
-        drop(counts);
-        let smaller = (form != Form::Whole).then(|| field::debug(form));
-        warn!(handler = self.status.name(), events, form = smaller, %error, "failed to deliver");
+        Some(error)
+    }
+
+    /// Logs at `now` that an attempt to deliver `batch` failed, where a line is due; `next` follows.
+    pub(super) fn log(&self, error: &str, batch: &Notification, form: Form, next: &Step, now: Duration) {
+        let retry_in = match next {
+            Step::Wait(delay) => Some(*delay),
+            Step::Attempt(..) => Some(Duration::ZERO),
+            Step::GiveUp(..) | Step::Done => None,
+            Step::Closed(..) => return, // the end of the handler is logged
+        };
+        let Some(suppressed) = self.failures.borrow_mut().failed(now) else { return };
+        warn!(
+            handler = self.status.name(),
+            event = batch.events().first().map(|event| field::display(event.record.event_name())),
+            events = batch.events().len(),
+            form = (form != Form::Whole).then(|| field::debug(form)),
+            attempt = self.attempts,
+            retry_in = retry_in.map(|delay| format!("{:.1}s", delay.as_secs_f64())),
+            suppressed = (suppressed > 0).then_some(suppressed),
+            error,
+            "failed to deliver"
+        );
     }
 }
 

@@ -66,6 +66,7 @@ const CORES: &[&str] = &[
     "cloud_event/",
     "handler.rs",
     "handler/chains.rs",
+    "handler/failures.rs",
     "handler/pace.rs",
     "handler/nats/last.rs",
     "handler/nats/message.rs",

@@ -27,7 +27,7 @@ pub(crate) fn i4_what_the_sink_refuses_is_tried_again_until_it_is_taken(mut benc
     bench.settle(&engine);
     bench.be(Manner::Refuses);
     bench.churn(10, 3);
-    wait_above(&engine, "retried", 2);
+    wait_above(&engine, "retried", 4);
     bench.churn(10, 2);
     let row = row(&engine);
     assert!(row["lastError"].is_string() && row["queued"].as_u64() > Some(0), "it says why: {row}");
@@ -37,6 +37,13 @@ pub(crate) fn i4_what_the_sink_refuses_is_tried_again_until_it_is_taken(mut benc
     assert!(engine.terminate().success());
     let log = log.lock().expect("not poisoned");
     assert!(log.lines().any(|line| line.contains("delivers again") && line.contains("out")), "it says so:\n{log}");
+    let failures: Vec<_> = log.lines().filter(|line| line.contains("failed to deliver")).collect();
+    assert!((1..=2).contains(&failures.len()), "one a minute:\n{log}");
+    for field in
+        [r#""handler":"out""#, r#""event":"updated default/o"#, r#""attempt":1"#, r#""retry_in":""#, r#""error":""#]
+    {
+        assert!(failures[0].contains(field), "{field}: {}", failures[0]);
+    }
 }
 
 pub(crate) fn d8_what_comes_twice_has_the_id_that_it_had(mut bench: Bench) {
