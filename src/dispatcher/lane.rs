@@ -104,6 +104,8 @@ pub struct LaneOptions {
     pub pause: PauseSwitch,
     /// It takes what others give up, so it is closed after them.
     pub dead_letter: bool,
+    /// The handler writes to a pipe: once the reader of that has left, what is not delivered is not lost.
+    pub is_pipe: bool,
     /// Where its current address is kept.
     pub slot: LaneSlot,
     /// Starts the actor behind the lane, on the dispatcher's arbiter; again whenever that actor has ended by itself.

@@ -84,6 +84,8 @@ struct Lane {
     task: Mutex<Option<JoinHandle<()>>>,
     /// The handler has ended, or was closed; its task shall not be started again.
     ended: AtomicBool,
+    /// The handler has ended by itself.
+    closed: AtomicBool,
     /// Set when there is nothing more to wait for: what a removal left.
     left: watch::Sender<Removal>,
 }
@@ -176,6 +178,7 @@ impl Lanes {
             orders: watch::Sender::default(),
             task: Mutex::default(),
             ended: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             left: watch::Sender::default(),
         }));
         Ok(reader)
@@ -361,8 +364,14 @@ impl Lanes {
                     info!(handler, "the handler was replaced");
                 }
                 Err(Ended::Stopped(Stopped(reason))) => {
+                    lane.closed.store(true, Ordering::Release);
                     let left = self.journal.stats(lane.reader);
-                    warn!(handler, %reason, undelivered = left.queued + left.in_flight, "the handler has ended");
+                    let undelivered = left.queued + left.in_flight;
+                    if self.is_unread() {
+                        info!(handler, %reason, undelivered, "the handler has ended");
+                    } else {
+                        warn!(handler, %reason, undelivered, "the handler has ended");
+                    }
                     self.journal.abandon(lane.reader);
                     break;
                 }
@@ -509,20 +518,30 @@ impl Lanes {
         }
     }
 
-    /// Logs what was dropped at the bounds of buffers since the last call.
+    /// Returns whether the handlers are pipes whose readers have left, all of them: `deltabus run … | head` ends then.
+    fn is_unread(&self) -> bool {
+        let members = lock(&self.members);
+        !members.is_empty() && members.iter().all(|lane| lane.closed.load(Ordering::Acquire) && lane.options().is_pipe)
+    }
+
+    /// Logs what was dropped since the last call: at the bounds of buffers, or because a handler has ended (I6).
     pub fn report_losses(&self) {
+        if self.is_unread() {
+            return;
+        }
         for lane in self.all() {
             self.report_losses_of(&lane);
         }
     }
 
     fn report_losses_of(&self, lane: &Lane) {
+        let why = if lane.closed.load(Ordering::Acquire) { "the handler has ended" } else { "the buffer is full" };
         let losses = self.journal.take_losses(lane.reader);
         for event in &losses.named {
-            warn!(handler = %lane.name, %event, "dropped an event, the buffer is full");
+            warn!(handler = %lane.name, %event, why, "dropped an event");
         }
         if losses.unnamed > 0 {
-            warn!(handler = %lane.name, events = losses.unnamed, "dropped more events, the buffer is full");
+            warn!(handler = %lane.name, events = losses.unnamed, why, "dropped more events");
         }
     }
 

@@ -317,6 +317,7 @@ impl Delivery {
                 schedule: pace.schedule(&bounds(&options)),
                 pause: pause.clone(),
                 dead_letter: takes_dead_letters,
+                is_pipe: kind == "stdout",
                 slot: slot.clone(),
                 start: Box::new(move || actor.start()),
             }

@@ -379,6 +379,7 @@ impl Engine {
             schedule,
             pause: status.switch().clone(),
             dead_letter: name == "dlq",
+            is_pipe: false,
             slot: slot.clone(),
             start: Box::new(move || actor.start()),
         };
@@ -610,6 +611,7 @@ fn i7_a_lane_whose_actor_panics_is_started_again_and_loses_nothing() {
             schedule: ScheduleOptions { batch_events: 1, ..schedule() },
             pause: PauseSwitch::default(),
             dead_letter: false,
+            is_pipe: false,
             slot: LaneSlot::default(),
             start: Box::new(start),
         };
