@@ -124,7 +124,7 @@ impl DigestKey {
         if let Some(said) = &self.lasts_one_run
             && !said.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(
+            tracing::info!(
                 "values are redacted with a key made for this run: after a restart the same value has another digest; \
                  [redact] hmac_key names a key that stays"
             );

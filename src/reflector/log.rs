@@ -8,6 +8,12 @@ use crate::{list_watch::Failure, object::ResourceType};
 /// Logs one report of the reflector of `resource`.
 pub(super) fn log(report: &Report, resource: &ResourceType) {
     match report {
+        // A definition that is removed, or a namespace: what runs is drained once that is sure.
+        Report::ListFailed(failure) | Report::WatchStartFailed(failure)
+            if failure.status().is_some_and(|status| status.code == 404) =>
+        {
+            info!(%resource, error = %failure, "the API server does not serve this now");
+        }
         Report::ListFailed(failure) => warn!(%resource, error = %failure, "failed to list"),
         Report::WatchStartFailed(failure) => warn!(%resource, error = %failure, "failed to open a watch"),
         Report::WatchDelayed(failure) => warn!(%resource, error = %failure, "no watch for now, trying again"),
