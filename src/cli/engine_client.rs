@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    net::SocketAddr,
+    net::{Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -22,8 +22,10 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Where an engine listens that was not told otherwise.
-const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+/// Address of an engine that was not told otherwise.
+pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
+/// Port of such an engine.
+const DEFAULT_PORT: u16 = 8080;
 
 /// The variable of the environment that may hold the token.
 const TOKEN_VARIABLE: &str = "DELTABUS_TOKEN";
@@ -34,8 +36,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// Where the engine is.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    /// Where the engine listens [default: `[http] listen` of FILE, else `127.0.0.1:8080`].
-    #[arg(long, value_name = "URL", env = "DELTABUS_ENGINE")]
+    /// Address of the engine: `HOST[:PORT]` or a URL [default: `[http] listen` of FILE, else `127.0.0.1:8080`].
+    #[arg(long, value_name = "URL", env = "DELTABUS_ENGINE", value_parser = engine_url)]
     engine: Option<String>,
     /// The configuration that the engine runs with; can be repeated.
     #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1..)]
@@ -109,9 +111,9 @@ impl EngineArgs {
     /// Returns the engine's address.
     fn url(&self, config: Option<&Config>) -> anyhow::Result<String> {
         if let Some(url) = &self.engine {
-            return Ok(url.trim_end_matches('/').to_owned());
+            return Ok(url.clone());
         }
-        let Some(config) = config else { return Ok(DEFAULT_URL.to_owned()) };
+        let Some(config) = config else { return Ok(format!("http://{DEFAULT_ADDRESS}")) };
         match config.http.listen {
             None => bail!("the engine of this configuration listens nowhere: [http] listen is off"),
             Some(address) if address.port() == 0 => {
@@ -125,6 +127,26 @@ impl EngineArgs {
     }
 }
 
+/// Reads the address of an engine: a URL, or a host with or without port, which is reached by HTTP.
+fn engine_url(text: &str) -> Result<String, String> {
+    let expected = || "expected HOST[:PORT] or a URL, such as localhost:8080 or https://deltabus.example".to_owned();
+    let text = text.trim_end_matches('/');
+    let bare = text.parse::<Ipv6Addr>().map(|address| format!("[{address}]"));
+    let host = bare.as_deref().unwrap_or(text);
+    let has_scheme = host.contains("://");
+    let url = if has_scheme { host.to_owned() } else { format!("http://{host}") };
+    let uri: http::Uri = url.parse().map_err(|_| expected())?;
+    let authority = uri.authority().ok_or_else(expected)?;
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+    // a port that is none is left out by `port_u16`
+    let port = authority.as_str().strip_prefix(authority.host()).ok_or_else(expected)?;
+    let is_port = port.is_empty() || authority.port_u16().is_some_and(|port| port > 0);
+    if !is_http || authority.host().is_empty() || !is_port || uri.query().is_some() {
+        return Err(expected());
+    }
+    Ok(if has_scheme || !port.is_empty() { url } else { format!("{url}:{DEFAULT_PORT}") })
+}
+
 /// Replaces "every address" by this machine.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
@@ -135,10 +157,14 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 
 /// Returns whether nobody on the way to an address can read along.
 fn is_private(url: &str) -> bool {
-    let Ok(uri) = url.parse::<http::Uri>() else { return true }; // refused where it is used
+    url.starts_with("https://") || is_loopback(url)
+}
+
+/// Returns whether an address is on this machine.
+pub(crate) fn is_loopback(url: &str) -> bool {
+    let Ok(uri) = url.parse::<http::Uri>() else { return false };
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    let loopback = host.parse::<std::net::IpAddr>().map_or(host == "localhost", |address| address.is_loopback());
-    loopback || uri.scheme_str() == Some("https")
+    host.parse::<std::net::IpAddr>().map_or(host == "localhost", |address| address.is_loopback())
 }
 
 /// Reads the certificates of a PEM file.
@@ -250,7 +276,9 @@ impl EngineClient {
                 "no engine listens at {url}: start one with `deltabus run -c FILE` or `deltabus demo`, or name another \
                  with --engine URL or DELTABUS_ENGINE"
             ),
-            failure => anyhow::anyhow!("failed to ask the engine at {url}: {failure}"),
+            failure => anyhow::anyhow!(
+                "failed to ask the engine at {url}: {failure}; name the engine with --engine URL or DELTABUS_ENGINE"
+            ),
         }
     }
 }
@@ -286,6 +314,29 @@ mod tests {
     }
 
     #[test]
+    fn engine_is_named_by_url_or_host() {
+        for (text, url) in [
+            ("localhost", "http://localhost:8080"),
+            ("localhost:9090", "http://localhost:9090"),
+            ("10.0.0.7", "http://10.0.0.7:8080"),
+            ("[::1]:8080", "http://[::1]:8080"),
+            ("[::1]", "http://[::1]:8080"),
+            ("::1", "http://[::1]:8080"),
+            ("deltabus.ops.svc:80", "http://deltabus.ops.svc:80"),
+            ("http://localhost", "http://localhost"),
+            ("http://x:1/", "http://x:1"),
+            ("https://deltabus.example/prod/", "https://deltabus.example/prod"),
+        ] {
+            assert_eq!(engine_url(text).as_deref(), Ok(url), "{text}");
+        }
+        for text in ["", "/", "ftp://x", "http://", ":8080", "x:", "x:port", "x:0", "x:99999", "a b", "x?y", "user@x:1"]
+        {
+            let error = engine_url(text).unwrap_err();
+            assert!(error.contains("such as localhost:8080"), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn the_engine_is_where_it_is_named_else_configured_else_at_the_default() {
         let args = |engine: Option<&str>| EngineArgs {
             engine: engine.map(str::to_owned),
@@ -298,9 +349,9 @@ mod tests {
             Config::from_toml_str(&text).unwrap()
         };
         let configured = config("127.0.0.1:9000");
-        assert_eq!(args(Some("http://x:1/")).url(Some(&configured)).unwrap(), "http://x:1");
+        assert_eq!(args(Some("http://x:1")).url(Some(&configured)).unwrap(), "http://x:1");
         assert_eq!(args(None).url(Some(&configured)).unwrap(), "http://127.0.0.1:9000");
-        assert_eq!(args(None).url(None).unwrap(), DEFAULT_URL);
+        assert_eq!(args(None).url(None).unwrap(), "http://127.0.0.1:8080");
         assert!(args(None).url(Some(&config(""))).unwrap_err().to_string().contains("off"));
         assert!(args(None).url(Some(&config("127.0.0.1:0"))).unwrap_err().to_string().contains("--engine"));
         let mut secure = config("127.0.0.1:9000");

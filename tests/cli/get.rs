@@ -227,3 +227,17 @@ fn help_teaches_by_examples() {
         assert!(outcome.stdout.contains(&format!("deltabus {command} ")), "{}", outcome.stdout);
     }
 }
+
+#[test]
+fn engine_is_named_with_or_without_scheme() {
+    let fixture = start();
+    let port = fixture.engine.http.rsplit_once(':').expect("an address has a port").1;
+    for engine in [format!("localhost:{port}"), format!("127.0.0.1:{port}"), format!("http://localhost:{port}/")] {
+        let outcome = deltabus(&["get", "pods", "-o", "name", "--engine", &engine], None);
+        assert_eq!((outcome.code, &*outcome.stdout), (0, "pod/api\npod/web\n"), "{engine}: {}", outcome.stderr);
+        assert_eq!(deltabus(&["get", "pods", "-o", "name"], Some(&engine)).code, 0, "{engine}");
+    }
+    let outcome = deltabus(&["get", "pods", "--engine", "ftp://x"], None);
+    assert_eq!(outcome.code, 2, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("expected HOST[:PORT] or a URL, such as localhost:8080"), "{}", outcome.stderr);
+}
