@@ -26,7 +26,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use deltabus::{
-    config::{Config, ConfigErrors, Loaded},
+    config::{Config, ConfigErrors, Kube, Loaded},
     engine::reload::ConfigFiles,
 };
 
@@ -126,9 +126,9 @@ impl BadUsage {
 #[error("the configuration cannot be used")]
 pub(crate) struct Reported;
 
-/// Where the configuration is.
+/// Files of the configuration.
 #[derive(Debug, Args)]
-pub(crate) struct ConfigArgs {
+pub(crate) struct FileArgs {
     /// A TOML file, or a directory of *.toml; can be repeated.
     ///
     /// Later ones are merged into earlier ones: tables key by key, lists and scalars replace, [[tests]] of all count. The
@@ -138,17 +138,65 @@ pub(crate) struct ConfigArgs {
     files: Vec<PathBuf>,
 }
 
-impl ConfigArgs {
+impl FileArgs {
     /// Loads the configuration with the overrides of the environment.
     pub(crate) fn load(&self) -> Result<Loaded, ConfigErrors> {
         Config::load(&self.files, deltabus::config::environment())
     }
+}
+
+/// Cluster of a command, in place of that of the configuration.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct KubeArgs {
+    /// Kubeconfig of the cluster, in place of `[kube] kubeconfig`; with its current context unless --context names another.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig, in place of `[kube] context`.
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+}
+
+impl KubeArgs {
+    /// Returns whether the command line names a cluster.
+    pub(crate) fn is_given(&self) -> bool {
+        self.kubeconfig.is_some() || self.context.is_some()
+    }
+
+    /// Puts the cluster of the command line in place of that of a configuration.
+    pub(crate) fn apply(&self, kube: &mut Kube) {
+        if let Some(kubeconfig) = &self.kubeconfig {
+            kube.kubeconfig = Some(kubeconfig.clone());
+            kube.context = None; // it is one of another file
+        }
+        if self.context.is_some() {
+            kube.context.clone_from(&self.context);
+        }
+    }
+}
+
+/// Configuration of a command that uses a cluster.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    #[command(flatten)]
+    kube: KubeArgs,
+}
+
+impl ConfigArgs {
+    /// Loads the configuration with the overrides of the environment and of the command line.
+    pub(crate) fn load(&self) -> Result<Loaded, ConfigErrors> {
+        let mut loaded = self.file.load()?;
+        self.kube.apply(&mut loaded.config.kube);
+        Ok(loaded)
+    }
 
     /// Loads the configuration for another machine; returns the name and text of each file with it.
     pub(crate) fn load_for_elsewhere(&self) -> anyhow::Result<(Loaded, Vec<(String, String)>)> {
-        let loaded = Config::load_for_elsewhere(&self.files)?;
+        let mut loaded = Config::load_for_elsewhere(&self.file.files)?;
+        self.kube.apply(&mut loaded.config.kube);
         let mut texts = Vec::new();
-        for path in &self.files {
+        for path in &self.file.files {
             for file in deltabus::config::files(path)? {
                 let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 texts.push((name, std::fs::read_to_string(&file)?));
@@ -159,7 +207,7 @@ impl ConfigArgs {
 
     /// Returns the files, to look at them again.
     pub(crate) fn files(&self) -> ConfigFiles {
-        ConfigFiles::new(self.files.clone())
+        ConfigFiles::new(self.file.files.clone())
     }
 }
 
@@ -178,8 +226,25 @@ mod tests {
     fn files_can_be_listed_and_repeated() {
         let cli = Cli::try_parse_from(["deltabus", "run", "-c", "a", "b", "-c", "c"]).unwrap();
         let Command::Run(args) = cli.command else { panic!("another command") };
-        assert_eq!(args.config.files, ["a", "b", "c"].map(PathBuf::from));
+        assert_eq!(args.config.file.files, ["a", "b", "c"].map(PathBuf::from));
         assert!(Cli::try_parse_from(["deltabus", "run"]).is_err());
+    }
+
+    #[test]
+    fn cluster_of_the_command_line_replaces_the_configured_one() {
+        let resolve = |line: &str| {
+            let args = Cli::try_parse_from(["deltabus", "run", "-c", "a"].into_iter().chain(line.split_whitespace()));
+            let Command::Run(args) = args.unwrap().command else { panic!("another command") };
+            let configured = |text: &str| Some(text.to_owned());
+            let mut kube = Kube { kubeconfig: Some("file".into()), context: configured("prod"), ..Kube::default() };
+            args.config.kube.apply(&mut kube);
+            (kube.access().kubeconfig, kube.access().context)
+        };
+        let pair = |kubeconfig: &str, context: &str| (kubeconfig.to_owned(), context.to_owned());
+        assert_eq!(resolve(""), pair("file", "prod"));
+        assert_eq!(resolve("--context test"), pair("file", "test"));
+        assert_eq!(resolve("--kubeconfig other"), pair("other", ""));
+        assert_eq!(resolve("--kubeconfig other --context test"), pair("other", "test"));
     }
 
     #[test]

@@ -84,6 +84,8 @@ pub struct ServeState {
     pub journal: Journal,
     /// Streams events.
     pub hub: Arc<Hub>,
+    /// URL of the API server, without credentials.
+    pub server: Arc<str>,
     snapshots: Arc<kube_api::Snapshots>,
     budget: Arc<ResponseBudget>,
     /// One permit for each stream that may be open.
@@ -100,6 +102,7 @@ impl ServeState {
         control: HandlerControl,
         journal: Journal,
         hub: Arc<Hub>,
+        server: &str,
         limits: &ConnectionLimits,
     ) -> Self {
         Self {
@@ -108,6 +111,7 @@ impl ServeState {
             control,
             journal,
             hub,
+            server: server.into(),
             snapshots: Arc::new(kube_api::Snapshots::new(rand::random())),
             budget: ResponseBudget::new(limits.max_response_bytes),
             streams: Arc::new(Semaphore::new(limits.max_streams())),

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::Args;
 use deltabus::config::{Config, ConfigErrors, Loaded};
 
-use super::{ConfigArgs, report};
+use super::{FileArgs, report};
 
 /// Prints the merged configuration as TOML, defaults filled in.
 ///
@@ -14,7 +14,7 @@ use super::{ConfigArgs, report};
 #[derive(Debug, Args)]
 pub(crate) struct ConfigShowArgs {
     #[command(flatten)]
-    pub(crate) config: ConfigArgs,
+    pub(crate) config: FileArgs,
 }
 
 /// Loads the configuration to print.

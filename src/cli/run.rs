@@ -24,7 +24,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{ConfigArgs, report, terminal};
+use super::{ConfigArgs, KubeArgs, report, terminal};
 
 /// Signals within this time are one request: a process group is often told together with its leader.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub(crate) struct RunArgs {
 
 /// Runs the engine until it is told to stop.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let files = args.config.files();
+    let (files, kube) = (args.config.files(), args.config.kube.clone());
     let loaded = args.config.load()?;
     if !args.allow_exec {
         let refused = programs(&loaded);
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     hint_at_silence(&config);
     let started = |engine: &RunningEngine| {
         actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
-        actix_rt::spawn(follow(files, engine.handle()));
+        actix_rt::spawn(follow(files, kube, engine.handle()));
     };
     block_on(|| Engine::builder().config(config).allow_exec(args.allow_exec), started)?;
     tracing::info!("stopped");
@@ -100,8 +100,8 @@ pub(crate) fn block_on(
     })
 }
 
-/// Applies what becomes of the files.
-async fn follow(mut files: ConfigFiles, engine: EngineHandle) {
+/// Applies changed files, with the cluster of the command line.
+async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle) {
     let mut hangup = match signal(SignalKind::hangup()) {
         Ok(hangup) => hangup,
         Err(error) => return tracing::error!(%error, "SIGHUP cannot be heard, changed files are not applied"),
@@ -127,7 +127,10 @@ async fn follow(mut files: ConfigFiles, engine: EngineHandle) {
             Err(error) => return tracing::error!(%error, "changed files are not applied any more"),
         };
         pause = if files.is_settling() { LOOK_AGAIN } else { LOOK_AT_FILES };
-        if let Some(loaded) = loaded {
+        if let Some(mut loaded) = loaded {
+            if let Ok(loaded) = &mut loaded {
+                kube.apply(&mut loaded.config.kube);
+            }
             apply(loaded, &engine);
         }
     }

@@ -9,7 +9,6 @@ mod sse;
 
 use std::{
     io::{self, Write as _},
-    path::PathBuf,
     process, thread,
     time::Duration,
 };
@@ -27,7 +26,7 @@ use self::{
     show::{Output, Printer},
 };
 use super::{
-    BadUsage,
+    BadUsage, KubeArgs,
     engine_client::{EngineArgs, EngineClient},
     run::StopSignals,
 };
@@ -54,7 +53,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Shows what happens: the stream of a running engine, or of one inside where none listens.
 ///
 /// With a running engine every type that it watches can be named, as kubectl spells it, or an entry of [resources]. Where
-/// none listens, and -c or --kubeconfig is given, an engine inside watches what the configuration says, or the types that
+/// none listens, and -c, --kubeconfig or --context is given, an engine inside watches what the configuration says, or the types that
 /// are named; it has no handlers, no state and serves nothing.
 ///
 /// A stream that breaks is taken up where it was. What is missing is said.
@@ -95,9 +94,8 @@ pub(crate) struct TailArgs {
     /// Says under each event which handlers of the configuration are sent it, and why others are not.
     #[arg(long, requires = "files")]
     explain: bool,
-    /// Watches this cluster with an engine inside, where none listens.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    kube: KubeArgs,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -113,7 +111,7 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
     let mut sink = Sink { printer: Printer::new(args.output), explainer, out: Vec::new() };
     System::new().block_on(async {
         let mut told = StopSignals::new()?; // before anybody can see that it runs
-        let can_watch = !args.engine.is_named() && (config.is_some() || args.kubeconfig.is_some());
+        let can_watch = !args.engine.is_named() && (config.is_some() || args.kube.is_given());
         let engine = args.engine.target(config.as_ref()).and_then(EngineClient::new);
         match engine {
             Ok(engine) => {
@@ -125,16 +123,19 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
                     return Ok(());
                 }
                 if !can_watch {
-                    return Err(engine
-                        .absent()
-                        .context("there is no stream, and neither -c nor --kubeconfig to make one of"));
+                    let error = engine.absent();
+                    return Err(if args.engine.is_named() {
+                        error
+                    } else {
+                        anyhow::anyhow!("{error}; or watch a cluster without one: --kubeconfig FILE, or -c FILE")
+                    });
                 }
             }
             // A configuration that serves nothing is good enough for an engine inside.
             Err(error) if !can_watch || listens(config.as_ref()) => return Err(error),
             Err(_) => {}
         }
-        let config = inside::configuration(config, args.kubeconfig.clone(), &args.types)?;
+        let config = inside::configuration(config, &args.kube, &args.types)?;
         inside::follow(config, &args.types, &args.query(&[]), &mut sink, &mut told).await
     })
 }

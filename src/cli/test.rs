@@ -18,7 +18,7 @@ use deltabus::{
 };
 use jiff::Timestamp;
 
-use super::{BadUsage, ConfigArgs, report};
+use super::{BadUsage, FileArgs, report};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,7 +55,7 @@ pub(crate) struct TestArgs {
     #[arg(value_name = "NAME", conflicts_with_all = ["old", "new"])]
     names: Vec<String>,
     #[command(flatten)]
-    config: ConfigArgs,
+    config: FileArgs,
     /// The objects before, in YAML or JSON.
     #[arg(long, value_name = "FILE")]
     old: Option<PathBuf>,

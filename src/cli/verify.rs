@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 
 use self::{
     compare::{Difference, Different, Outcome},
-    unit::{Parties, Unit, Verdict},
+    unit::{Parties, Resources, Unit, Verdict},
 };
 use super::{
-    engine_client::{EngineArgs, EngineClient},
+    KubeArgs,
+    engine_client::{EngineArgs, EngineClient, is_loopback},
     report,
 };
 
@@ -36,7 +37,7 @@ resourceVersion of each must be the cache's. Needs the right to list what the en
 
 Examples:
 
-  deltabus verify                                         the engine on this machine, kubectl's cluster
+  deltabus verify                                         the engine on this machine, kubectl's cluster or the demo's
   deltabus verify -c config.toml                          both as this configuration has them
   deltabus verify --engine http://127.0.0.1:9090 --wait 1m
   deltabus verify -o json | jq '.units[] | select(.verdict != \"equal\")'
@@ -44,11 +45,16 @@ Examples:
 Exit codes: 0 equal; 1 different, or not provable, and stdout says which; 2 bad usage or bad configuration.";
 
 /// Proves that a running engine misses nothing.
+///
+/// The cluster is that of --kubeconfig, --context or -c. Without them it is kubectl's, but for an engine on this machine whose
+/// API server is on this machine too and wants no credentials, as that of `deltabus demo`: there, it is the engine's.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    kube: KubeArgs,
     /// How long a type that is behind may take to catch up.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     wait: Duration,
@@ -80,12 +86,19 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let config = args.engine.load()?;
     let target = args.engine.target(config.as_ref())?;
     let url = target.url.clone();
-    let kube = config.map(|config| config.kube.access()).unwrap_or_default();
-    let access = ClusterAccess::load(&kube).context("the API server cannot be asked")?;
+    let is_named = config.is_some() || args.kube.is_given();
+    let mut kube = config.map(|config| config.kube).unwrap_or_default();
+    args.kube.apply(&mut kube);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let verdicts = runtime.block_on(async {
+    let (server, verdicts) = runtime.block_on(async {
         let engine = EngineClient::new(target)?;
-        let units = unit::units(&engine).await?;
+        let Resources { server, resources: units } = unit::resources(&engine).await?;
+        let is_open_here = |server: &&str| server.starts_with("http://") && is_loopback(server) && is_loopback(&url);
+        let access = match server.as_deref().filter(is_open_here).filter(|_| !is_named) {
+            Some(server) => ClusterAccess::without_credentials(server, "engine"),
+            None => ClusterAccess::load(&kube.access()),
+        };
+        let access = access.context("the API server cannot be asked")?;
         let parties = Parties { engine, server: RawClient::new(&access)?, patience: args.wait };
         let (watched, waiting): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| unit.id.is_some());
         for unit in &waiting {
@@ -95,12 +108,12 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
             let verdict = unit.verify(&parties).await;
             (unit, verdict)
         });
-        anyhow::Ok(verdicts.buffered(AT_ONCE).collect::<Vec<_>>().await)
+        anyhow::Ok((access.server_url(), verdicts.buffered(AT_ONCE).collect::<Vec<_>>().await))
     })?;
     match args.output {
         Output::Table => print_table(&verdicts)?,
         Output::Json => {
-            let document = document(&url, &access.server_url(), &verdicts);
+            let document = document(&url, &server, &verdicts);
             writeln!(io::stdout(), "{document:#}")?;
         }
     }

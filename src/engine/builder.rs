@@ -186,9 +186,10 @@ impl EngineBuilder {
         };
         let options = config.subscribe.options();
         let hub = Hub::new(delivery.lanes.clone(), journal.clone(), Arc::clone(&registry), &cluster, options);
+        let server = access.server_url();
         let state = |limits: &ConnectionLimits| {
             let (registry, statuses, control) = (Arc::clone(&registry), Arc::clone(&statuses), Arc::clone(&control));
-            ServeState::new(registry, statuses, control, journal.clone(), Arc::clone(&hub), limits)
+            ServeState::new(registry, statuses, control, journal.clone(), Arc::clone(&hub), &server, limits)
         };
         let servers = match listen(&config, state) {
             Ok(servers) => servers,

@@ -71,7 +71,7 @@ pub(super) async fn resources(State(state): State<ServeState>) -> Json<Value> {
     let not_writable = state.journal.health().not_writable;
     let running = registry.informers().into_iter().map(|informer| unit_row(registry, &informer, not_writable.as_ref()));
     let waiting = registry.waiting().into_iter().map(|waiting| json!(waiting.status.view()));
-    Json(json!({ "resources": running.chain(waiting).collect::<Vec<_>>() }))
+    Json(json!({ "server": *state.server, "resources": running.chain(waiting).collect::<Vec<_>>() }))
 }
 
 /// A unit's view, with the names of its type and with what it asks the API server for. A unit that cannot sync because the

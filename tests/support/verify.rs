@@ -23,9 +23,10 @@ pub(crate) fn verify(engine: &str, kubeconfig: &Path, args: &[&str]) -> Outcome 
     let patience: &[&str] = if args.contains(&"--wait") { &[] } else { &["--wait", "1m"] };
     let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
         .args(["verify", "--engine", engine])
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
         .args(patience)
         .args(args)
-        .env("KUBECONFIG", kubeconfig)
         .env("NO_COLOR", "1")
         .output()
         .expect("the binary was built with the tests");

@@ -1,6 +1,6 @@
 //! An engine inside this process, for who wants to see a stream and runs no engine.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use anyhow::bail;
 use deltabus::{
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::{Sink, sse::Reader};
-use crate::cli::{BadUsage, run::StopSignals, terminal};
+use crate::cli::{BadUsage, KubeArgs, run::StopSignals, terminal};
 
 /// How often is looked whether the API server has told its types.
 const LOOK: Duration = Duration::from_millis(20);
@@ -23,11 +23,7 @@ const EVERYTHING: &str = "match = [\"*\"]\nexclude = [\"events\", \"leases.coord
 
 /// Returns the configuration of an engine that watches some types, or all; nothing else of a configuration that was given
 /// is used but what it watches, and how the cluster is reached.
-pub(super) fn configuration(
-    given: Option<Config>,
-    kubeconfig: Option<PathBuf>,
-    types: &[String],
-) -> anyhow::Result<Config> {
+pub(super) fn configuration(given: Option<Config>, kube: &KubeArgs, types: &[String]) -> anyhow::Result<Config> {
     let mut config = match given {
         Some(config) => config,
         None if types.is_empty() => Config::from_toml_str(&format!("[resources.all]\n{EVERYTHING}\n"))?,
@@ -36,9 +32,7 @@ pub(super) fn configuration(
     config.handlers.clear();
     config.state.dir = None; // it belongs to an engine
     (config.http.listen, config.http.probe_listen) = (None, None);
-    if kubeconfig.is_some() {
-        config.kube.kubeconfig = kubeconfig;
-    }
+    kube.apply(&mut config.kube);
     Ok(config)
 }
 

@@ -221,7 +221,7 @@ impl Unit {
 
     /// Asks the engine for the unit's row again; `None` where there is none any more.
     async fn again(&self, parties: &Parties) -> anyhow::Result<Option<Self>> {
-        Ok(units(&parties.engine).await?.into_iter().find(|unit| unit.id == self.id))
+        Ok(resources(&parties.engine).await?.resources.into_iter().find(|unit| unit.id == self.id))
     }
 
     /// Returns the version of the last change that the server tells after `version`; `None` where there is none, or it
@@ -345,13 +345,17 @@ impl Metadata {
     }
 }
 
-/// Returns every row of the engine's `/v1/resources`.
-pub(super) async fn units(engine: &EngineClient) -> anyhow::Result<Vec<Unit>> {
-    #[derive(Deserialize)]
-    struct Resources {
-        resources: Vec<Unit>,
-    }
-    Ok(engine.get_json::<Resources>("/v1/resources").await?.resources)
+/// Answer of `/v1/resources`.
+#[derive(Deserialize)]
+pub(super) struct Resources {
+    /// URL of the API server; an older engine does not tell.
+    pub(super) server: Option<String>,
+    pub(super) resources: Vec<Unit>,
+}
+
+/// Asks an engine for its `/v1/resources`.
+pub(super) async fn resources(engine: &EngineClient) -> anyhow::Result<Resources> {
+    engine.get_json("/v1/resources").await
 }
 
 /// Asks the API server, and again where it is too busy or was not reached.

@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fmt,
+    fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -42,6 +42,14 @@ pub enum AccessError {
     NotFound {
         /// Every place that was looked at, and what was there.
         tried: String,
+    },
+    /// A kubeconfig that is named is not there.
+    #[error(
+        "failed to use kubeconfig {path}: there is no such file; name another with --kubeconfig, [kube] kubeconfig or KUBECONFIG"
+    )]
+    NoKubeconfig {
+        /// The file.
+        path: String,
     },
     /// A kubeconfig cannot be read, or does not say what is needed.
     #[error("failed to use kubeconfig {path}")]
@@ -282,7 +290,10 @@ fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessErro
     let failed = |source| AccessError::Kubeconfig { path: path(), source: Box::new(source) };
     let mut merged = Kubeconfig::default();
     for file in paths {
-        regular_file::open(file).map_err(|error| failed(KubeconfigError::ReadConfig(error, file.clone())))?;
+        regular_file::open(file).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => AccessError::NoKubeconfig { path: file.display().to_string() },
+            _ => failed(KubeconfigError::ReadConfig(error, file.clone())),
+        })?;
         merged = Kubeconfig::read_from(file).and_then(|next| merged.merge(next)).map_err(failed)?;
     }
     let known = || match &merged.contexts[..] {
