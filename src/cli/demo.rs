@@ -2,19 +2,22 @@
 
 use std::{
     cell::OnceCell,
-    io::{self, IsTerminal as _},
+    env,
+    io::{self, IsTerminal as _, Write as _},
     net::SocketAddr,
+    path::Path,
     rc::Rc,
     sync::Arc,
 };
 
 use actix::{Actor, Context, Handler};
+use anyhow::Context as _;
 use clap::Args;
 use deltabus::{
     cloud_event::Encoder,
     config::{Config, HandlerOptions, Initial},
     dispatcher::{Notification, actor::Stopped},
-    engine::{Engine, EngineBuilder},
+    engine::{Engine, EngineBuilder, RunningEngine},
     handler::{
         Handler as _,
         stdout::{Look, Stdout},
@@ -22,9 +25,10 @@ use deltabus::{
     list_watch::kube::ClusterAccess,
     simulator::{News, Simulator, SimulatorOptions, Sizes, Workload},
 };
+use tempfile::NamedTempFile;
 use tokio::time::Instant;
 
-use super::{report, run, table, terminal};
+use super::{engine_client::DEFAULT_ADDRESS, report, run, table, terminal};
 
 const CONFIG: &str = r#"
     [log]
@@ -44,11 +48,12 @@ const STDOUT: &str = r#"
 
 /// Runs the engine against an embedded API server with a living simulated cluster; needs nothing else.
 ///
-/// On a terminal it draws a live table below the newest events; off a terminal events are lines of JSON on stdout.
+/// On a terminal it draws a live table below the newest events; off a terminal events are lines of JSON on stdout. While it
+/// runs, a temporary kubeconfig leads to its cluster, and the other commands work against it: it says which to try.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Where reads are served; port 0 takes any free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = loopback)]
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = loopback)]
     listen: SocketAddr,
     /// Steps of the workload a second: each is one to four writes.
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = rate)]
@@ -87,26 +92,45 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
 
     let access = ClusterAccess::without_credentials(&simulator.url(), "demo")?;
     let engine = Engine::builder().config(config).cluster(access);
-    let url = simulator.url();
+    let kubeconfig =
+        kubeconfig(&simulator).context("failed to write a kubeconfig for the demo; TMPDIR names a place")?;
     let outcome = if on_terminal {
-        run_with_table(engine, &url, news)
+        run_with_table(engine, kubeconfig.path(), news)
     } else {
-        run::block_on(|| engine, |engine| say_where(engine.addresses().first(), &url))
+        let say = |engine: &RunningEngine| {
+            places(engine.addresses().first(), kubeconfig.path()).iter().for_each(|place| report::note(place));
+        };
+        run::block_on(|| engine, say)
     };
     drop(living);
     simulator.stop();
     outcome
 }
 
-fn say_where(http: Option<&SocketAddr>, api_server: &str) {
-    if let Some(http) = http {
-        report::note(&format!("reads: http://{http}/v1/resources, http://{http}/api/v1/pods"));
-    }
-    report::note(&format!("the embedded API server: kubectl --server {api_server} get pods -A"));
+/// Writes a kubeconfig that only this user can read; dropping it removes it.
+fn kubeconfig(simulator: &Simulator) -> io::Result<NamedTempFile> {
+    let mut file = tempfile::Builder::new().prefix("deltabus-demo-").suffix(".kubeconfig").tempfile()?;
+    file.write_all(simulator.kubeconfig().as_bytes())?;
+    Ok(file)
+}
+
+/// Says where to look, and what to try in another terminal.
+fn places(http: Option<&SocketAddr>, kubeconfig: &Path) -> Vec<String> {
+    let http = http.map(ToString::to_string).unwrap_or_default();
+    let program = env::args().next().unwrap_or_else(|| "deltabus".to_owned());
+    let engine = if http == DEFAULT_ADDRESS { String::new() } else { format!(" --engine {http}") };
+    let command = |command: &str| format!("try: {program} {command}{engine}");
+    vec![
+        format!("reads: http://{http}/v1/resources, http://{http}/api/v1/pods"),
+        format!("cluster: kubectl --kubeconfig {} get pods -A", kubeconfig.display()),
+        command("tail pods"),
+        command("get pods -A"),
+        command("verify"),
+    ]
 }
 
 /// Runs with a live table, which shows the newest events too.
-fn run_with_table(engine: EngineBuilder, url: &str, news: News) -> anyhow::Result<()> {
+fn run_with_table(engine: EngineBuilder, kubeconfig: &Path, news: News) -> anyhow::Result<()> {
     let options = HandlerOptions { initial: Initial::Skip, ..HandlerOptions::default() };
     let started = Instant::now();
     let registry = Rc::new(OnceCell::new());
@@ -119,12 +143,9 @@ fn run_with_table(engine: EngineBuilder, url: &str, news: News) -> anyhow::Resul
             engine.handler("screen", options, Screen { lines }.start().recipient())
         },
         |engine| {
-            let http = engine.addresses().first().map(ToString::to_string).unwrap_or_default();
-            let footer = vec![
-                format!("reads:   http://{http}/v1/resources  http://{http}/api/v1/pods"),
-                format!("cluster: kubectl --server {url} get pods -A"),
-                "ctrl-c stops".to_owned(),
-            ];
+            let addresses = engine.addresses();
+            let mut footer = places(addresses.first(), kubeconfig);
+            footer.push("ctrl-c stops".to_owned());
             of_engine.get_or_init(|| Arc::clone(engine.registry()));
             let surroundings = table::Surroundings { recent: shown, news, footer };
             actix_rt::spawn(table::draw(Arc::clone(engine.registry()), surroundings));

@@ -71,7 +71,7 @@ pub(crate) struct Surroundings {
     pub(crate) recent: Recent,
     /// What happens in the cluster.
     pub(crate) news: News,
-    /// Where to look further.
+    /// Where to look further, the most important last: a low screen shows no more.
     pub(crate) footer: Vec<String>,
 }
 
@@ -232,7 +232,8 @@ impl Frame<'_> {
         let paint = |style: Style, text: &str| format!("{style}{text}{style:#}");
         // The terminal's own ^C moves everything up by a line: what then stays behind is the first, empty one.
         let mut frame = vec![String::new(), paint(bold, &self.title(board))];
-        let room = lines.saturating_sub(1 + frame.len() + 2 + self.footer.len() + 1);
+        let footer = &self.footer[self.footer.len().saturating_sub(lines / 3)..];
+        let room = lines.saturating_sub(1 + frame.len() + 2 + footer.len() + 1);
         let news = self.news.len().min(NEWS_MAX).min(room.saturating_sub(4));
         let room = room.saturating_sub(news);
         let wanted = board.rows.len().min(ROWS_WANTED + 1);
@@ -259,7 +260,7 @@ impl Frame<'_> {
             frame.extend(self.events[self.events.len() - events..].iter().cloned());
         }
         frame.push(String::new());
-        frame.extend(self.footer.iter().map(|line| paint(dim, line)));
+        frame.extend(footer.iter().map(|line| paint(dim, line)));
         let cut = |line: &String| console::truncate_str(line, columns.saturating_sub(1), "…").into_owned();
         frame.iter().map(cut).collect::<Vec<_>>().join("\n")
     }
@@ -336,7 +337,15 @@ mod tests {
 
     #[test]
     fn a_frame_fits_every_terminal_and_wastes_none() {
-        let footer = ["reads: http://127.0.0.1:8080/v1/resources", "cluster", "ctrl-c stops"].map(str::to_owned);
+        let footer = [
+            "reads: http://127.0.0.1:8080/v1/resources",
+            "cluster",
+            "try: tail",
+            "try: get",
+            "try: verify",
+            "ctrl-c stops",
+        ];
+        let footer = footer.map(str::to_owned);
         for columns in [20, 40, 80, 200] {
             for lines in [8, 12, 16, 24, 40, 100] {
                 for types in [1, 5, 31, 300] {

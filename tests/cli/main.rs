@@ -2,6 +2,7 @@
 
 mod bench;
 mod config;
+mod demo;
 mod exit_codes;
 mod get;
 mod manifests;
