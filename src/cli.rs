@@ -14,6 +14,7 @@ pub(crate) mod resources;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod server;
+pub(crate) mod status;
 pub(crate) mod table;
 pub(crate) mod tail;
 pub(crate) mod terminal;
@@ -56,6 +57,7 @@ Examples:
   deltabus get pods -A                            what a running engine has cached
   deltabus tail pods -n shop                      what happens, as it happens
   deltabus verify                                 proves that it misses nothing
+  deltabus status                                 what runs, what is late, and why
   deltabus handlers                               what each handler has delivered, and what waits
   deltabus bench                                  what this machine takes
   DELTABUS__HANDLERS__OUT__INITIAL=send deltabus run -c config.toml
@@ -89,6 +91,7 @@ pub(crate) enum Command {
     Tail(Box<tail::TailArgs>),
     Verify(verify::VerifyArgs),
     Handlers(handlers::HandlersArgs),
+    Status(status::StatusArgs),
     Bench(Box<bench::BenchArgs>),
     Completion(completion::CompletionArgs),
     /// Looks at configurations.

@@ -58,6 +58,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Tail(args) => cli::tail::tail(&args)?,
         Command::Verify(args) => cli::verify::verify(&args)?,
         Command::Handlers(args) => cli::handlers::handlers(&args)?,
+        Command::Status(args) => cli::status::status(&args)?,
         Command::Bench(args) => cli::bench::bench(&args)?,
         Command::Completion(args) => cli::completion::print(&args)?,
         Command::Config { command: ConfigCommand::Show(args) } => {

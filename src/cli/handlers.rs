@@ -132,18 +132,18 @@ const COLUMNS: [Column; 11] = [
     ("LAST ERROR", last_error),
 ];
 
-fn last_error(row: &Value) -> String {
+pub(super) fn last_error(row: &Value) -> String {
     let ago = row["lastErrorAgeSeconds"].as_f64().map(|age| format!("{age:.0}s ago: ")).unwrap_or_default();
     format!("{ago}{}", text(&row["lastError"]))
 }
 
-fn state(row: &Value) -> String {
+pub(super) fn state(row: &Value) -> String {
     let limited = if row["rateLimited"] == true { " (rate limited)" } else { "" };
     format!("{}{limited}", text(&row["state"]))
 }
 
 /// A value as a word: nothing is `-`.
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.lines().next().unwrap_or_default().to_owned(),

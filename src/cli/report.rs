@@ -1,5 +1,7 @@
 //! What is said to people: on stderr, with colours on a terminal unless `NO_COLOR` is set.
 
+use std::io::{self, Write as _};
+
 use anstyle::{AnsiColor, Style};
 use deltabus::config::{ConfigErrors, Finding};
 
@@ -49,6 +51,18 @@ pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
     rows.iter().map(line).collect()
+}
+
+/// Prints a table to stdout, each row in a style of its own.
+pub(crate) fn print_table<const N: usize>(
+    rows: &[[String; N]],
+    styles: impl IntoIterator<Item = Style>,
+) -> io::Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    for (line, style) in table(rows).lines().zip(styles) {
+        writeln!(stdout, "{style}{line}{style:#}")?;
+    }
+    Ok(())
 }
 
 /// Prints why the program fails.

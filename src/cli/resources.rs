@@ -168,13 +168,7 @@ fn print_table(config: &Config, rows: &[Row<'_>]) -> io::Result<()> {
         let pattern = pattern(config, entry, position);
         [plural, group, version, kind, scope, entry, pattern, &row.access()].map(or_dash)
     }));
-    let table = report::table(&cells);
-    let styles = [HEADER].into_iter().chain(rows.iter().map(Row::style));
-    let mut stdout = anstream::stdout().lock();
-    for (line, style) in table.lines().zip(styles) {
-        writeln!(stdout, "{style}{line}{style:#}")?;
-    }
-    Ok(())
+    report::print_table(&cells, [HEADER].into_iter().chain(rows.iter().map(Row::style)))
 }
 
 /// Says on stderr what the table does not show.

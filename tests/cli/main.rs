@@ -9,6 +9,7 @@ mod manifests;
 mod rbac;
 mod resources;
 mod run;
+mod status;
 #[path = "../support/mod.rs"]
 mod support;
 mod tail;

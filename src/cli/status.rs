@@ -1,0 +1,422 @@
+//! `deltabus status`: what a running engine does, what of it is late, and why.
+
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use anstyle::{AnsiColor, Style};
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    engine_client::{EngineArgs, EngineClient},
+    handlers::{last_error, state, text},
+    report,
+};
+
+/// Lag of a unit or handler from which on it is late.
+const LATE: Duration = Duration::from_secs(30);
+/// Rows of a table; the others are counted.
+const ROWS_MAX: usize = 12;
+
+const HEADER: Style = Style::new().bold();
+const WELL: Style = Style::new();
+const LATE_ROW: Style = AnsiColor::Red.on_default();
+
+const EXAMPLES: &str = "\
+Late or failing is:
+
+  a type      that is not synced, may not be watched, cannot be asked for, or whose changes are applied 30 s late
+  a handler   that fails, hangs or has ended, or whose oldest event has waited for 30 s
+  the state   while it cannot be written
+
+A type that is not served is waited for: it is neither. Details: /v1/resources, /v1/handlers, `deltabus handlers`.
+
+Examples:
+
+  deltabus status                                 the engine on this machine
+  deltabus status --engine deltabus.ops.svc:8080
+  deltabus status -o json | jq .problems
+
+Exit codes: 0 all is well; 1 something is late or failing, or there is no engine; 2 bad usage or bad configuration.";
+
+/// Shows on one screen what a running engine does, what is late, and why.
+///
+/// It asks the engine alone: it works while the API server is away.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct StatusArgs {
+    /// How to print.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// Form of the status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// One screen: problems first.
+    #[default]
+    Table,
+    /// One JSON document, with all of `/v1/resources` and `/v1/handlers`.
+    Json,
+}
+
+/// Prints the status; fails where something is late or failing.
+pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
+    let config = args.engine.load()?;
+    let target = args.engine.target(config.as_ref())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let status = runtime.block_on(async {
+        let engine = EngineClient::new(target)?;
+        let resources = engine.get_json("/v1/resources").await?;
+        let handlers = engine.get_json("/v1/handlers").await?;
+        let readiness = engine.ask("/readyz?verbose", "text/plain").await?;
+        let metrics = engine.get("/metrics", "text/plain").await?;
+        anyhow::Ok(Status {
+            url: engine.url().to_owned(),
+            process: Process::of(&String::from_utf8_lossy(&metrics.body), Timestamp::now()),
+            undiscovered: undiscovered(&String::from_utf8_lossy(&readiness.body)),
+            resources,
+            handlers,
+        })
+    })?;
+    let problems = status.problems();
+    match args.output {
+        Output::Table => status.print(&problems)?,
+        Output::Json => writeln!(io::stdout(), "{:#}", status.document(&problems))?,
+    }
+    if !problems.is_empty() {
+        bail!("late or failing: {}", problems.iter().map(Problem::to_string).collect::<Vec<_>>().join(", "));
+    }
+    Ok(())
+}
+
+/// Answers of an engine.
+struct Status {
+    url: String,
+    process: Process,
+    /// Set while the API server has not told its types.
+    undiscovered: Option<String>,
+    resources: Value,
+    handlers: Value,
+}
+
+/// Figures of the engine's process; `None` where it does not tell.
+#[derive(Debug, Default, PartialEq)]
+struct Process {
+    version: Option<String>,
+    uptime: Option<Duration>,
+    resident_bytes: Option<f64>,
+}
+
+impl Process {
+    /// Reads them from metrics.
+    fn of(metrics: &str, now: Timestamp) -> Self {
+        let value = |name: &str| -> Option<f64> {
+            let samples = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            samples.last()?.trim().parse().ok()
+        };
+        let build = metrics.lines().find_map(|line| line.strip_prefix("deltabus_build_info{"));
+        let version = build.and_then(|labels| labels.split_once("version=\"")?.1.split_once('"'));
+        let uptime = value("process_start_time_seconds").map(|started| now.as_duration().as_secs_f64() - started);
+        Self {
+            version: version.map(|(version, _)| version.to_owned()),
+            uptime: uptime.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok()),
+            resident_bytes: value("process_resident_memory_bytes"),
+        }
+    }
+}
+
+/// Returns why the API server's types are not known, by the verbose answer of `/readyz`.
+fn undiscovered(readiness: &str) -> Option<String> {
+    let why = readiness.lines().find_map(|line| line.strip_prefix("[-]discovery failed: "));
+    why.map(str::to_owned)
+}
+
+/// Something that is late or fails.
+struct Problem {
+    kind: &'static str,
+    name: String,
+    why: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.name.as_str() {
+            "" => f.write_str(self.kind),
+            name => write!(f, "{} {name}", self.kind),
+        }
+    }
+}
+
+impl Status {
+    fn units(&self) -> &[Value] {
+        self.resources["resources"].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    fn handlers(&self) -> &[Value] {
+        self.handlers["handlers"].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let discovery = self.undiscovered.as_ref().map(|why| {
+            let error = self.units().iter().find_map(|row| row["lastError"].as_str());
+            let error = error.map_or_else(String::new, |error| format!(": {error}"));
+            Problem { kind: "discovery", name: String::new(), why: format!("{why}{error}") }
+        });
+        let journal = &self.handlers["journal"];
+        let state = (journal["writable"] == false).then(|| {
+            let why = format!("cannot be written: {}", text(&journal["lastError"]));
+            Problem { kind: "state", name: String::new(), why }
+        });
+        let units = self.units().iter().filter_map(|row| {
+            Some(Problem {
+                kind: "resource",
+                name: format!("{} ({})", text(&row["name"]), place(row)),
+                why: late_unit(row)?,
+            })
+        });
+        let handlers = self
+            .handlers()
+            .iter()
+            .filter_map(|row| Some(Problem { kind: "handler", name: text(&row["name"]), why: late_handler(row)? }));
+        discovery.into_iter().chain(state).chain(units).chain(handlers).collect()
+    }
+
+    fn print(&self, problems: &[Problem]) -> io::Result<()> {
+        let mut out = anstream::stdout().lock();
+        writeln!(out, "{HEADER}{}{HEADER:#}", self.title())?;
+        writeln!(out, "{}", self.summary())?;
+        for problem in problems.iter().filter(|problem| problem.name.is_empty()) {
+            writeln!(out, "{LATE_ROW}{problem}: {}{LATE_ROW:#}", problem.why)?;
+        }
+        drop(out);
+        let units = rows(self.units(), late_unit, |row, why| {
+            let events = row["events"].as_object().into_iter().flatten();
+            let events: u64 = events
+                .filter(|(kind, _)| !matches!(&***kind, "ignored" | "tombstones"))
+                .filter_map(|(_, count)| count.as_u64())
+                .sum();
+            [
+                text(&row["name"]),
+                place(row),
+                text(&row["state"]),
+                text(&row["objects"]),
+                events.to_string(),
+                seconds(&row["lagSeconds"]),
+                why,
+            ]
+        });
+        print_table(["RESOURCE", "TYPE", "STATE", "OBJECTS", "EVENTS", "LAG", "WHY"], units, self.units().len())?;
+        let handlers = rows(self.handlers(), late_handler, |row, why| {
+            let why = if why == "-" { last_error(row) } else { why };
+            [
+                text(&row["name"]),
+                text(&row["type"]),
+                state(row),
+                text(&row["queued"]),
+                text(&row["delivered"]),
+                seconds(&row["oldestUndeliveredAgeSeconds"]),
+                why,
+            ]
+        });
+        print_table(
+            ["HANDLER", "TYPE", "STATE", "QUEUED", "DELIVERED", "LAG", "LAST ERROR"],
+            handlers,
+            self.handlers().len(),
+        )
+    }
+
+    fn title(&self) -> String {
+        let Process { version, uptime, resident_bytes } = &self.process;
+        let version = version.as_ref().map_or_else(String::new, |version| format!(" {version}"));
+        let up = uptime.map_or_else(String::new, |uptime| format!(", up {}", rough(uptime)));
+        let memory =
+            resident_bytes.map_or_else(String::new, |bytes| format!(", {:.0} MiB", bytes / f64::from(1 << 20)));
+        format!("deltabus{version} at {}{up}{memory}", self.url)
+    }
+
+    fn summary(&self) -> String {
+        let count = |is: fn(&Value) -> bool| self.units().iter().filter(|row| is(row)).count();
+        let (synced, waiting) = (count(|row| row["synced"] == true), count(|row| row["state"] == "waiting"));
+        let objects: u64 = self.units().iter().filter_map(|row| row["objects"].as_u64()).sum();
+        let waits = if waiting > 0 { format!(", {waiting} not served") } else { String::new() };
+        let server = text(&self.resources["server"]);
+        format!("{synced} of {} synced{waits}, {objects} objects of {server}", self.units().len())
+    }
+
+    fn document(&self, problems: &[Problem]) -> Value {
+        let Process { version, uptime, resident_bytes } = &self.process;
+        let problem = |Problem { kind, name, why }: &Problem| json!({"kind": kind, "name": name, "why": why});
+        json!({
+            "engine": self.url,
+            "version": version,
+            "uptimeSeconds": uptime.map(|uptime| uptime.as_secs_f64()),
+            "residentBytes": resident_bytes,
+            "server": self.resources["server"],
+            "healthy": problems.is_empty(),
+            "problems": problems.iter().map(problem).collect::<Vec<_>>(),
+            "resources": self.resources["resources"],
+            "handlers": self.handlers["handlers"],
+            "journal": self.handlers["journal"],
+        })
+    }
+}
+
+/// Names the type of a unit, and its namespace where it is in one.
+fn place(row: &Value) -> String {
+    let namespace = row["namespace"].as_str().map_or_else(String::new, |namespace| format!(" in {namespace}"));
+    let group = row["apiVersion"].as_str().and_then(|version| version.split_once('/'));
+    let group = group.map_or_else(String::new, |(group, _)| format!(".{group}"));
+    format!("{}{group}{namespace}", text(&row["plural"]))
+}
+
+/// Returns why a unit is late; `None` where it is well, or waits for its type.
+fn late_unit(row: &Value) -> Option<String> {
+    let said = || {
+        let of = |key: &str| Some(&row[key]).filter(|said| said.is_string()).map(text);
+        of("message").or_else(|| of("lastError"))
+    };
+    match row["state"].as_str()? {
+        "waiting" => None,
+        state @ ("forbidden" | "degraded" | "backing_off") => Some(said().unwrap_or_else(|| state.replace('_', " "))),
+        _ if row["synced"] == false => Some(said().unwrap_or_else(|| "not synced yet".to_owned())),
+        // A watch is quiet between two bookmarks, an answer to a list is not.
+        "listing" => late(&row["lastActivitySeconds"]).map(|lag| format!("no answer from the API server for {lag}")),
+        _ => late(&row["lagSeconds"]).map(|lag| format!("changes are applied {lag} late")),
+    }
+}
+
+/// Returns why a handler is late; `None` where it is well.
+fn late_handler(row: &Value) -> Option<String> {
+    match row["state"].as_str()? {
+        "retrying" | "hung" | "failed" | "stopped" => Some(last_error(row)),
+        "starting" => Some("not started yet".to_owned()),
+        state => late(&row["oldestUndeliveredAgeSeconds"]).map(|lag| match (state, row["rateLimited"] == true) {
+            ("paused", _) => format!("paused, the oldest event has waited for {lag}"),
+            (_, true) => format!("rate limited, the oldest event has waited for {lag}"),
+            _ => format!("the oldest event has waited for {lag}"),
+        }),
+    }
+}
+
+/// Returns a lag that is too long, in words.
+fn late(lag: &Value) -> Option<String> {
+    let lag = Duration::try_from_secs_f64(lag.as_f64()?).ok()?;
+    (lag >= LATE).then(|| rough(lag))
+}
+
+fn seconds(value: &Value) -> String {
+    value.as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1}s"))
+}
+
+/// Writes a duration with its two largest units.
+fn rough(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {}m", minutes % 60),
+        _ => format!("{days}d {}h", hours % 24),
+    }
+}
+
+/// Rows of a table with their styles: those that are late, then those with most objects or deliveries.
+fn rows<const N: usize>(
+    all: &[Value],
+    late: fn(&Value) -> Option<String>,
+    cells: impl Fn(&Value, String) -> [String; N],
+) -> Vec<(Style, [String; N])> {
+    let size = |row: &Value| row["objects"].as_u64().or_else(|| row["delivered"].as_u64());
+    let mut rows: Vec<_> = all.iter().map(|row| (late(row), row)).collect();
+    rows.sort_by_key(|(why, row)| (why.is_none(), std::cmp::Reverse(size(row))));
+    let cells = |(why, row): (Option<String>, &Value)| {
+        let style = if why.is_some() { LATE_ROW } else { WELL };
+        (style, cells(row, why.unwrap_or_else(|| "-".to_owned())))
+    };
+    rows.into_iter().take(ROWS_MAX).map(cells).collect()
+}
+
+fn print_table<const N: usize>(titles: [&str; N], rows: Vec<(Style, [String; N])>, all: usize) -> io::Result<()> {
+    if all == 0 {
+        return Ok(());
+    }
+    let more = all - rows.len();
+    let (styles, cells): (Vec<_>, Vec<_>) = [(HEADER, titles.map(str::to_owned))].into_iter().chain(rows).unzip();
+    writeln!(io::stdout())?;
+    report::print_table(&cells, styles)?;
+    if more > 0 {
+        writeln!(io::stdout(), "and {more} more")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_units_are_told_from_those_that_wait() {
+        let unit = |state: &str, more: Value| {
+            let mut row =
+                json!({"state": state, "synced": true, "message": null, "lastError": null, "lagSeconds": 0.0});
+            row.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            late_unit(&row)
+        };
+        assert_eq!(unit("watching", json!({})), None);
+        assert_eq!(unit("watching", json!({"lastError": "long ago"})), None);
+        assert_eq!(unit("waiting", json!({"synced": false, "lastError": "not served"})), None);
+        assert_eq!(unit("watching", json!({"lagSeconds": 95.0})).unwrap(), "changes are applied 1m 35s late");
+        assert_eq!(unit("listing", json!({"synced": false})).unwrap(), "not synced yet");
+        assert_eq!(unit("listing", json!({"lastError": "of a relist"})), None);
+        assert_eq!(
+            unit("listing", json!({"lastActivitySeconds": 40.0})).unwrap(),
+            "no answer from the API server for 40s"
+        );
+        assert_eq!(unit("watching", json!({"lastActivitySeconds": 40.0})), None);
+        assert_eq!(unit("backing_off", json!({"lastError": "connection refused"})).unwrap(), "connection refused");
+        assert_eq!(unit("forbidden", json!({"message": "grant it", "lastError": "403"})).unwrap(), "grant it");
+        assert_eq!(unit("degraded", json!({})).unwrap(), "degraded");
+    }
+
+    #[test]
+    fn late_handlers_are_told_with_the_reason() {
+        let handler = |state: &str, oldest: f64, limited: bool| {
+            late_handler(&json!({"state": state, "oldestUndeliveredAgeSeconds": oldest, "rateLimited": limited,
+                "lastError": "503", "lastErrorAgeSeconds": 2.0}))
+        };
+        assert_eq!(handler("running", 29.0, false), None);
+        assert_eq!(handler("running", 30.0, false).unwrap(), "the oldest event has waited for 30s");
+        assert_eq!(handler("running", 30.0, true).unwrap(), "rate limited, the oldest event has waited for 30s");
+        assert_eq!(handler("paused", 1.0, false), None);
+        assert_eq!(handler("paused", 7_300.0, false).unwrap(), "paused, the oldest event has waited for 2h 1m");
+        assert_eq!(handler("retrying", 0.1, false).unwrap(), "2s ago: 503");
+    }
+
+    #[test]
+    fn process_figures_come_from_the_metrics() {
+        let metrics = "# TYPE deltabus_build info\ndeltabus_build_info{version=\"1.2.3\",commit=\"c\"} 1\n\
+             process_start_time_seconds 1700000000.5\nprocess_resident_memory_bytes 1.5e+08\n";
+        let process = Process::of(metrics, "2023-11-14T22:14:30.5Z".parse().unwrap());
+        let expected = Process {
+            version: Some("1.2.3".to_owned()),
+            uptime: Some(Duration::from_secs(70)),
+            resident_bytes: Some(150e6),
+        };
+        assert_eq!(process, expected);
+        assert_eq!(Process::of("", Timestamp::now()), Process::default());
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        for (seconds, expected) in [(0, "0s"), (61, "1m 1s"), (7_380, "2h 3m"), (266_400, "3d 2h")] {
+            assert_eq!(rough(Duration::from_secs(seconds)), expected);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `deltabus status`: healthy engines, and each thing that is late or fails.
+
+use std::{cell::RefCell, process::Command};
+
+use crate::support::{
+    engine::{Engine, text},
+    scripted::PATIENCE,
+};
+use deltabus::simulator::{Simulator, SimulatorOptions};
+use serde_json::{Value, json};
+
+struct Scene {
+    simulator: Simulator,
+    engine: Engine,
+    _dir: tempfile::TempDir,
+}
+
+/// Runs an engine that watches two types; `more` is added to its configuration.
+fn start(more: &str) -> Scene {
+    let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
+    for i in 0..3 {
+        let map = json!({"metadata": {"name": format!("c{i}")}});
+        simulator.store().create("configmaps", map).expect("a valid object");
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).expect("the directory is writable");
+    let config = format!(
+        "[kube]\nkubeconfig = {:?}\nbackoff = {{ initial = \"100ms\", max = \"200ms\" }}\n\
+         [resources.maps]\nmatch = [\"configmaps\"]\n[resources.later]\nmatch = [\"namespaces\", \"apples.acme.io\"]\n\
+         [handlers.count]\ntype = \"blackhole\"\ninitial = \"send\"\n{more}",
+        text(dir.path(), "kubeconfig")
+    );
+    let engine = Engine::run(dir.path(), &config);
+    engine.wait_ready(PATIENCE);
+    Scene { simulator, engine, _dir: dir }
+}
+
+/// Exit code, stdout and stderr of `deltabus status`.
+fn status(engine: &str, args: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+        .args(["status", "--engine", engine])
+        .args(args)
+        .env_clear()
+        .output()
+        .expect("the binary was built with the tests");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+impl Scene {
+    fn status(&self, args: &[&str]) -> (i32, String, String) {
+        status(&self.engine.http, args)
+    }
+
+    /// Waits until something is late; returns what is printed.
+    fn late(&self) -> (String, String) {
+        let printed = RefCell::default();
+        self.engine.wait_for("late", PATIENCE, || {
+            let (code, stdout, stderr) = self.status(&[]);
+            printed.replace((stdout, stderr));
+            code == 1
+        });
+        printed.into_inner()
+    }
+}
+
+/// Finds the row of a table by its first cell.
+fn row<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
+    let rows = table.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()));
+    let mut rows = rows.map(Iterator::collect::<Vec<_>>);
+    rows.find(|row| row.first() == Some(&name)).unwrap_or_else(|| panic!("no row {name}:\n{table}"))
+}
+
+#[test]
+fn healthy_engine_is_shown_with_code_0() {
+    let scene = start("");
+    let (code, stdout, stderr) = scene.status(&[]);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
+    let server = scene.simulator.url();
+    assert!(stdout.starts_with("deltabus 0.1.0 at http://127.0.0.1:"), "{stdout}");
+    assert!(stdout.contains("2 of 3 synced, 1 not served, "), "{stdout}");
+    assert!(stdout.contains(&format!(" objects of {server}\n")) && !stdout.contains('\x1b'), "{stdout}");
+    assert_eq!(row(&stdout, "maps"), ["maps", "configmaps", "watching", "3", "3", "0.0s", "-"]);
+    assert_eq!(row(&stdout, "count")[..4], ["count", "blackhole", "running", "0"]);
+
+    let (code, stdout, _) = scene.status(&["-o", "json"]);
+    let document: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((code, &document["healthy"], &document["problems"]), (0, &json!(true), &json!([])));
+    assert_eq!(document["server"], *server);
+    assert_eq!(document["resources"].as_array().expect("rows").len(), 3);
+    assert_eq!(document["handlers"][0]["name"], "count");
+    assert!(scene.engine.terminate().success());
+}
+
+#[test]
+fn api_server_that_is_away_is_shown_with_its_error() {
+    let scene = start("");
+    scene.simulator.go_down();
+    let (stdout, stderr) = scene.late();
+    let row = row(&stdout, "maps");
+    assert_eq!((row[2], row[3]), ("backing_off", "3"), "{stdout}");
+    assert!(row.last().is_some_and(|error| error.starts_with("connection ")), "{stdout}");
+    assert!(
+        stderr.starts_with("error: late or failing: resource ") && stderr.contains("maps (configmaps)"),
+        "{stderr}"
+    );
+    scene.simulator.come_up();
+    scene.engine.wait_for("well again", PATIENCE, || scene.status(&[]).0 == 0);
+}
+
+#[test]
+fn handler_that_fails_is_first_and_named() {
+    let scene = start("[handlers.hook]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:1/\"\ninitial = \"send\"\n");
+    let (stdout, stderr) = scene.late();
+    assert_eq!(stderr, "error: late or failing: handler hook\n");
+    let row = row(&stdout, "hook");
+    assert_eq!(row[..3], ["hook", "webhook", "retrying"]);
+    assert!(row.last().is_some_and(|error| error.contains("s ago: ")), "{stdout}");
+    assert!(stdout.find("\nhook") < stdout.find("\ncount"), "{stdout}");
+    let (_, stdout, _) = scene.status(&["-o", "json"]);
+    let document: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((&document["healthy"], &document["problems"][0]["name"]), (&json!(false), &json!("hook")));
+}
+
+#[test]
+fn commands_without_an_engine_say_what_to_do() {
+    for command in [&["status"][..], &["get", "pods"], &["handlers"], &["tail"], &["verify"]] {
+        for engine in ["127.0.0.1:1", "http://localhost:1"] {
+            let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+                .args(command)
+                .args(["--engine", engine])
+                .env_clear()
+                .output()
+                .expect("the binary was built with the tests");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+            let expected = "start one with `deltabus run -c FILE` or `deltabus demo`, or name another with --engine";
+            assert!(said.starts_with("error: no engine listens at http://") && said.contains(expected), "{said}");
+        }
+    }
+}
