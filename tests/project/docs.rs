@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::support::engine::{Engine, text};
-use deltabus::simulator::{Simulator, SimulatorOptions};
+use deltabus::simulator::{Simulator, SimulatorOptions, Sizes, Workload};
 use regex::Regex;
 
 fn sources(dir: &Path, all: &mut String) {
@@ -164,6 +164,54 @@ fn the_configurations_of_the_readme_are_valid_and_none_is_odd() {
         let said = String::from_utf8_lossy(&validated.stderr);
         assert!(validated.status.success() && !said.contains("warning"), "{said}\n{block}");
     }
+}
+
+/// Reads the numbers of a row of a Markdown table: of each cell the first one.
+fn numbers(text: &str, row: &str) -> Vec<f64> {
+    let line = text.lines().find(|line| line.starts_with(&format!("| {row} |")));
+    let cells = line.unwrap_or_else(|| panic!("no row {row}")).split('|').skip(2);
+    let number = Regex::new(r"[\d,.]+").unwrap();
+    cells.filter_map(|cell| number.find(cell)?.as_str().replace(',', "").parse().ok()).collect()
+}
+
+#[test]
+fn factors_of_the_readme_are_those_of_the_benchmarks() {
+    let [readme, measured] = ["README.md", "docs/benchmarks.md"].map(|file| fs::read_to_string(file).unwrap());
+    let standard = numbers(&measured, "**deltabus**, pods of one shape");
+    for (row, measured_row) in [
+        ("diverse pods", "**deltabus**, diverse pods"),
+        ("`compression = \"none\"`", "`compression = \"none\"`, one shape"),
+        ("to a `file` with objects and olds", "to a `file` with objects and olds, one shape"),
+        ("with a state directory", "with a state directory, one shape"),
+    ] {
+        let measured = numbers(&measured, measured_row);
+        let factors =
+            [measured[0] / standard[0], measured[2] / standard[2]].map(|factor| (factor * 10.0).round() / 10.0);
+        assert_eq!(numbers(&readme, row), factors, "{row}");
+    }
+    assert!(!readme.contains("µs"), "one number a claim: the picture has microseconds");
+}
+
+/// A reader who copies the webhook's configuration sees events in the simulated cluster.
+#[test]
+fn webhook_of_the_readme_gets_events_of_the_simulated_cluster() {
+    let readme = fs::read_to_string("README.md").unwrap();
+    let block = readme.split("```toml\n").find(|block| block.contains("\"webhook\"")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let simulator = Simulator::start(SimulatorOptions::default()).unwrap();
+    let mut workload = Workload::new(1);
+    workload.populate(simulator.store(), Sizes::default()).unwrap();
+    let living = workload.run(simulator.store().clone(), 500.0).unwrap();
+    let (kubeconfig, state) = (text(dir.path(), "kubeconfig"), text(dir.path(), "state"));
+    fs::write(&kubeconfig, simulator.kubeconfig()).unwrap();
+    let config = block.split("```").next().unwrap().replace("\"state\"", &format!("{state:?}"));
+    let config = config.replace("http://127.0.0.1:9000/deploys", "http://127.0.0.1:1/deploys");
+    let config = format!("[kube]\nkubeconfig = {kubeconfig:?}\n{config}");
+    let engine = Engine::run(dir.path(), &config);
+    let is_tried = || engine.json("/v1/handlers")["handlers"][0]["retried"].as_u64() > Some(0);
+    engine.wait_for("an event", Duration::from_mins(1), is_tried);
+    drop(living);
+    drop(engine);
 }
 
 #[test]
