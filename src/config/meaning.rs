@@ -17,6 +17,9 @@ use super::{
 };
 use crate::{discovery::Pattern, indexer::index_func::NAMESPACE_INDEX, object::FieldPath};
 
+/// A state directory with less room may stay full by what the store keeps for itself.
+const STATE_BYTES_MIN: u64 = 256 << 20;
+
 /// The names of all entries, those included that are too wrong to be looked at.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
@@ -126,6 +129,11 @@ impl Checker<'_> {
         self.pause(&["kube", "backoff"], backoff.initial, backoff.max);
         let backoff = &config.supervision.backoff;
         self.pause(&["supervision", "backoff"], backoff.initial, backoff.max);
+        if config.state.dir.is_some() && config.state.max_bytes < STATE_BYTES_MIN {
+            let message = "the store itself takes some 200 MB: at less than \"256MiB\" the API server may not be read for long; \
+                           the default is \"4GiB\"";
+            self.warn(&["state", "max_bytes"], message);
+        }
         for (keys, message) in config.http.mistakes() {
             self.error(&[&["http"][..], &keys].concat(), message);
         }

@@ -373,6 +373,8 @@ fn what_is_odd_is_allowed_and_warned_of() {
         assert!(!told.is_empty() && told.contains(expected), "{told}");
     }
     check("[resources.pods]\nmatch = [\"pods\"]", "no handlers: nothing will be sent");
+    let state = "[state]\ndir = \"/x\"\nmax_bytes = \"200MiB\"";
+    check(&format!("{MINIMAL}{state}"), "state.max_bytes: the store itself takes some 200 MB");
     check(&format!("{MINIMAL}enabled = false"), "no handler is enabled");
     check(&format!("{MINIMAL}resources = []"), "gets nothing");
     check(&format!("{MINIMAL}resync = \"1h\""), "there will be no resync events");

@@ -98,7 +98,10 @@ impl Files {
     fn open_database(dir: &Path) -> Result<Self, Fault> {
         let builder = Database::builder(dir).cache_size(CACHE_BYTES).max_journaling_size(JOURNALS_BYTES);
         let db = builder.worker_threads(WORKERS).max_cached_files(Some(OPEN_FILES)).open()?;
-        let separate = KvSeparationOptions::default().separation_threshold(128).file_target_size(32 << 20);
+        // By default a compaction rewrites the older quarter of the files that are worth it, which of three files is none: a
+        // state that is full then stays so.
+        let separate =
+            KvSeparationOptions::default().separation_threshold(128).file_target_size(32 << 20).age_cutoff(1.0);
         Ok(Self {
             meta: db.keyspace("meta", || keyspace(1 << 20))?,
             units: db.keyspace("units", || keyspace(1 << 20))?,

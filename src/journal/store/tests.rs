@@ -455,3 +455,38 @@ fn d7_the_journal_keeps_its_id_unless_its_tail_may_be_lost() {
     assert_ne!(second, first);
     assert_eq!(run(&interval, true), second);
 }
+
+#[test]
+fn few_files_that_hold_little_are_given_back_to_the_disk() {
+    let opened = fresh();
+    let filling = crate::journal::room_tests::noise(64 << 10);
+    let object = |name: &str| {
+        let head = format!(r#"{{"metadata":{{"name":"{name}","uid":"{name}","resourceVersion":"1"}},"data":""#);
+        let identity = Identity { namespace: "ns", name, uid: name, resource_version: "1" };
+        Object::assemble(identity, &[head.as_bytes(), filling.as_bytes(), br#""}"#])
+    };
+    // Each file of bodies has one that stays.
+    let mut last = 0;
+    let mut append = |changes: &[Change]| {
+        opened.store.append(&batch(last + 1, changes)).unwrap();
+        last += changes.len() as u64;
+        opened.store.inner.with("flush", Files::flush).unwrap();
+        last
+    };
+    let names = |file: u32| (0..20).map(move |number| format!("file{file}-{number}"));
+    for file in 0..3 {
+        let added = names(file).map(|name| Change::Added { object: object(&name), cause: Cause::Watch });
+        append(&added.collect::<Vec<_>>());
+    }
+    let gone = (0..3).flat_map(|file| names(file).skip(1));
+    let gone = gone.map(|name| Change::Deleted { object: object(&name), tombstone: false, cause: Cause::Watch });
+    let last = append(&gone.collect::<Vec<_>>());
+    while opened.store.retain(Sequence(last + 1)).unwrap().more {}
+    assert_eq!(bodies(&opened.store), 3);
+    let tables = || opened.store.inner.with("count", |files| Ok(files.bodies.disk_space())).unwrap();
+    let before = tables();
+    for _ in 0..3 {
+        opened.store.shrink().unwrap();
+    }
+    assert!(tables() < before / 10, "{before} bytes before, {} after", tables());
+}
