@@ -54,6 +54,9 @@ use crate::{
     subscribe::hub::Hub,
 };
 
+/// Part of `max_response_bytes` that `/metrics` has to itself: one in so many bytes.
+const METRICS_SHARE: u64 = 16;
+
 /// How many lists are put together at a time; others wait.
 const LISTS_AT_ONCE: usize = 2;
 
@@ -169,6 +172,7 @@ pub fn start(options: ServeOptions, state: ServeState) -> io::Result<Server> {
     let (stop, mut stopped) = watch::channel(false);
     let certificate = tls.map(TlsFiles::load).transpose()?;
     let (budget, snapshots) = (Arc::clone(&state.budget), Arc::clone(&state.snapshots));
+    let metrics_budget = ResponseBudget::new(limits.max_response_bytes / METRICS_SHARE);
     let router = router(surface, state);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -187,7 +191,7 @@ pub fn start(options: ServeOptions, state: ServeState) -> io::Result<Server> {
             tokio::spawn(expire(snapshots));
             tokio::select! {
                 _ = stopped.changed() => {} // an error: the server was dropped
-                () = Listener { socket: listener, certificate, router, limits, budget }.serve() => {}
+                () = Listener { socket: listener, certificate, router, limits, budget, metrics_budget }.serve() => {}
             }
         });
     })?;

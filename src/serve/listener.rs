@@ -62,6 +62,8 @@ pub(super) struct Listener {
     pub(super) router: Router,
     pub(super) limits: ConnectionLimits,
     pub(super) budget: Arc<ResponseBudget>,
+    /// The budget of `/metrics`: lists that no one reads must not hide what is wrong.
+    pub(super) metrics_budget: Arc<ResponseBudget>,
 }
 
 #[derive(Default)]
@@ -119,6 +121,7 @@ impl Listener {
             router: self.router.clone(),
             activity: Arc::clone(&activity),
             budget: Arc::clone(&self.budget),
+            metrics_budget: Arc::clone(&self.metrics_budget),
             addresses: Addresses { peer, local },
         };
         let task = match &self.certificate {
@@ -161,6 +164,7 @@ struct Requests {
     router: Router,
     activity: SharedActivity,
     budget: Arc<ResponseBudget>,
+    metrics_budget: Arc<ResponseBudget>,
     addresses: Addresses,
 }
 
@@ -181,8 +185,9 @@ impl Requests {
     ) -> impl Future<Output = Result<axum::http::Response<WatchedBody>, std::convert::Infallible>> + use<> {
         let answer = Answer::begin(&self.activity);
         request.extensions_mut().insert(self.addresses);
+        let is_scrape = request.uri().path() == "/metrics";
+        let budget = Arc::clone(if is_scrape { &self.metrics_budget } else { &self.budget });
         let answering = self.router.clone().oneshot(request);
-        let budget = Arc::clone(&self.budget);
         async move {
             let mut response = answering.await?;
             if response.extensions().get::<Endless>().is_some() {
