@@ -45,9 +45,11 @@
 //!   what they name.
 //! - Every queue has a bound and an owner.
 //! - Nothing that one type, handler or request does stops another.
+pub mod build_info;
 mod line_table;
 mod mutex;
 mod private_dir;
+mod process;
 mod regular_file;
 pub mod secret;
 pub mod object;

@@ -11,8 +11,10 @@ use prometheus_client::{
 };
 
 use crate::{
+    build_info,
     handler::status::{HandlerState, HandlerView},
     journal::JournalHealth,
+    process::Usage,
     status::{ReloadCounts, UnitView},
     subscribe::SubscribeCounts,
 };
@@ -70,16 +72,17 @@ pub fn render(
     reloads: ReloadCounts,
     streams: SubscribeCounts,
 ) -> String {
-    let mut registry = Registry::with_prefix("deltabus");
-    let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-    registry.register("build", "Version of this engine", build);
-    register_resources(&mut registry, resources);
-    register_handlers(&mut registry, handlers);
-    register_journal(&mut registry, journal);
-    register_reloads(&mut registry, reloads);
-    register_streams(&mut registry, streams);
+    let mut root = Registry::default();
+    register_process(&mut root, Usage::now());
+    let registry = root.sub_registry_with_prefix("deltabus");
+    register_build(registry);
+    register_resources(registry, resources);
+    register_handlers(registry, handlers);
+    register_journal(registry, journal);
+    register_reloads(registry, reloads);
+    register_streams(registry, streams);
     let mut text = String::new();
-    encode(&mut text, &registry).expect("writing to a string succeeds");
+    encode(&mut text, &root).expect("writing to a string succeeds");
     text
 }
 
@@ -107,6 +110,39 @@ pub fn to_prometheus(open_metrics: &str) -> String {
         }
     }
     text
+}
+
+/// The families that every Prometheus client has, under their own names. What the system does not tell is left out.
+fn register_process(registry: &mut Registry, usage: Usage) {
+    let Usage { cpu_seconds, resident_bytes, virtual_bytes, threads, open_fds, max_fds, started } = usage;
+    let cpu = Counter::<f64, AtomicU64>::default();
+    cpu.inc_by(cpu_seconds);
+    registry.register("process_cpu_seconds", "User and system CPU time of this process", cpu);
+    let started_help = "Start of this process, since the Unix epoch";
+    let gauges = [
+        ("process_resident_memory_bytes", "Resident memory of this process", resident_bytes.map(float)),
+        ("process_virtual_memory_bytes", "Virtual memory of this process", virtual_bytes.map(float)),
+        ("process_threads", "Threads of this process", threads.map(float)),
+        ("process_open_fds", "Open file descriptors of this process", open_fds.map(float)),
+        ("process_max_fds", "File descriptors that this process may have open", max_fds.map(float)),
+        ("process_start_time_seconds", started_help, started),
+    ];
+    for (name, help, value) in gauges {
+        let Some(value) = value else { continue };
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    }
+}
+
+fn register_build(registry: &mut Registry) {
+    let labels = vec![
+        ("version", build_info::VERSION.to_owned()),
+        ("commit", build_info::COMMIT.to_owned()),
+        ("features", build_info::FEATURES.join(",")),
+        ("target", build_info::target()),
+    ];
+    registry.register("build", "Build of this engine", Info::new(labels));
 }
 
 /// What there is without a directory is all zeros, and left out.
@@ -184,11 +220,14 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
         counter(|view| view.confirmations),
     );
     registry.register("skipped_documents", "Documents of another type or without a name", counter(|view| view.skipped));
+    register_states(registry, views);
+}
 
+fn register_states(registry: &mut Registry, views: &[UnitView]) {
     let events = Family::<EventLabels, Counter>::default();
     let states = Family::<StateLabels, Gauge>::default();
-    let seconds = Family::<ResourceLabels, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
-    let lag = Family::<ResourceLabels, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
+    let seconds = Family::<ResourceLabels, Gauge<f64, AtomicU64>>::default();
+    let lag = Family::<ResourceLabels, Gauge<f64, AtomicU64>>::default();
     for view in views {
         let ResourceLabels { name, group, resource } = resource_labels(view);
         let counts = view.events;
@@ -224,7 +263,7 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
     let paused = Family::<HandlerLabels, Gauge>::default();
     let in_flight = Family::<HandlerLabels, Gauge>::default();
     let rate_limited = Family::<HandlerLabels, Gauge>::default();
-    let lag = Family::<HandlerLabels, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
+    let lag = Family::<HandlerLabels, Gauge<f64, AtomicU64>>::default();
     for status in handlers {
         let labels = HandlerLabels { handler: status.name.clone() };
         for (outcome, count) in [
@@ -302,6 +341,11 @@ fn register_streams(registry: &mut Registry, streams: SubscribeCounts) {
 fn resource_labels(view: &UnitView) -> ResourceLabels {
     let group = view.api_version.split_once('/').map_or("", |(group, _)| group);
     ResourceLabels { name: view.name.clone(), group: group.to_owned(), resource: view.plural.clone() }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody has 2^53 bytes, threads or files")]
+fn float(value: u64) -> f64 {
+    value as f64
 }
 
 fn signed(value: u64) -> i64 {

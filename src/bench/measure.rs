@@ -2,23 +2,14 @@
 
 use std::fs;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
-/// Returns the time that all threads of this process, ended ones included, have spent on a processor, kernel included;
-/// nanoseconds.
-pub fn cpu() -> u64 {
-    clock(ClockId::ProcessCPUTime)
-}
+pub use crate::process::cpu;
+use crate::process::{bytes_in, clock};
 
 /// Returns nanoseconds since some moment in the past, the same for all processes until the machine starts anew.
 pub fn monotonic() -> u64 {
     clock(ClockId::Monotonic)
-}
-
-fn clock(id: ClockId) -> u64 {
-    let time = clock_gettime(id);
-    let [seconds, nanos] = [time.tv_sec, time.tv_nsec].map(|part| u64::try_from(part).unwrap_or_default());
-    seconds * 1_000_000_000 + nanos
 }
 
 /// Returns the resident bytes of this process; 0 where the system does not tell (it is read from `/proc`).
@@ -29,14 +20,6 @@ pub fn resident() -> u64 {
 /// Returns the most resident bytes that this process has ever had; 0 where the system does not tell.
 pub fn resident_peak() -> u64 {
     bytes_in("/proc/self/status", "VmHWM:")
-}
-
-/// Reads a line of kilobytes; 0 where there is none.
-fn bytes_in(file: &str, name: &str) -> u64 {
-    let text = fs::read_to_string(file).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kilobytes.unwrap_or_default() * 1024
 }
 
 /// Returns the bytes that this process handed to disks: what was written again counts again, what only lies in the

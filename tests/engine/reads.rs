@@ -460,7 +460,7 @@ fn check_metrics(body: &str, open_metrics: bool) -> Vec<String> {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').expect("a name and a type");
             assert!(families.insert(name.to_owned(), kind.to_owned()).is_none(), "one TYPE a family: {line}");
-            assert!(name.starts_with("deltabus_"), "{line}");
+            assert!(name.starts_with("deltabus_") || name.starts_with("process_"), "{line}");
             assert!(open_metrics || matches!(kind, "counter" | "gauge" | "histogram"), "{line}");
             current = (name.to_owned(), kind.to_owned());
         } else if let Some(rest) = line.strip_prefix("# UNIT ") {
@@ -471,12 +471,17 @@ fn check_metrics(body: &str, open_metrics: bool) -> Vec<String> {
             assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
             let name = sample.split('{').next().unwrap_or_default();
             let (family, kind) = (&current.0, current.1.as_str());
-            let suffix = match kind {
-                "counter" if open_metrics => "_total",
-                "info" => "_info",
-                _ => "",
+            let suffixes = match kind {
+                "counter" if open_metrics => &["_total"][..],
+                "info" => &["_info"],
+                "histogram" => &["_bucket", "_sum", "_count"],
+                _ => &[""],
             };
-            assert_eq!(name, format!("{family}{suffix}"), "a sample of the family before it: {line}");
+            let suffix = name.strip_prefix(family.as_str());
+            assert!(
+                suffix.is_some_and(|suffix| suffixes.contains(&suffix)),
+                "a sample of the family before it: {line}"
+            );
             assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
             assert!(!samples.contains(&sample.to_owned()), "no sample twice: {line}");
             samples.push(sample.to_owned());

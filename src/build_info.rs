@@ -1,0 +1,25 @@
+//! Version, commit, features and target of this build: for the metrics and for people.
+
+/// Version of the crate.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Commit of the sources, as the environment variable `DELTABUS_COMMIT` named it to the compiler; else `unknown`.
+pub const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};
+
+/// Cargo features of this build.
+pub const FEATURES: &[&str] = if cfg!(feature = "kafka") { &["kafka"] } else { &[] };
+
+/// Returns architecture, operating system and, where there is a choice, C library: `x86_64-linux-gnu`.
+pub fn target() -> String {
+    let platform = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    if cfg!(target_env = "musl") {
+        platform + "-musl"
+    } else if cfg!(target_env = "gnu") {
+        platform + "-gnu"
+    } else {
+        platform
+    }
+}
