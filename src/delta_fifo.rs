@@ -4,6 +4,7 @@
 //! keeps one batch in flight to the indexer and appends the rest meanwhile.
 
 pub mod actor;
+mod arrivals;
 mod known;
 #[cfg(test)]
 mod model_test;

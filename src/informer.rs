@@ -43,7 +43,7 @@ use crate::{
         Reflector, ReflectorConfig, Start,
         actor::{Queue, ReflectorActor, ResyncDue, Resyncs},
     },
-    status::{Siblings, UnitStatus},
+    status::{Siblings, Timings, UnitStatus},
     supervisor::child::spawn,
 };
 
@@ -122,6 +122,8 @@ pub struct Shared {
     pub sources: Arc<dyn SourceFactory>,
     /// `max_concurrent_lists`.
     pub list_permits: Arc<Semaphore>,
+    /// Histograms that they count in.
+    pub timings: Arc<Timings>,
 }
 
 /// One watched resource type: what stays while its actors come and go.
@@ -355,7 +357,8 @@ impl Informer {
         let indexer = IndexerActor::new(lease, shared.journal.clone(), (self.id, epoch), siblings, status());
         let (indexer, indexer_exit) = spawn(indexer);
         let consumer = Consumer { apply: indexer.clone().recipient(), repack: indexer.clone().recipient() };
-        let fifo = DeltaFifoActor::new(fifo, consumer, self.options.fifo_max_bytes, status());
+        let timings = || Arc::clone(&shared.timings);
+        let fifo = DeltaFifoActor::new(fifo, consumer, self.options.fifo_max_bytes, status(), timings());
         let (fifo, fifo_exit) = spawn(fifo);
         let mut config = self.options.reflector;
         if !keep.is_whole() {
@@ -373,7 +376,8 @@ impl Informer {
             Resyncs { round: Arc::clone(&self.round), due: self.resync_due(&shared.journal) },
         );
         let absence = self.absence.clone();
-        let reflector = reflector.telling_server_version(move |version| absence.server_is_at(version));
+        let reflector =
+            reflector.counting_in(timings()).telling_server_version(move |version| absence.server_is_at(version));
         let (reflector, reflector_exit) = spawn(reflector);
         Ok(Actors { reflector, fifo, indexer, exits: [reflector_exit, fifo_exit, indexer_exit] })
     }

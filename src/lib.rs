@@ -46,6 +46,7 @@
 //! - Every queue has a bound and an owner.
 //! - Nothing that one type, handler or request does stops another.
 pub mod build_info;
+pub mod histogram;
 mod line_table;
 mod mutex;
 mod private_dir;

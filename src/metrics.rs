@@ -2,24 +2,29 @@
 //!
 //! Nothing is counted here: a scrape reads the same views as `/v1/resources` and `/v1/handlers`.
 
-use std::{fmt::Write as _, sync::atomic::AtomicU64};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Debug, Write as _},
+    sync::atomic::AtomicU64,
+};
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
-    metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
+    encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet, text::encode},
+    metrics::{MetricType, counter::Counter, family::Family, gauge::Gauge, info::Info},
     registry::{Registry, Unit},
 };
 
 use crate::{
     build_info,
     handler::status::{HandlerState, HandlerView},
+    histogram::{Histogram, Snapshot},
     journal::JournalHealth,
     process::Usage,
-    status::{ReloadCounts, UnitView},
+    status::{ReloadCounts, Timings, UnitView},
     subscribe::SubscribeCounts,
 };
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 struct ResourceLabels {
     name: String,
     group: String,
@@ -42,12 +47,12 @@ struct StateLabels {
     state: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 struct HandlerLabels {
     handler: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
     handler: String,
     outcome: &'static str,
@@ -71,12 +76,14 @@ pub fn render(
     journal: &JournalHealth,
     reloads: ReloadCounts,
     streams: SubscribeCounts,
+    timings: &Timings,
 ) -> String {
     let mut root = Registry::default();
     register_process(&mut root, Usage::now());
     let registry = root.sub_registry_with_prefix("deltabus");
     register_build(registry);
     register_resources(registry, resources);
+    register_timings(registry, timings);
     register_handlers(registry, handlers);
     register_journal(registry, journal);
     register_reloads(registry, reloads);
@@ -112,6 +119,45 @@ pub fn to_prometheus(open_metrics: &str) -> String {
     text
 }
 
+/// Histograms of one family, by their labels. Those with the same labels are added.
+#[derive(Debug)]
+struct Histograms<L>(BTreeMap<L, Snapshot>);
+
+impl<L: Ord> Histograms<L> {
+    fn of<'a>(histograms: impl Iterator<Item = (L, &'a Histogram)>) -> Self {
+        let mut family: BTreeMap<L, Snapshot> = BTreeMap::new();
+        for (labels, histogram) in histograms {
+            family.entry(labels).or_default().add(&histogram.snapshot());
+        }
+        Self(family)
+    }
+}
+
+impl<L: EncodeLabelSet + Debug> EncodeMetric for Histograms<L> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(labels, snapshot)| snapshot.encode(encoder.encode_family(labels)?))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl EncodeMetric for Snapshot {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let buckets: Vec<_> = self.buckets().collect();
+        encoder.encode_histogram::<NoLabelSet>(self.sum(), self.count(), &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
 /// The families that every Prometheus client has, under their own names. What the system does not tell is left out.
 fn register_process(registry: &mut Registry, usage: Usage) {
     let Usage { cpu_seconds, resident_bytes, virtual_bytes, threads, open_fds, max_fds, started } = usage;
@@ -145,6 +191,14 @@ fn register_build(registry: &mut Registry) {
     registry.register("build", "Build of this engine", Info::new(labels));
 }
 
+fn register_timings(registry: &mut Registry, timings: &Timings) {
+    let help = "Time from the request for a watch to the head of its answer, of those that open";
+    registry.register_with_unit("watch_open_duration", help, Unit::Seconds, timings.watch_open.snapshot());
+    let help = "Age of an event of a watch when it is applied: from its bytes read and decoded to its batch published";
+    registry.register_with_unit("applied_event_age", help, Unit::Seconds, timings.event_age.snapshot());
+    registry.register("batch_events", "Events of a batch for the cache", timings.batch_events.snapshot());
+}
+
 /// What there is without a directory is all zeros, and left out.
 fn register_journal(registry: &mut Registry, journal: &JournalHealth) {
     if !journal.stored {
@@ -171,6 +225,8 @@ fn register_journal(registry: &mut Registry, journal: &JournalHealth) {
     let undurable = gauge(signed(journal.last.0.saturating_sub(journal.durable.0)));
     registry.register("journal_undurable_records", "Changes written and not forced to the disk yet", undurable);
     registry.register_with_unit("journal_last_sync", "What the last fsync took", Unit::Seconds, seconds);
+    let took = journal.sync_duration.clone();
+    registry.register_with_unit("journal_fsync_duration", "What an fsync took", Unit::Seconds, took);
     registry.register("journal_syncs", "Fsyncs", counter(journal.syncs));
     registry.register("journal_failures", "Times the state could not be written", counter(journal.failures));
 }
@@ -207,6 +263,9 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
     );
     registry.register("unit_restarts", "Restarts of a unit's actors", counter(|view| view.restarts));
     registry.register("lists", "Lists asked of the API server", counter(|view| view.lists));
+    let took = Histograms::of(views.iter().map(|view| (resource_labels(view), &*view.list_duration)));
+    let help = "Time from the first request of a list, streaming lists included, to its last object, of complete ones";
+    registry.register_with_unit("list_duration", help, Unit::Seconds, took);
     registry.register("watches", "Watches opened at the API server", counter(|view| view.watches));
     registry.register("watch_stalls", "Streams given up because nothing came", counter(|view| view.stalls));
     registry.register(
@@ -305,6 +364,23 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
     registry.register("handler_up", "1 once the handler has started", up);
     registry.register("handler_synced", "1 once the handler is done with the initial state of all it takes", synced);
     registry.register_with_unit("handler_lag", "Age of the oldest event not yet delivered", Unit::Seconds, lag);
+    register_handler_timings(registry, handlers);
+}
+
+fn register_handler_timings(registry: &mut Registry, handlers: &[HandlerView]) {
+    let labels = |view: &HandlerView| HandlerLabels { handler: view.name.clone() };
+    let ages = handlers.iter().map(|view| (labels(view), &view.timings.event_age));
+    let help =
+        "Age of an event when it is delivered: from its append to the journal, in this run, to the handler's answer";
+    registry.register_with_unit("handler_event_age", help, Unit::Seconds, Histograms::of(ages));
+    let calls = handlers.iter().flat_map(|view| {
+        let calls = [("delivered", &view.timings.delivered_calls), ("failed", &view.timings.failed_calls)];
+        calls.map(|(outcome, took)| (OutcomeLabels { handler: view.name.clone(), outcome }, took))
+    });
+    let help = "Time from a call of the handler to its answer";
+    registry.register_with_unit("handler_call_duration", help, Unit::Seconds, Histograms::of(calls));
+    let events = handlers.iter().map(|view| (labels(view), &view.timings.call_events));
+    registry.register("handler_batch_events", "Events of a call of the handler", Histograms::of(events));
 }
 
 fn register_reloads(registry: &mut Registry, reloads: ReloadCounts) {
@@ -350,4 +426,66 @@ fn float(value: u64) -> f64 {
 
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{object::ResourceType, status::UnitStatus};
+
+    fn rendered(resources: &[UnitView], journal: &JournalHealth) -> String {
+        let (reloads, streams) = (ReloadCounts::default(), SubscribeCounts::default());
+        to_prometheus(&render(resources, &[], journal, reloads, streams, &Timings::default()))
+    }
+
+    #[test]
+    fn histogram_has_cumulative_buckets_a_sum_and_a_count() {
+        let took = Histogram::new(&[0.001, 0.5]);
+        took.observe_many(0.001, 2);
+        took.observe(Duration::from_millis(250));
+        took.observe(Duration::from_secs(3));
+        let journal = JournalHealth { stored: true, sync_duration: took.snapshot(), ..JournalHealth::default() };
+        let text = rendered(&[], &journal);
+        let expected = "# HELP deltabus_journal_fsync_duration_seconds What an fsync took.\n\
+            # TYPE deltabus_journal_fsync_duration_seconds histogram\n\
+            deltabus_journal_fsync_duration_seconds_sum 3.252\n\
+            deltabus_journal_fsync_duration_seconds_count 4\n\
+            deltabus_journal_fsync_duration_seconds_bucket{le=\"0.001\"} 2\n\
+            deltabus_journal_fsync_duration_seconds_bucket{le=\"0.5\"} 3\n\
+            deltabus_journal_fsync_duration_seconds_bucket{le=\"+Inf\"} 4\n";
+        assert!(text.contains(expected), "{text}");
+        assert!(!text.contains("deltabus_list_duration_seconds"), "a family without samples is left out: {text}");
+    }
+
+    /// Two units of one type, as where namespaces are watched one by one.
+    fn two_units() -> [UnitView; 2] {
+        let [group, version, kind, plural] = ["apps", "v1", "Deployment", "deployments"].map(str::to_owned);
+        let deployments = ResourceType { group, version, kind, plural, namespaced: true };
+        ["team-a", "team-b"].map(|namespace| {
+            let view = UnitStatus::new("all", &deployments, Some(namespace)).view();
+            view.list_duration.observe(Duration::from_millis(500));
+            view
+        })
+    }
+
+    const LABELS: &str = "name=\"all\",group=\"apps\",resource=\"deployments\"";
+
+    fn check(text: &str, samples: &[(&str, &str)]) {
+        for (sample, value) in samples {
+            let line = format!("deltabus_{sample}{{{LABELS}}} {value}\n");
+            assert!(text.contains(&line), "{line} in {text}");
+        }
+    }
+
+    #[test]
+    fn histograms_with_equal_labels_are_added() {
+        let text = rendered(&two_units(), &JournalHealth::default());
+        check(&text, &[("list_duration_seconds_sum", "1.0"), ("list_duration_seconds_count", "2")]);
+        let [below, above] = [("0.1", 0), ("0.5", 2)].map(|(bound, count)| {
+            format!("deltabus_list_duration_seconds_bucket{{le=\"{bound}\",{LABELS}}} {count}\n")
+        });
+        assert!(text.contains(&below) && text.contains(&above), "{text}");
+    }
 }

@@ -21,7 +21,7 @@ use crate::{
     lister::Lister,
     mutex::lock,
     object::ResourceType,
-    status::{Reloads, UnitState, UnitStatus, UnitView},
+    status::{Reloads, Timings, UnitState, UnitStatus, UnitView},
 };
 
 /// A `match` pattern that names no served type yet.
@@ -100,6 +100,7 @@ pub struct Registry {
     catalog: ArcSwap<Catalog>,
     discovered: AtomicBool,
     reloads: Reloads,
+    timings: Arc<Timings>,
 }
 
 impl Registry {
@@ -137,6 +138,11 @@ impl Registry {
     /// Returns what counts configurations given to the running engine.
     pub fn reloads(&self) -> &Reloads {
         &self.reloads
+    }
+
+    /// Returns the histograms that all units count in.
+    pub fn timings(&self) -> &Arc<Timings> {
+        &self.timings
     }
 
     /// Says that the server has told which types it serves.

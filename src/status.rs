@@ -4,6 +4,7 @@
 
 mod reloads;
 mod siblings;
+mod timings;
 
 use std::{
     sync::{
@@ -18,8 +19,9 @@ use serde::Serialize;
 pub use self::{
     reloads::{ReloadCounts, Reloads},
     siblings::Siblings,
+    timings::Timings,
 };
-use crate::{mutex::lock, object::ResourceType};
+use crate::{histogram::Histogram, mutex::lock, object::ResourceType};
 
 /// State of a unit as `interfaces.md` §4 names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -171,6 +173,9 @@ pub struct UnitView {
     pub restarts: u64,
     /// Lists asked for, the first included.
     pub lists: u64,
+    /// Seconds that lists and streaming lists took which became complete, each from its first request to its last object.
+    #[serde(skip)]
+    pub list_duration: Arc<Histogram>,
     /// Watches opened.
     pub watches: u64,
     /// Documents that were skipped: another type, no name.
@@ -253,6 +258,7 @@ impl UnitStatus {
                 events: EventCounts::default(),
                 restarts: 0,
                 lists: 0,
+                list_duration: Arc::new(Histogram::new(timings::LIST_BOUNDS)),
                 watches: 0,
                 skipped: 0,
                 transform_failures: 0,

@@ -11,17 +11,25 @@ use actix::{
 };
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{DeltaFifo, Deltas, Repacked};
+use super::{
+    DeltaFifo, Deltas, Repacked,
+    arrivals::{Arrival, Arrivals},
+};
 use crate::{
     reflector::{Comparison, Event, Listed},
-    status::UnitStatus,
+    status::{Timings, UnitStatus},
     supervisor::child::{Heartbeat, Inject},
 };
 
 /// Events of the reflector, in stream order. The answer means: there is room for more.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub struct Events(pub Vec<Event>);
+pub struct Events {
+    /// The events.
+    pub events: Vec<Event>,
+    /// When the reflector received them.
+    pub received: Instant,
+}
 
 /// A list to be held against what is known once everything queued is applied (D7).
 #[derive(Debug, Message)]
@@ -59,25 +67,35 @@ pub struct DeltaFifoActor {
     indexer: Consumer,
     max_bytes: usize,
     status: Arc<UnitStatus>,
+    timings: Arc<Timings>,
     in_flight: bool,
     waiting_for_room: Option<oneshot::Sender<()>>,
-    /// When the oldest of what is queued, and of what is in flight, arrived.
-    queued_since: Option<Instant>,
-    in_flight_since: Option<Instant>,
+    /// When what is queued, and what is in flight, was received.
+    queued_since: Arrivals,
+    in_flight_since: Vec<Arrival>,
+    epoch: Instant,
 }
 
 impl DeltaFifoActor {
     /// Makes the actor; `max_bytes` is the bound at which the reflector is held back.
-    pub fn new(fifo: DeltaFifo, indexer: Consumer, max_bytes: usize, status: Arc<UnitStatus>) -> Self {
+    pub fn new(
+        fifo: DeltaFifo,
+        indexer: Consumer,
+        max_bytes: usize,
+        status: Arc<UnitStatus>,
+        timings: Arc<Timings>,
+    ) -> Self {
         Self {
             fifo,
             indexer,
             max_bytes,
             status,
+            timings,
             in_flight: false,
             waiting_for_room: None,
-            queued_since: None,
-            in_flight_since: None,
+            queued_since: Arrivals::default(),
+            in_flight_since: Vec::new(),
+            epoch: Instant::now(),
         }
     }
 
@@ -95,23 +113,33 @@ impl DeltaFifoActor {
             return;
         };
         self.in_flight = true;
-        self.in_flight_since = self.queued_since;
-        if self.fifo.is_empty() {
-            self.queued_since = None;
-        }
+        self.in_flight_since = self.queued_since.take_until(self.fifo.len());
         let applied = self.indexer.apply.send(Apply(deltas)).into_actor(self).map(|answer, fifo, ctx| {
             if answer.is_err() {
                 ctx.stop(); // the indexer is gone: the unit is about to be restarted as a whole
                 return;
             }
             fifo.in_flight = false;
-            fifo.in_flight_since = None;
+            fifo.observe_applied();
             fifo.fifo.processed();
             fifo.pump(ctx);
             fifo.grant_room();
             fifo.publish_status();
         });
         ctx.spawn(applied);
+    }
+
+    /// Counts what was applied: the age of events of a watch, not of what a list or a resync brought.
+    fn observe_applied(&mut self) {
+        let now = self.epoch.elapsed();
+        let arrivals = std::mem::take(&mut self.in_flight_since);
+        let deltas: usize = arrivals.iter().map(|arrival| arrival.deltas).sum();
+        if deltas > 0 {
+            self.timings.batch_events.observe_count(deltas);
+        }
+        for Arrival { at, deltas, .. } in arrivals.into_iter().filter(|arrival| arrival.watched) {
+            self.timings.event_age.observe_many(now.saturating_sub(at).as_secs_f64(), deltas as u64);
+        }
     }
 
     /// Has some of the cache packed anew; what comes meanwhile waits for it as for a batch.
@@ -146,7 +174,8 @@ impl DeltaFifoActor {
         let mut view = self.status.lock();
         view.queue_length = self.fifo.len() as u64;
         view.queue_bytes = self.fifo.queued_bytes() as u64;
-        view.waiting_since = self.in_flight_since.or(self.queued_since).map(Instant::into_std);
+        let oldest = self.in_flight_since.first().map(|arrival| arrival.at).or_else(|| self.queued_since.oldest());
+        view.waiting_since = oldest.map(|at| (self.epoch + at).into_std());
     }
 }
 
@@ -161,10 +190,13 @@ impl Actor for DeltaFifoActor {
 impl Handler<Events> for DeltaFifoActor {
     type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, Events(events): Events, ctx: &mut Self::Context) -> Self::Result {
-        self.queued_since.get_or_insert_with(Instant::now);
+    fn handle(&mut self, Events { events, received }: Events, ctx: &mut Self::Context) -> Self::Result {
+        let at = received.saturating_duration_since(self.epoch);
         for event in events {
+            let watched = matches!(event, Event::Added(_) | Event::Updated(_) | Event::Deleted(_));
+            let before = self.fifo.len();
             self.fifo.push(event);
+            self.queued_since.push(Arrival { at, deltas: self.fifo.len().saturating_sub(before), watched });
         }
         self.pump(ctx);
         self.publish_status();
@@ -205,5 +237,80 @@ impl Handler<Inject> for DeltaFifoActor {
 
     fn handle(&mut self, Inject(harm, _): Inject, _ctx: &mut Self::Context) {
         harm.strike("DeltaFIFO actor");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use actix::System;
+    use tokio::{runtime::Builder, time::sleep};
+
+    use super::*;
+    use crate::{delta_fifo::Order, testing::object};
+
+    /// An indexer that takes three seconds for each batch.
+    struct Slow;
+
+    impl Actor for Slow {
+        type Context = Context<Self>;
+    }
+
+    impl Handler<Apply> for Slow {
+        type Result = ResponseFuture<()>;
+
+        fn handle(&mut self, _: Apply, _: &mut Self::Context) -> Self::Result {
+            Box::pin(sleep(Duration::from_secs(3)))
+        }
+    }
+
+    impl Handler<Repack> for Slow {
+        type Result = MessageResult<Repack>;
+
+        fn handle(&mut self, _: Repack, _: &mut Self::Context) -> Self::Result {
+            MessageResult(Repacked::default())
+        }
+    }
+
+    #[test]
+    fn age_runs_from_reception_to_application_of_watched_events() {
+        let paused = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        System::with_tokio_rt(paused).block_on(async {
+            let indexer = Slow.start();
+            let consumer = Consumer { apply: indexer.clone().recipient(), repack: indexer.recipient() };
+            let (timings, start) = (Arc::<Timings>::default(), Instant::now());
+            let status = Arc::new(UnitStatus::waiting("things", "things"));
+            let fifo = DeltaFifo::new(Order::Stream, std::iter::empty(), false);
+            let fifo =
+                DeltaFifoActor::new(fifo, consumer, usize::MAX, Arc::clone(&status), Arc::clone(&timings)).start();
+            let at = |seconds| start + Duration::from_secs(seconds);
+
+            let items = vec![object("a", "1"), object("b", "1")];
+            let list = Event::Replace { items, spared: Vec::new(), resource_version: "1".into() };
+            fifo.send(Events { events: vec![list], received: start }).await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+            // It was received a second before it came: the reflector was busy.
+            let events = vec![Event::Updated(object("a", "2")), Event::Added(object("c", "2"))];
+            fifo.send(Events { events, received: start }).await.unwrap();
+            sleep(Duration::from_secs(1)).await;
+            fifo.send(Events { events: vec![Event::Updated(object("b", "3"))], received: at(2) }).await.unwrap();
+            assert_eq!(status.view().waiting_since, Some(start.into_std()));
+            sleep(Duration::from_millis(1_500)).await;
+            assert_eq!(timings.event_age.snapshot().count(), 0, "a list's objects have no age");
+            let batches = timings.batch_events.snapshot();
+            assert_eq!((batches.count(), batches.sum()), (1, 2.0));
+            sleep(Duration::from_secs(3)).await;
+            let (ages, batches) = (timings.event_age.snapshot(), timings.batch_events.snapshot());
+            assert_eq!(ages.count(), 3);
+            assert!((ages.sum() - (6.0 + 6.0 + 4.0)).abs() < 0.05, "{} s", ages.sum());
+            assert_eq!((batches.count(), batches.sum()), (2, 5.0));
+            assert_eq!(status.view().waiting_since, None);
+
+            fifo.send(Events { events: vec![Event::Updated(object("b", "4"))], received: at(7) }).await.unwrap();
+            fifo.send(Events { events: vec![Event::Updated(object("b", "5"))], received: at(8) }).await.unwrap();
+            sleep(Duration::from_secs(4)).await;
+            assert_eq!(status.view().waiting_since, Some(at(8).into_std()), "of the oldest that is not applied");
+        });
     }
 }

@@ -66,7 +66,7 @@ impl Auxiliary {
         let reader = journal
             .open_reader(Start::Next, ReaderOptions { interest, ..ReaderOptions::default() })
             .expect("a new journal has no gap");
-        let shared = Shared { journal: journal.clone(), ..shared };
+        let shared = Shared { journal: journal.clone(), timings: Arc::default(), ..shared };
         let options = options::auxiliary(reflector);
         let informer = Informer::new(UNIT, "", Arc::new(resource), options, Arc::default(), None);
         let informer = Arc::new(informer);

@@ -200,11 +200,10 @@ impl EngineBuilder {
             }
         };
 
-        let shared = Shared {
-            journal,
-            sources: Arc::new(KubeSources { access: access.clone(), limits: options::limits(&config.kube) }),
-            list_permits: Arc::new(Semaphore::new(config.kube.max_concurrent_lists as usize)),
-        };
+        let sources = KubeSources { access: access.clone(), limits: options::limits(&config.kube) };
+        let list_permits = Arc::new(Semaphore::new(config.kube.max_concurrent_lists as usize));
+        let timings = Arc::clone(registry.timings());
+        let shared = Shared { journal, sources: Arc::new(sources), list_permits, timings };
         let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let conductor = Arc::new(Conductor {
             access,

@@ -210,16 +210,18 @@ impl Lane {
                     }
                     let part = batch.slice(range);
                     under_way.attempt();
+                    let begun = now();
                     let outcome = tokio::select! {
                         outcome = sink.deliver(part.clone(), form, status) => outcome,
                         () = self.cut_off() => return Err(closed()),
                     };
+                    let took = begun.elapsed();
                     if let Outcome::Failed(HandlerError::Busy { retry_after, .. }) = &outcome {
                         let until = self.epoch.elapsed() + super::RETRY_AFTER_MAX.min(*retry_after);
                         self.pace.borrow_mut().hold(until);
                         under_way.limit(true); // until it may begin again
                     }
-                    let error = under_way.finish(&outcome, part.events().len() as u64, form);
+                    let error = under_way.finish(&outcome, part.events(), form, took);
                     let now = self.epoch.elapsed();
                     delivery.finished(outcome, now, rand::random());
                     if let Some(error) = error {

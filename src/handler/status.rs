@@ -2,14 +2,20 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::Outcome;
 use crate::{
-    dispatcher::actor::{LaneTypes, PauseSwitch},
+    dispatcher::{
+        Event,
+        actor::{LaneTypes, PauseSwitch},
+    },
+    histogram::Histogram,
     journal::{Journal, ReaderId, ReaderStats, Sequence},
     mutex::lock,
     supervisor::Exit,
@@ -96,6 +102,57 @@ impl LaneCounts {
     }
 }
 
+/// Upper bounds for the age of delivered events, in seconds.
+const AGE_BOUNDS: &[f64] = &[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0, 1_800.0];
+/// Upper bounds for the duration of a call, in seconds.
+const CALL_BOUNDS: &[f64] = &[0.000_25, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
+/// Upper bounds for the events of a call.
+const BATCH_BOUNDS: &[f64] = &[1.0, 4.0, 16.0, 64.0, 256.0, 1_000.0, 4_000.0];
+
+/// Histograms of one handler.
+#[derive(Debug)]
+pub struct HandlerTimings {
+    /// Seconds from when an event was appended to the journal to the answer by which it is delivered. Only of events that
+    /// were appended in this run: the time between two runs is no delivery's.
+    pub event_age: Histogram,
+    /// Seconds from a call of the handler to its answer, where that is that everything was delivered.
+    pub delivered_calls: Histogram,
+    /// As `delivered_calls`, of calls that failed, panics and silence included.
+    pub failed_calls: Histogram,
+    /// Events of a call, repeated calls included.
+    pub call_events: Histogram,
+}
+
+impl Default for HandlerTimings {
+    fn default() -> Self {
+        Self {
+            event_age: Histogram::new(AGE_BOUNDS),
+            delivered_calls: Histogram::new(CALL_BOUNDS),
+            failed_calls: Histogram::new(CALL_BOUNDS),
+            call_events: Histogram::new(BATCH_BOUNDS),
+        }
+    }
+}
+
+impl HandlerTimings {
+    /// Counts the end of a call. `earlier` is the last place of earlier runs.
+    fn observe(&self, outcome: &Outcome, events: &[Event], took: Duration, now_micros: i64, earlier: Sequence) {
+        self.call_events.observe_count(events.len());
+        if *outcome != Outcome::Delivered {
+            self.failed_calls.observe(took);
+            return;
+        }
+        self.delivered_calls.observe(took);
+        // Changes of one transaction have one time.
+        for same in events.chunk_by(|one, next| one.record.time_micros == next.record.time_micros) {
+            let Some(first) = same.first() else { continue };
+            let counted = same.iter().filter(|event| event.record.sequence > earlier).count() as u64;
+            let age = now_micros.saturating_sub(first.record.time_micros).max(0).cast_unsigned();
+            self.event_age.observe_many(Duration::from_micros(age).as_secs_f64(), counted);
+        }
+    }
+}
+
 /// Everything visible of one handler.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -158,6 +215,9 @@ pub struct HandlerView {
     /// Seconds since then.
     #[serde(rename = "lastErrorAgeSeconds")]
     pub last_error_age_seconds: Option<f64>,
+    /// Its histograms.
+    #[serde(skip)]
+    pub timings: Arc<HandlerTimings>,
 }
 
 /// What can be asked of a handler at work.
@@ -178,6 +238,7 @@ pub struct HandlerStatus {
     kind: String,
     switch: PauseSwitch,
     counts: Mutex<LaneCounts>,
+    timings: Arc<HandlerTimings>,
     reader: Mutex<Option<(Journal, ReaderId, LaneTypes)>>,
 }
 
@@ -190,7 +251,8 @@ impl HandlerStatus {
     /// As [`HandlerStatus::new`], paused by a switch that is there already.
     pub fn with_switch(name: &str, kind: &str, switch: PauseSwitch) -> Self {
         let (name, kind) = (name.to_owned(), kind.to_owned());
-        Self { name, kind, switch, counts: Mutex::default(), reader: Mutex::default() }
+        let (counts, timings, reader) = (Mutex::default(), Arc::default(), Mutex::default());
+        Self { name, kind, switch, counts, timings, reader }
     }
 
     /// Returns what it is paused by.
@@ -231,6 +293,12 @@ impl HandlerStatus {
     /// Locks the counts for a change; hold it for no longer than a few assignments.
     pub fn lock(&self) -> MutexGuard<'_, LaneCounts> {
         lock(&self.counts)
+    }
+
+    /// Counts the end of a call in the histograms.
+    pub(super) fn observe_call(&self, outcome: &Outcome, events: &[Event], took: Duration) {
+        let earlier = lock(&self.reader).as_ref().map_or(Sequence(0), |(journal, ..)| journal.earlier());
+        self.timings.observe(outcome, events, took, Timestamp::now().as_microsecond(), earlier);
     }
 
     /// Notes that the lane starts, and returns the number of this life.
@@ -274,8 +342,7 @@ impl HandlerStatus {
             lock(&self.reader).as_ref().and_then(|(journal, reader, _)| journal.last_filter_error(*reader));
         let counts = self.lock().clone();
         let seconds_since = |micros: i64| {
-            std::time::Duration::from_micros(now.as_microsecond().saturating_sub(micros).max(0).cast_unsigned())
-                .as_secs_f64()
+            Duration::from_micros(now.as_microsecond().saturating_sub(micros).max(0).cast_unsigned()).as_secs_f64()
         };
         HandlerView {
             name: self.name.clone(),
@@ -309,6 +376,67 @@ impl HandlerStatus {
             in_flight_seconds: counts.under_way.values().flatten().min().copied().map(seconds_since),
             last_error_age_seconds: counts.last_error.as_ref().map(|(_, at)| seconds_since(*at)),
             last_error: counts.last_error.map(|(error, _)| error),
+            timings: Arc::clone(&self.timings),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        dispatcher::UnitInfo,
+        handler::HandlerError,
+        indexer::Change,
+        journal::{Record, UnitId, testing::*},
+        object::ResourceType,
+    };
+
+    /// Events of these places, appended at these microseconds.
+    fn events(places: &[(u64, i64)]) -> Vec<Event> {
+        let [group, version, kind, plural] = ["", "v1", "Thing", "things"].map(str::to_owned);
+        let resource = ResourceType { group, version, kind, plural, namespaced: true };
+        let unit = Arc::new(UnitInfo { entry: "entry".to_owned(), resource, namespace: None });
+        let change: Change = added("a", "u1", 1);
+        let event = |&(place, time_micros): &(u64, i64)| {
+            let (sequence, change) = (Sequence(place), change.clone());
+            let record = Record { sequence, unit: UnitId(0), time_micros, change, old_lost: false };
+            Event { unit: Arc::clone(&unit), record }
+        };
+        places.iter().map(event).collect()
+    }
+
+    fn counted(histogram: &Histogram) -> (u64, f64) {
+        (histogram.snapshot().count(), histogram.snapshot().sum())
+    }
+
+    #[test]
+    fn delivered_call_counts_events_and_their_ages() {
+        let (timings, took) = (HandlerTimings::default(), Duration::from_millis(250));
+        let events = events(&[(4, 1_000_000), (5, 1_000_000), (6, 1_500_000)]);
+        timings.observe(&Outcome::Delivered, &events, took, 2_000_000, Sequence(3));
+        assert_eq!(counted(&timings.event_age), (3, 1.0 + 1.0 + 0.5));
+        assert_eq!(counted(&timings.delivered_calls), (1, 0.25));
+        assert_eq!((counted(&timings.failed_calls), counted(&timings.call_events)), ((0, 0.0), (1, 3.0)));
+    }
+
+    #[test]
+    fn failed_call_has_a_duration_but_no_ages() {
+        let timings = HandlerTimings::default();
+        let outcomes = [Outcome::Failed(HandlerError::Failed("no".into())), Outcome::Panicked("oh".into())];
+        for outcome in outcomes {
+            timings.observe(&outcome, &events(&[(1, 0)]), Duration::from_secs(2), 5_000_000, Sequence(0));
+        }
+        assert_eq!((counted(&timings.failed_calls), counted(&timings.call_events)), ((2, 4.0), (2, 2.0)));
+        assert_eq!((counted(&timings.event_age), counted(&timings.delivered_calls)), ((0, 0.0), (0, 0.0)));
+    }
+
+    #[test]
+    fn earlier_runs_and_a_clock_set_back_distort_no_age() {
+        let timings = HandlerTimings::default();
+        let events = events(&[(7, 1_000_000), (8, 1_000_000), (9, 90_000_000)]);
+        timings.observe(&Outcome::Delivered, &events, Duration::ZERO, 3_000_000, Sequence(7));
+        assert_eq!(counted(&timings.event_age), (2, 2.0), "7 is of an earlier run; 9 seems to come from the future");
+        assert_eq!(counted(&timings.call_events), (1, 3.0));
     }
 }

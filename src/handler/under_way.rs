@@ -10,7 +10,7 @@ use super::{
     failures::Failures,
     status::{HandlerState, HandlerStatus},
 };
-use crate::dispatcher::Notification;
+use crate::dispatcher::{Event, Notification};
 
 /// Shows a delivery as long as it is under way.
 pub(super) struct UnderWay<'a> {
@@ -50,7 +50,15 @@ impl<'a> UnderWay<'a> {
     }
 
     /// Counts the end of an attempt; returns why it failed.
-    pub(super) fn finish(&mut self, outcome: &Outcome, events: u64, form: Form) -> Option<String> {
+    pub(super) fn finish(
+        &mut self,
+        outcome: &Outcome,
+        events: &[Event],
+        form: Form,
+        took: Duration,
+    ) -> Option<String> {
+        self.status.observe_call(outcome, events, took);
+        let events = events.len() as u64;
         let mut counts = self.status.lock();
         counts.under_way.insert(self.id, None);
         let failed = *outcome != Outcome::Delivered;

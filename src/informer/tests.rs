@@ -110,7 +110,8 @@ impl Bench {
     fn new() -> Self {
         let (journal, sources) = (Journal::in_memory(), Arc::<Sources>::default());
         let reader = journal.open_reader(From::Next, everything(false)).unwrap();
-        let shared = Shared { journal, sources: Arc::clone(&sources) as _, list_permits: Arc::new(Semaphore::new(8)) };
+        let list_permits = Arc::new(Semaphore::new(8));
+        let shared = Shared { journal, sources: Arc::clone(&sources) as _, list_permits, timings: Arc::default() };
         let arbiters = Arc::new(Arbiters::new(2));
         Self { sources, shared, arbiters, siblings: Arc::default(), reader, seen: RefCell::default() }
     }
@@ -192,6 +193,30 @@ fn names(unit: &Informer) -> String {
     let mut objects = unit.objects();
     objects.sort_by(|one, other| one.key().cmp(&other.key()));
     objects.iter().map(|o| format!("{}{}", o.name(), o.resource_version())).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn unit_counts_lists_watches_and_events_in_histograms() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
+        let (unit, supervisor) = bench.start(0, &server, options(), None);
+        until("synced", || unit.meta().synced).await;
+        let timings = &bench.shared.timings;
+        until("watched", || timings.watch_open.snapshot().count() > 0).await;
+        assert_eq!((timings.event_age.snapshot().count(), timings.batch_events.snapshot().sum()), (0, 2.0));
+        server.change(|collection| {
+            collection.put("a");
+            collection.put("c");
+        });
+        until("applied", || timings.event_age.snapshot().count() == 2).await;
+        let (batched, age) = (timings.batch_events.snapshot().sum(), timings.event_age.snapshot().sum());
+        assert!((batched - 4.0).abs() < 0.1, "the list's two and two more: {batched}");
+        assert!(age > 0.0 && age < 60.0, "{age} s");
+        let lists = unit.status.view().list_duration.snapshot();
+        assert_eq!(lists.count(), 1);
+        assert!(lists.sum() > 0.0 && lists.sum() < 60.0, "{} s", lists.sum());
+        supervisor.send(StopUnit).await.unwrap();
+    });
 }
 
 #[test]

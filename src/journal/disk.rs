@@ -17,7 +17,13 @@ use super::{
     retention::Retention,
     store::{CompactionStep, Recovered, Store, StoreError, StoreOptions, StoredUnit},
 };
-use crate::mutex::lock;
+use crate::{
+    histogram::{Histogram, Snapshot},
+    mutex::lock,
+};
+
+/// Upper bounds for the duration of an fsync, in seconds.
+const SYNC_BOUNDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
 /// When what was written becomes durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,6 +137,8 @@ pub struct JournalHealth {
     pub syncs: u64,
     /// How long the last time took.
     pub last_sync: Duration,
+    /// How long each time took, in seconds.
+    pub sync_duration: Snapshot,
     /// How often the store has failed.
     pub failures: u64,
 }
@@ -224,6 +232,7 @@ pub(super) struct Disk {
     obstacles: watch::Sender<Obstacles>,
     pub(super) bell: Bell,
     pub(super) figures: Mutex<Figures>,
+    pub(super) sync_duration: Histogram,
     pub(super) retention: Mutex<Retention>,
 }
 
@@ -252,6 +261,7 @@ impl Disk {
             obstacles: watch::Sender::default(),
             bell: Bell::default(),
             figures: Mutex::default(),
+            sync_duration: Histogram::new(SYNC_BOUNDS),
             retention: Mutex::new(retention),
         };
         Ok((disk, recovered))
@@ -293,9 +303,11 @@ impl Disk {
         #[expect(clippy::disallowed_methods, reason = "a shell: how long the disk takes is to be seen")]
         let begin = Instant::now();
         self.store.sync()?;
+        let took = begin.elapsed();
+        self.sync_duration.observe(took);
         let mut figures = lock(&self.figures);
         figures.syncs += 1;
-        figures.last_sync = begin.elapsed();
+        figures.last_sync = took;
         Ok(())
     }
 

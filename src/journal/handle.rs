@@ -55,6 +55,8 @@ struct Shared {
 #[derive(Debug)]
 pub(super) struct Inner {
     id: Box<str>,
+    /// The last place of earlier runs.
+    earlier: Sequence,
     core: Mutex<MemoryJournal>,
     wakers: Mutex<HashMap<ReaderId, Arc<Notify>>>,
     disk: Option<Disk>,
@@ -67,7 +69,8 @@ impl Journal {
     }
 
     fn with_id(id: &str) -> Self {
-        let inner = Inner { id: id.into(), core: Mutex::default(), wakers: Mutex::default(), disk: None };
+        let (core, wakers) = (Mutex::default(), Mutex::default());
+        let inner = Inner { id: id.into(), earlier: Sequence(0), core, wakers, disk: None };
         Self { shared: Arc::new(Shared { inner: Arc::new(inner), committer: Mutex::default() }) }
     }
 
@@ -96,6 +99,7 @@ impl Journal {
         core.forget_units_but(known);
         let inner = Arc::new(Inner {
             id: recovered.journal_id.as_str().into(),
+            earlier: recovered.last,
             core: Mutex::new(core),
             wakers: Mutex::default(),
             disk: Some(disk),
@@ -131,6 +135,11 @@ impl Journal {
     /// Returns the id: sequences are comparable within it.
     pub fn id(&self) -> &str {
         &self.shared.inner.id
+    }
+
+    /// Returns the last place that earlier runs gave: records behind it were appended by this one.
+    pub fn earlier(&self) -> Sequence {
+        self.shared.inner.earlier
     }
 
     /// Returns whether it outlives the process.
@@ -173,6 +182,7 @@ impl Journal {
             disk_bytes: figures.disk_bytes,
             syncs: figures.syncs,
             last_sync: figures.last_sync,
+            sync_duration: disk.sync_duration.snapshot(),
             failures: figures.failures,
             ..marks
         }

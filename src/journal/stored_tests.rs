@@ -394,3 +394,18 @@ fn limit_file_size(bytes: &str) {
         .unwrap();
     assert!(status.success());
 }
+
+#[tokio::test]
+async fn places_of_earlier_runs_are_known_after_a_restart() {
+    let dir = TempDir::new().unwrap();
+    let journal = open(dir.path(), JournalOptions::default());
+    assert_eq!(journal.earlier(), Sequence(0));
+    let ticket = commit(&journal, 0, &[added("a", "u1", 1), added("b", "u2", 1)]);
+    journal.flush().unwrap();
+    let health = journal.health();
+    assert!(health.syncs > 0, "it was flushed");
+    assert_eq!(health.sync_duration.count(), health.syncs);
+    journal.close().unwrap();
+    drop(journal);
+    assert_eq!(open(dir.path(), JournalOptions::default()).earlier(), ticket.last);
+}

@@ -24,7 +24,7 @@ use crate::{
     delta_fifo::actor::{Compare, Events},
     list_watch::{Failure, ListWatch, WatchEvent, WatchStream},
     object::{Keep, Object, ResourceType, ResourceVersion},
-    status::{self, UnitState, UnitStatus},
+    status::{self, Timings, UnitState, UnitStatus},
     supervisor::child::{Heartbeat, Inject},
 };
 
@@ -98,8 +98,10 @@ impl ReflectorActor {
             resource,
             keep,
             status,
+            timings: Arc::default(),
             stopped,
             started: Instant::now(),
+            listing_since: None,
             stream: None,
             permit: None,
             told: None,
@@ -107,6 +109,15 @@ impl ReflectorActor {
             asked: Box::new(|_| {}),
         };
         Self { run: Some(run), stop }
+    }
+
+    /// Makes it count in histograms that others count in, too.
+    #[must_use]
+    pub fn counting_in(mut self, timings: Arc<Timings>) -> Self {
+        if let Some(run) = &mut self.run {
+            run.timings = timings;
+        }
+        self
     }
 
     /// Says who is told where the server is, when it was asked for that and before anything else of it is handed on. It must
@@ -160,8 +171,11 @@ struct Run {
     resource: Arc<ResourceType>,
     keep: Keep,
     status: Arc<UnitStatus>,
+    timings: Arc<Timings>,
     stopped: watch::Receiver<bool>,
     started: Instant,
+    /// When the list under way was first asked for.
+    listing_since: Option<Instant>,
     stream: Option<WatchStream>,
     permit: Option<OwnedSemaphorePermit>,
     /// The failure shown last: one that is long over does not hide a later one of another actor.
@@ -176,11 +190,13 @@ impl Run {
         let mut input = Input::Start;
         let mut doing = Action::Done;
         loop {
+            let received = Instant::now();
             if matches!(input, Input::Page(Ok(_)) | Input::Opened(Ok(())) | Input::Received(_)) {
-                self.status.lock().last_activity = Some(Instant::now().into_std());
+                self.status.lock().last_activity = Some(received.into_std());
             }
-            let mut step = self.reflector.step(input, self.started.elapsed(), rand::rng().random());
+            let mut step = self.reflector.step(input, received - self.started, rand::rng().random());
             self.observe(&step);
+            self.observe_list(&step, received);
             self.leave_out_resync(&mut step.events);
             match step.action {
                 Action::Done => return,
@@ -191,7 +207,7 @@ impl Run {
             input = tokio::select! {
                 biased;
                 _ = stopped.wait_for(|stopped| *stopped) => Input::Stop,
-                next = self.hand_on_and_perform(step.events, step.holds_list_permit, &doing) => match next {
+                next = self.hand_on_and_perform((step.events, received), step.holds_list_permit, &doing) => match next {
                     Some(input) => input,
                     None => return,
                 },
@@ -232,8 +248,13 @@ impl Run {
     }
 
     /// Hands events on, then carries out the action; `None` ends the loop.
-    async fn hand_on_and_perform(&mut self, events: Vec<Event>, listing: bool, action: &Action) -> Option<Input> {
-        if !events.is_empty() && self.fifo.events.send(Events(events)).await.is_err() {
+    async fn hand_on_and_perform(
+        &mut self,
+        (events, received): (Vec<Event>, Instant),
+        listing: bool,
+        action: &Action,
+    ) -> Option<Input> {
+        if !events.is_empty() && self.fifo.events.send(Events { events, received }).await.is_err() {
             return None; // the queue is gone: the unit is about to be restarted as a whole
         }
         if !listing {
@@ -248,11 +269,23 @@ impl Run {
         if !matches!(action, Action::Read { .. } | Action::Compare(_)) {
             self.stream = None;
         }
+        let asked = Instant::now();
         Some(match action {
-            Action::List(request) => Input::Page(self.source.list(request.clone()).await),
+            Action::List(request) => {
+                if request.continue_token.is_none() {
+                    self.listing_since = Some(asked);
+                }
+                Input::Page(self.source.list(request.clone()).await)
+            }
             Action::Compare(listed) => Input::Compared(self.fifo.compare.send(Compare(listed.clone())).await.ok()?),
             Action::OpenWatch(request) => {
+                if request.initial_events {
+                    self.listing_since = Some(asked);
+                }
                 let opened = self.source.watch(request.clone()).await;
+                if opened.is_ok() {
+                    self.timings.watch_open.observe(asked.elapsed());
+                }
                 Input::Opened(opened.map(|stream| self.stream = Some(stream)))
             }
             Action::Read { until } => {
@@ -273,6 +306,15 @@ impl Run {
             }
             Action::Keep | Action::Done => return None,
         })
+    }
+
+    /// Counts how long a list took, once it is complete: it is compared with what is known, or handed on.
+    fn observe_list(&mut self, step: &Step, received: Instant) {
+        let is_complete = matches!(step.action, Action::Compare(_))
+            || step.events.iter().any(|event| matches!(event, Event::Replace { .. }));
+        if is_complete && let Some(since) = self.listing_since.take() {
+            self.status.lock().list_duration.observe(received - since);
+        }
     }
 
     fn observe(&mut self, step: &Step) {

@@ -127,8 +127,9 @@ fn journal_row(journal: &Journal) -> Value {
 /// `/metrics`: OpenMetrics where `Accept` asks for it, else the older Prometheus text.
 pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap) -> impl IntoResponse {
     let journal = state.journal.health();
-    let reloads = state.registry.reloads().counts();
-    let text = metrics::render(&state.registry.views(), &(state.handlers)(), &journal, reloads, state.hub.counts());
+    let (reloads, timings) = (state.registry.reloads().counts(), state.registry.timings());
+    let (resources, handlers) = (state.registry.views(), (state.handlers)());
+    let text = metrics::render(&resources, &handlers, &journal, reloads, state.hub.counts(), timings);
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (content_type, text) = if accept.contains("application/openmetrics-text") {
         ("application/openmetrics-text; version=1.0.0; charset=utf-8", text)

@@ -156,7 +156,8 @@ fn shared(access: ClusterAccess) -> (Shared, ReaderId) {
     let reader =
         journal.open_reader(Start::Next, ReaderOptions { bounds, interest, name: None }).expect("a journal has room");
     let list_permits = Arc::new(Semaphore::new(4));
-    let shared = Shared { journal, sources: Arc::new(Sources(access)), list_permits };
+    let sources = Arc::new(Sources(access));
+    let shared = Shared { journal, sources, list_permits, timings: Arc::default() };
     (shared, reader)
 }
 

@@ -1,0 +1,83 @@
+//! When what a queue holds was received.
+
+use std::{collections::VecDeque, time::Duration};
+
+/// Deltas that were received together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrival {
+    /// On a monotonic clock of the caller.
+    pub(super) at: Duration,
+    /// At least one.
+    pub(super) deltas: usize,
+    /// A watch brought them, not a list or a resync.
+    pub(super) watched: bool,
+}
+
+/// Arrivals of all deltas in a queue, oldest first: one entry for each run of deltas that were received together.
+///
+/// With [`Order::PerKey`](super::Order::PerKey) deltas overtake each other: which arrival is whose is then an estimate, as
+/// the oldest ones count as taken first.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    runs: VecDeque<Arrival>,
+    deltas: usize,
+}
+
+impl Arrivals {
+    /// Adds deltas that were pushed.
+    pub(super) fn push(&mut self, arrival: Arrival) {
+        self.deltas += arrival.deltas;
+        match self.runs.back_mut() {
+            Some(last) if (last.at, last.watched) == (arrival.at, arrival.watched) => last.deltas += arrival.deltas,
+            _ if arrival.deltas == 0 => {}
+            _ => self.runs.push_back(arrival),
+        }
+    }
+
+    /// Takes the oldest arrivals, so that those of `left` deltas stay.
+    pub(super) fn take_until(&mut self, left: usize) -> Vec<Arrival> {
+        let mut taken = Vec::new();
+        while let Some(excess) = self.deltas.checked_sub(left).filter(|excess| *excess > 0)
+            && let Some(first) = self.runs.front_mut()
+        {
+            let deltas = first.deltas.min(excess);
+            taken.push(Arrival { deltas, ..*first });
+            first.deltas -= deltas;
+            self.deltas -= deltas;
+            if first.deltas == 0 {
+                self.runs.pop_front();
+            }
+        }
+        taken
+    }
+
+    /// Returns when the oldest delta was received.
+    pub(super) fn oldest(&self) -> Option<Duration> {
+        self.runs.front().map(|first| first.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrival(at: u64, deltas: usize, watched: bool) -> Arrival {
+        Arrival { at: Duration::from_secs(at), deltas, watched }
+    }
+
+    #[test]
+    fn oldest_arrivals_leave_first_and_runs_are_split() {
+        let mut arrivals = Arrivals::default();
+        assert_eq!((arrivals.oldest(), arrivals.take_until(0)), (None, vec![]));
+        for (at, deltas, watched) in [(1, 2, true), (1, 1, true), (1, 5, false), (2, 0, true), (3, 4, true)] {
+            arrivals.push(arrival(at, deltas, watched));
+        }
+        assert_eq!(arrivals.oldest(), Some(Duration::from_secs(1)));
+        assert_eq!(arrivals.take_until(10), [arrival(1, 2, true)]);
+        assert_eq!(arrivals.take_until(10), []);
+        assert_eq!(arrivals.take_until(3), [arrival(1, 1, true), arrival(1, 5, false), arrival(3, 1, true)]);
+        assert_eq!(arrivals.oldest(), Some(Duration::from_secs(3)));
+        assert_eq!(arrivals.take_until(0), [arrival(3, 3, true)]);
+        assert_eq!(arrivals.oldest(), None);
+    }
+}
