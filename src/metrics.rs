@@ -69,7 +69,8 @@ struct ReloadLabels {
     result: &'static str,
 }
 
-/// Renders all metrics for one scrape.
+/// Renders all metrics for one scrape. Units of one type are shown together: where namespaces are watched one by one, the
+/// labels would be too many.
 pub fn render(
     resources: &[UnitView],
     handlers: &[HandlerView],
@@ -235,7 +236,7 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
     let gauge = |value: fn(&UnitView) -> i64| {
         let family = Family::<ResourceLabels, Gauge>::default();
         for view in views {
-            family.get_or_create(&resource_labels(view)).set(value(view));
+            family.get_or_create(&resource_labels(view)).inc_by(value(view));
         }
         family
     };
@@ -253,7 +254,6 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
         Unit::Bytes,
         gauge(|view| signed(view.bytes)),
     );
-    registry.register("synced", "1 once the initial state is complete in the cache", gauge(|view| view.synced.into()));
     registry.register("queue_deltas", "Deltas between reflector and indexer", gauge(|view| signed(view.queue_length)));
     registry.register_with_unit(
         "queue",
@@ -283,6 +283,14 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
 }
 
 fn register_states(registry: &mut Registry, views: &[UnitView]) {
+    let synced = Family::<ResourceLabels, Gauge>::default();
+    for view in views {
+        synced.get_or_create(&resource_labels(view)).set(1);
+    }
+    for view in views.iter().filter(|view| !view.synced) {
+        synced.get_or_create(&resource_labels(view)).set(0);
+    }
+    registry.register("synced", "1 once the initial state is complete in the cache", synced);
     let events = Family::<EventLabels, Counter>::default();
     let states = Family::<StateLabels, Gauge>::default();
     let seconds = Family::<ResourceLabels, Gauge<f64, AtomicU64>>::default();
@@ -295,9 +303,9 @@ fn register_states(registry: &mut Registry, views: &[UnitView]) {
             events.get_or_create(&labels).inc_by(count);
         }
         states.get_or_create(&StateLabels { name, group, resource, state: view.state.as_str() }).set(1);
-        lag.get_or_create(&resource_labels(view)).set(view.lag_seconds);
+        raise(&lag.get_or_create(&resource_labels(view)), view.lag_seconds);
         if let Some(age) = view.last_activity_seconds {
-            seconds.get_or_create(&resource_labels(view)).set(age);
+            raise(&seconds.get_or_create(&resource_labels(view)), age);
         }
     }
     registry.register("events", "Changes applied to the cache", events);
@@ -414,6 +422,11 @@ fn register_streams(registry: &mut Registry, streams: SubscribeCounts) {
     registry.register("subscribers_refused", help, counter(streams.refused));
 }
 
+/// Shows the largest of several values.
+fn raise(gauge: &Gauge<f64, AtomicU64>, value: f64) {
+    gauge.set(gauge.get().max(value));
+}
+
 fn resource_labels(view: &UnitView) -> ResourceLabels {
     let group = view.api_version.split_once('/').map_or("", |(group, _)| group);
     ResourceLabels { name: view.name.clone(), group: group.to_owned(), resource: view.plural.clone() }
@@ -477,6 +490,20 @@ mod tests {
             let line = format!("deltabus_{sample}{{{LABELS}}} {value}\n");
             assert!(text.contains(&line), "{line} in {text}");
         }
+    }
+
+    #[test]
+    fn units_of_one_type_are_shown_together() {
+        let [mut first, mut second] = two_units();
+        (first.objects, first.bytes, first.queue_length, first.queue_bytes) = (2, 20, 3, 30);
+        (second.objects, second.bytes, second.queue_length, second.queue_bytes) = (5, 50, 0, 0);
+        (first.lag_seconds, first.synced, first.last_activity_seconds) = (4.5, false, Some(7.5));
+        (second.lag_seconds, second.synced, second.last_activity_seconds) = (0.0, true, Some(0.5));
+        let text = rendered(&[first.clone(), second.clone()], &JournalHealth::default());
+        check(&text, &[("objects", "7"), ("object_bytes", "70"), ("queue_deltas", "3"), ("queue_bytes", "30")]);
+        check(&text, &[("queue_lag_seconds", "4.5"), ("watch_last_activity_age_seconds", "7.5"), ("synced", "0")]);
+        first.synced = true;
+        check(&rendered(&[first, second], &JournalHealth::default()), &[("synced", "1")]);
     }
 
     #[test]
