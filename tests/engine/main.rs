@@ -10,6 +10,7 @@ mod http_auth;
 mod http_edge;
 mod ignored;
 mod library;
+mod metrics;
 mod reads;
 mod redaction;
 mod relist;

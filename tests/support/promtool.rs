@@ -1,0 +1,27 @@
+//! `promtool` of Prometheus, which knows its conventions. Debian has it in the package `prometheus`.
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use super::cluster::{Unavailable, or_skip};
+
+/// Returns what `promtool check metrics` says of metrics in Prometheus' text format: nothing, if it has no objection. Says on
+/// stderr why the test is skipped and returns `None` where there is no `promtool`.
+pub(crate) fn check_metrics(test_name: &str, metrics: &str) -> Option<String> {
+    let piped = Stdio::piped;
+    let started = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(piped())
+        .stdout(piped())
+        .stderr(piped())
+        .spawn()
+        .map_err(|error| Unavailable::Missing(format!("promtool cannot be run: {error}")));
+    let mut promtool = or_skip(test_name, started)?;
+    promtool.stdin.take().expect("it is piped").write_all(metrics.as_bytes()).expect("promtool reads all of it");
+    let output = promtool.wait_with_output().expect("promtool ends");
+    let said = [output.stdout, output.stderr].concat();
+    let status = if output.status.success() { String::new() } else { format!("{}\n", output.status) };
+    Some(status + &String::from_utf8_lossy(&said))
+}
