@@ -98,7 +98,9 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
         run_with_table(engine, kubeconfig.path(), news)
     } else {
         let say = |engine: &RunningEngine| {
-            places(engine.addresses().first(), kubeconfig.path()).iter().for_each(|place| report::note(place));
+            for place in places(engine.addresses().first(), kubeconfig.path()) {
+                report::note(&place);
+            }
         };
         run::block_on(|| engine, say)
     };

@@ -43,7 +43,7 @@ pub(crate) struct ManifestsArgs {
     /// Image of the pod: deploy/Dockerfile makes it.
     #[arg(long, value_name = "IMAGE", default_value = concat!("deltabus:", env!("CARGO_PKG_VERSION")))]
     image: String,
-    /// Adds a `ServiceMonitor` and a `PrometheusRule`, for clusters with the Prometheus operator.
+    /// Adds a `ServiceMonitor`, a `PrometheusRule` and dashboards, for clusters with the Prometheus operator and Grafana.
     #[arg(long)]
     monitoring: bool,
     /// Lets handlers of type `exec` run programs of the image.

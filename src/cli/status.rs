@@ -118,8 +118,8 @@ impl Process {
     /// Reads them from metrics.
     fn of(metrics: &str, now: Timestamp) -> Self {
         let value = |name: &str| -> Option<f64> {
-            let samples = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            samples.last()?.trim().parse().ok()
+            let mut samples = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            samples.next()?.trim().parse().ok()
         };
         let build = metrics.lines().find_map(|line| line.strip_prefix("deltabus_build_info{"));
         let version = build.and_then(|labels| labels.split_once("version=\"")?.1.split_once('"'));

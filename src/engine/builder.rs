@@ -176,14 +176,9 @@ impl EngineBuilder {
         let registry = Arc::new(Registry::default());
 
         let delivery = handlers::start(&config, &cluster, &journal, own_handlers, allow_exec)?;
-        let statuses: Statuses = {
-            let board = delivery.board.clone();
-            Arc::new(move || board.views())
-        };
-        let control: HandlerControl = {
-            let board = delivery.board.clone();
-            Arc::new(move |name, control| board.control(name, control))
-        };
+        let [board, controlled] = [delivery.board.clone(), delivery.board.clone()];
+        let statuses: Statuses = Arc::new(move || board.views());
+        let control: HandlerControl = Arc::new(move |name, control| controlled.control(name, control));
         let options = config.subscribe.options();
         let hub = Hub::new(delivery.lanes.clone(), journal.clone(), Arc::clone(&registry), &cluster, options);
         let server = access.server_url();

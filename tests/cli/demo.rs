@@ -1,7 +1,5 @@
 //! `deltabus demo`: what it says to try, tried.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::{
     fs,
     io::{BufRead as _, BufReader},

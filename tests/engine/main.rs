@@ -11,6 +11,7 @@ mod http_edge;
 mod ignored;
 mod library;
 mod metrics;
+mod monitoring;
 mod reads;
 mod redaction;
 mod relist;

@@ -19,6 +19,7 @@ pub(crate) mod living;
 pub(crate) mod nats;
 pub(crate) mod observer;
 pub(crate) mod promtool;
+pub(crate) mod prometheus;
 pub(crate) mod proxy;
 pub(crate) mod receiver;
 pub(crate) mod scripted;

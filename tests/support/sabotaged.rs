@@ -231,7 +231,7 @@ fn path(dir: &TempDir, handler: &str) -> PathBuf {
 
 fn config(dir: &TempDir, supervision: &str) -> Config {
     let mut text = format!(
-        "shutdown_timeout = \"60s\"\n[http]\nlisten = \"\"\n[resources.all]\nmatch = {RESOURCES:?}\n[supervision]\n{supervision}\n"
+        "shutdown_timeout = \"60s\"\n[http]\nlisten = \"127.0.0.1:0\"\n[resources.all]\nmatch = {RESOURCES:?}\n[supervision]\n{supervision}\n"
     );
     for handler in HANDLERS {
         let path = path(dir, handler).display().to_string();

@@ -9,6 +9,12 @@ use crate::cli::rbac::{self, ServiceAccount};
 
 /// Alerts, as Prometheus reads them.
 const ALERTS: &str = include_str!("../../../deploy/helm/deltabus/files/alerts.yaml");
+/// Dashboards of Grafana.
+const DASHBOARDS: [(&str, &str); 3] = [
+    ("deltabus-handler.json", include_str!("../../../deploy/helm/deltabus/files/dashboards/deltabus-handler.json")),
+    ("deltabus-overview.json", include_str!("../../../deploy/helm/deltabus/files/dashboards/deltabus-overview.json")),
+    ("deltabus-type.json", include_str!("../../../deploy/helm/deltabus/files/dashboards/deltabus-type.json")),
+];
 /// Directory of the configuration in the pod.
 const CONFIG_DIR: &str = "/config";
 /// User and group of the process: of the same number as in other images without a user database.
@@ -193,9 +199,14 @@ impl Installation<'_> {
         volumes
     }
 
-    fn monitoring(&self) -> [Value; 2] {
+    fn monitoring(&self) -> [Value; 3] {
         const API: &str = "monitoring.coreos.com/v1";
         let endpoints = json!([{ "port": "metrics", "path": "/metrics" }]);
+        let data: Map<_, _> = DASHBOARDS.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
+        let mut dashboards = self.object("v1", "ConfigMap", json!({ "data": data }));
+        dashboards["metadata"]["name"] = json!(format!("{}-dashboards", self.name));
+        // Grafana finds dashboards by this label.
+        dashboards["metadata"]["labels"]["grafana_dashboard"] = json!("1");
         let rules: Value = serde_saphyr::from_str(ALERTS).expect("a test reads this file");
         [
             self.object(
@@ -204,6 +215,7 @@ impl Installation<'_> {
                 json!({ "spec": { "selector": self.selector(), "endpoints": endpoints } }),
             ),
             self.object(API, "PrometheusRule", json!({ "spec": rules })),
+            dashboards,
         ]
     }
 }

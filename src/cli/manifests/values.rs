@@ -26,9 +26,9 @@ const API_SERVER_PORTS: [u16; 2] = [443, 6443];
 /// Time between the end of a stop that takes as long as it may, and SIGKILL.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// Memory of an engine that watches nothing, and of an object: twice what docs/operations.md measures.
+/// Memory of an engine that watches nothing, and of an object: docs/operations.md has what is measured.
 const BYTES_IDLE: u64 = 64 << 20;
-const BYTES_OBJECT: u64 = 2 << 10;
+const BYTES_OBJECT: u64 = 4 << 10;
 /// Space of a file handler that keeps all it writes.
 const FILE_BYTES: u64 = 10 << 30;
 
