@@ -9,6 +9,8 @@ mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
 cd "$(dirname "$0")/.."
 
+DELTABUS_COMMIT=${DELTABUS_COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}
+export DELTABUS_COMMIT
 # With a target named, RUSTFLAGS are not those of build scripts and macros, which cannot be static.
 target=$(rustc -vV | sed -n 's/^host: //p')
 RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile dist --target "$target" --features "$*"

@@ -23,10 +23,11 @@ pub(crate) mod validate;
 pub(crate) mod verify;
 pub(crate) mod yaml;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::LazyLock};
 
 use clap::{Args, Parser, Subcommand};
 use deltabus::{
+    build_info,
     config::{Config, ConfigErrors, Kube, Loaded},
     engine::reload::ConfigFiles,
 };
@@ -66,12 +67,19 @@ Examples:
 Exit codes: 0 stopped as asked, 1 failed at run time, 2 bad usage or bad configuration.
 Events and other output go to stdout, everything else to stderr. NO_COLOR is honoured.";
 
+/// Version, commit, features and target of this program.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let features = if build_info::FEATURES.is_empty() { "none".to_owned() } else { build_info::FEATURES.join(", ") };
+    let (version, commit, target) = (build_info::VERSION, build_info::COMMIT, build_info::target());
+    format!("{version} (commit {commit}, features {features}, target {target})")
+});
+
 /// Watches many types of Kubernetes resources and sends every change where a TOML file says.
 ///
 /// Each watched type has a reflector, a queue and an indexed cache of its own; what changes in the caches becomes one
 /// ordered stream that handlers take at their own pace.
 #[derive(Debug, Parser)]
-#[command(name = "deltabus", version, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "deltabus", version = VERSION.as_str(), after_help = EXAMPLES, max_term_width = 110)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -52,7 +52,11 @@ fn bad_usage_is_exit_code_2() {
         assert_eq!(deltabus(arguments, &[]).code, 2, "{arguments:?}");
     }
     assert_eq!(deltabus(&["--help"], &[]).code, 0);
-    assert_eq!(deltabus(&["--version"], &[]).code, 0);
+    let version = deltabus(&["--version"], &[]);
+    assert_eq!(version.code, 0);
+    for part in [concat!("deltabus ", env!("CARGO_PKG_VERSION"), " (commit "), ", features ", ", target "] {
+        assert!(version.stdout.contains(part), "{}", version.stdout);
+    }
 }
 
 #[test]
