@@ -50,13 +50,7 @@ impl<'a> UnderWay<'a> {
     }
 
     /// Counts the end of an attempt; returns why it failed.
-    pub(super) fn finish(
-        &mut self,
-        outcome: &Outcome,
-        events: &[Event],
-        form: Form,
-        took: Duration,
-    ) -> Option<String> {
+    pub(super) fn finish(&mut self, outcome: &Outcome, events: &[Event], form: Form, took: Duration) -> Option<String> {
         self.status.observe_call(outcome, events, took);
         let events = events.len() as u64;
         let mut counts = self.status.lock();

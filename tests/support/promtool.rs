@@ -2,6 +2,7 @@
 
 use std::{
     io::Write,
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -10,16 +11,19 @@ use super::cluster::{Unavailable, or_skip};
 /// Returns what `promtool check metrics` says of metrics in Prometheus' text format: nothing, if it has no objection. Says on
 /// stderr why the test is skipped and returns `None` where there is no `promtool`.
 pub(crate) fn check_metrics(test_name: &str, metrics: &str) -> Option<String> {
-    let piped = Stdio::piped;
-    let started = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(piped())
-        .stdout(piped())
-        .stderr(piped())
-        .spawn()
-        .map_err(|error| Unavailable::Missing(format!("promtool cannot be run: {error}")));
-    let mut promtool = or_skip(test_name, started)?;
-    promtool.stdin.take().expect("it is piped").write_all(metrics.as_bytes()).expect("promtool reads all of it");
+    run(test_name, Command::new("promtool").args(["check", "metrics"]), metrics)
+}
+
+/// Returns what `promtool test rules` says of a file of tests; skips as [`check_metrics`].
+pub(crate) fn test_rules(test_name: &str, tests: &Path) -> Option<String> {
+    run(test_name, Command::new("promtool").args(["test", "rules"]).arg(tests), "")
+}
+
+fn run(test_name: &str, command: &mut Command, stdin: &str) -> Option<String> {
+    let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let missing = |error| Unavailable::Missing(format!("promtool cannot be run: {error}"));
+    let mut promtool = or_skip(test_name, started.map_err(missing))?;
+    promtool.stdin.take().expect("it is piped").write_all(stdin.as_bytes()).expect("promtool reads all of it");
     let output = promtool.wait_with_output().expect("promtool ends");
     let said = [output.stdout, output.stderr].concat();
     let status = if output.status.success() { String::new() } else { format!("{}\n", output.status) };
