@@ -46,6 +46,9 @@ pub(crate) struct ManifestsArgs {
     /// Adds a `ServiceMonitor`, a `PrometheusRule` and dashboards, for clusters with the Prometheus operator and Grafana.
     #[arg(long)]
     monitoring: bool,
+    /// Grants whole groups for `*.GROUP`, and everything for `*`, so that types to come are allowed too.
+    #[arg(long)]
+    wildcard: bool,
     /// Lets handlers of type `exec` run programs of the image.
     #[arg(long)]
     allow_exec: bool,
@@ -96,7 +99,7 @@ pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     }
     let server = Server::of(&loaded.config.kube, "")?;
     let catalog = server.catalog()?;
-    let grants = Grants::of(&loaded.config, &catalog, &Extent::default());
+    let grants = Grants::of(&loaded.config, &catalog, &Extent { wildcard: args.wildcard, namespaces: &[] });
     let objects = server.count(&types(&loaded.config, &catalog));
     let mut values = Values::of(&loaded, files, &server, objects)?;
     values.image.clone_from(&args.image);

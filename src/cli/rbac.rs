@@ -71,7 +71,7 @@ pub(super) type Place = Option<String>;
 type Right = (Place, String, String);
 
 /// How far rights may go.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Extent<'a> {
     /// To whole groups.
     pub(super) wildcard: bool,

@@ -118,6 +118,16 @@ fn files_are_merged_in_the_pod_in_the_order_given() {
 }
 
 #[test]
+fn wildcards_are_granted_as_whole_groups_on_request() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = SMALL.replace("\"pods\"]", "\"pods\", \"*.apps\"]");
+    for (args, expected) in [(&[][..], "  - statefulsets\n"), (&["--wildcard"], "  - apps\n  resources:\n  - \"*\"\n")] {
+        let (code, stdout, stderr) = run(dir.path(), &kubeconfig, &[("config.toml", &config)], args);
+        assert!(code == 0 && stdout.contains(expected), "{args:?}: {stderr}{stdout}");
+    }
+}
+
+#[test]
 fn configuration_that_no_pod_can_run_is_refused_with_a_reason() {
     let (_simulator, dir, kubeconfig) = simulator();
     let check = |more: &str, args: &[&str], expected: &str| {
