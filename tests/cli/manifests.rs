@@ -121,7 +121,8 @@ fn files_are_merged_in_the_pod_in_the_order_given() {
 fn wildcards_are_granted_as_whole_groups_on_request() {
     let (_simulator, dir, kubeconfig) = simulator();
     let config = SMALL.replace("\"pods\"]", "\"pods\", \"*.apps\"]");
-    for (args, expected) in [(&[][..], "  - statefulsets\n"), (&["--wildcard"], "  - apps\n  resources:\n  - \"*\"\n")] {
+    for (args, expected) in [(&[][..], "  - statefulsets\n"), (&["--wildcard"], "  - apps\n  resources:\n  - \"*\"\n")]
+    {
         let (code, stdout, stderr) = run(dir.path(), &kubeconfig, &[("config.toml", &config)], args);
         assert!(code == 0 && stdout.contains(expected), "{args:?}: {stderr}{stdout}");
     }
