@@ -176,13 +176,14 @@ impl Journal {
         drop(core);
         let Some(disk) = self.disk() else { return marks };
         let figures = *lock(&disk.figures);
+        let sync_duration = disk.sync_duration.snapshot();
         JournalHealth {
             stored: true,
             not_writable: disk.not_writable(),
             disk_bytes: figures.disk_bytes,
-            syncs: figures.syncs,
+            syncs: sync_duration.count(),
             last_sync: figures.last_sync,
-            sync_duration: disk.sync_duration.snapshot(),
+            sync_duration,
             failures: figures.failures,
             ..marks
         }

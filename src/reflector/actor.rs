@@ -204,10 +204,11 @@ impl Run {
                 action => doing = action,
             }
             let mut stopped = self.stopped.clone();
+            let events = Events { events: step.events, received };
             input = tokio::select! {
                 biased;
                 _ = stopped.wait_for(|stopped| *stopped) => Input::Stop,
-                next = self.hand_on_and_perform((step.events, received), step.holds_list_permit, &doing) => match next {
+                next = self.hand_on_and_perform(events, step.holds_list_permit, &doing) => match next {
                     Some(input) => input,
                     None => return,
                 },
@@ -248,13 +249,8 @@ impl Run {
     }
 
     /// Hands events on, then carries out the action; `None` ends the loop.
-    async fn hand_on_and_perform(
-        &mut self,
-        (events, received): (Vec<Event>, Instant),
-        listing: bool,
-        action: &Action,
-    ) -> Option<Input> {
-        if !events.is_empty() && self.fifo.events.send(Events { events, received }).await.is_err() {
+    async fn hand_on_and_perform(&mut self, events: Events, listing: bool, action: &Action) -> Option<Input> {
+        if !events.events.is_empty() && self.fifo.events.send(events).await.is_err() {
             return None; // the queue is gone: the unit is about to be restarted as a whole
         }
         if !listing {
