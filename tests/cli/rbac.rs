@@ -76,14 +76,9 @@ impl User {
         }
         let metadata = json!({ "name": "deltabus", "namespace": a });
         cluster.apply(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }));
-        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-        let path = format!("/api/v1/namespaces/{a}/serviceaccounts/deltabus/token");
-        let (code, answer) = cluster.request("POST", &path, Some(&request));
-        assert_eq!(code, 201, "{answer}");
         let dir = tempfile::tempdir().unwrap();
         let kubeconfig = PathBuf::from(text(dir.path(), "kubeconfig"));
-        let admins = fs::read_to_string(cluster.kubeconfig()).unwrap();
-        fs::write(&kubeconfig, admins.replace(cluster.token(), answer["status"]["token"].as_str().unwrap())).unwrap();
+        cluster.write_kubeconfig_of(&cluster.service_account_token(&a, "deltabus"), &kubeconfig);
         Some(Self { cluster, team, dir, kubeconfig })
     }
 

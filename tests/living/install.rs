@@ -70,7 +70,7 @@ fn wait_rolled_out(cluster: &LivingCluster, namespace: &str) {
     cluster.kubectl(&["rollout", "status", "statefulset/deltabus", "-n", namespace, "--timeout=120s"]);
 }
 
-/// What a kubelet makes of the pod: a root that cannot be written, volumes, and a user without rights.
+/// Pod as a kubelet runs it: a read-only root, volumes, and a user without rights.
 struct Pod {
     dir: tempfile::TempDir,
     /// Versions of the configuration so far.
@@ -176,11 +176,7 @@ fn installed_bus_rolls_out_and_runs_without_rights_of_its_own() {
         eprintln!("{name}: this user may not mount: the program is not run as the pod runs it");
         return;
     }
-    let account = "/api/v1/namespaces/deltabus/serviceaccounts/deltabus/token";
-    let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
-    let (code, answer) = cluster.server.request("POST", account, Some(&request));
-    assert_eq!(code, 201, "{answer}");
-    let token = answer["status"]["token"].as_str().unwrap();
+    let token = &cluster.server.service_account_token("deltabus", "deltabus");
     let config = cluster.server.get("/api/v1/namespaces/deltabus/configmaps/deltabus")["data"].clone();
     let mut pod = Pod::new(token, &cluster.server.ca_file(), &config);
 
@@ -222,8 +218,7 @@ fn each_verb_is_needed(cluster: &LivingCluster, pod: &Pod, token: &str, dir: &Pa
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/deltabus-deltabus";
     let rules = cluster.server.get(path)["rules"].clone();
     let kubeconfig = dir.join("kubeconfig");
-    let admins = fs::read_to_string(cluster.server.kubeconfig()).unwrap();
-    fs::write(&kubeconfig, admins.replace(cluster.server.token(), token)).unwrap();
+    cluster.server.write_kubeconfig_of(token, &kubeconfig);
     let mut count = 0;
     for (at, rule) in rules.as_array().unwrap().iter().enumerate() {
         for (place, verb) in rule["verbs"].as_array().unwrap().iter().enumerate() {

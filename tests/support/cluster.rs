@@ -260,6 +260,23 @@ impl Cluster {
         panic!("{attributes}: it was never so that allowed = {allowed}");
     }
 
+    /// Returns a token of a service account.
+    pub(crate) fn service_account_token(&self, namespace: &str, name: &str) -> String {
+        let request = serde_json::json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {},
+        });
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+        let (code, answer) = self.request("POST", &path, Some(&request));
+        assert_eq!(code, 201, "{answer}");
+        answer["status"]["token"].as_str().expect("a TokenRequest is answered with a token").to_owned()
+    }
+
+    /// Writes a kubeconfig of the user that a token is of.
+    pub(crate) fn write_kubeconfig_of(&self, token: &str, path: &Path) {
+        let admins = fs::read_to_string(self.kubeconfig()).expect("the server wrote it");
+        fs::write(path, admins.replace(self.token(), token)).expect("the directory is writable");
+    }
+
     /// Reads the object or list at a path.
     pub(crate) fn get(&self, path: &str) -> Value {
         let (status, body) = self.request("GET", path, None);
