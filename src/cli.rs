@@ -202,17 +202,10 @@ impl ConfigArgs {
         Ok(loaded)
     }
 
-    /// Loads the configuration for another machine; returns the name and text of each file with it.
-    pub(crate) fn load_for_elsewhere(&self) -> anyhow::Result<(Loaded, Vec<(String, String)>)> {
-        let mut loaded = Config::load_for_elsewhere(&self.file.files)?;
+    /// Loads the configuration for another machine; returns the text of each file with it.
+    pub(crate) fn load_for_elsewhere(&self) -> Result<(Loaded, Vec<(PathBuf, String)>), ConfigErrors> {
+        let (mut loaded, texts) = Config::load_for_elsewhere(&self.file.files)?;
         self.kube.apply(&mut loaded.config.kube);
-        let mut texts = Vec::new();
-        for path in &self.file.files {
-            for file in deltabus::config::files(path)? {
-                let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                texts.push((name, std::fs::read_to_string(&file)?));
-            }
-        }
         Ok((loaded, texts))
     }
 

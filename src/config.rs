@@ -32,7 +32,12 @@ mod test_case;
 mod text;
 pub(crate) mod webhook;
 
-use std::{collections::BTreeMap, ffi::OsString, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,7 +55,7 @@ pub use handler::{
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
 pub use kafka::{KafkaSink, KafkaTls, Sasl};
-pub use layers::files;
+pub(crate) use layers::files;
 pub use nats::{ExpectLast, NatsAuth, NatsJetStream, NatsSink, NatsTls};
 pub use redact::{Redact, RedactedPath, SecretValues};
 pub use resource::{
@@ -60,6 +65,8 @@ pub use state::{Commit, OnFull, State};
 pub use subscribe::Subscribe;
 pub use test_case::TestCase;
 pub use webhook::{WebhookAuth, WebhookMethod, WebhookSink, WebhookTls};
+
+use crate::discovery::WantedEntry;
 
 /// The version of the file format that this program reads.
 pub const CONFIG_VERSION: u32 = 1;
@@ -165,9 +172,11 @@ impl Config {
     }
 
     /// Loads files as [`Config::load`] does, for another machine: without the environment of this one, and without looking
-    /// at the files and secrets that they name. Reads files: blocks.
-    pub fn load_for_elsewhere<P: AsRef<Path>>(paths: &[P]) -> Result<Loaded, ConfigErrors> {
-        resolve(layers::Layers::of(paths), Place::Elsewhere)
+    /// at the files and secrets that they name. Returns the text of each file with it. Reads files: blocks.
+    pub fn load_for_elsewhere<P: AsRef<Path>>(paths: &[P]) -> Result<(Loaded, Vec<(PathBuf, String)>), ConfigErrors> {
+        let mut layers = layers::Layers::of(paths);
+        let texts = std::mem::take(&mut layers.texts);
+        Ok((resolve(layers, Place::Elsewhere)?, texts))
     }
 
     /// Reads a configuration from the text of one file, without the environment. Warnings are left out.
@@ -190,6 +199,11 @@ impl Config {
             self.handlers.iter().filter(|(_, other)| other.enabled && other.dead_letter.as_deref() == Some(name));
         self.handlers.get(name).is_some_and(|handler| handler.takes(entry))
             || steps > 0 && givers.any(|(giver, _)| self.gets(giver, entry, steps - 1))
+    }
+
+    /// Returns what each entry of `[resources]` asks the server for.
+    pub fn wanted(&self) -> Vec<WantedEntry> {
+        self.resources.iter().map(|(name, resource)| resource.wanted(name)).collect()
     }
 
     /// Writes the configuration as TOML from which [`Config::from_toml_str`] makes an equal one.

@@ -432,7 +432,7 @@ fn resource_labels(view: &UnitView) -> ResourceLabels {
     ResourceLabels { name: view.name.clone(), group: group.to_owned(), resource: view.plural.clone() }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "nobody has 2^53 bytes, threads or files")]
+#[expect(clippy::cast_precision_loss, reason = "bytes, threads and files stay below 2^53")]
 fn float(value: u64) -> f64 {
     value as f64
 }

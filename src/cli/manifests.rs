@@ -52,7 +52,7 @@ pub(crate) struct ManifestsArgs {
     /// Lets handlers of type `exec` run programs of the image.
     #[arg(long)]
     allow_exec: bool,
-    /// What is printed.
+    /// Form of the output.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
@@ -65,7 +65,7 @@ Examples:
   deltabus manifests -c config.toml -o values > values.yaml
   helm install deltabus deploy/helm/deltabus -f values.yaml";
 
-/// What is printed.
+/// Form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// Objects, for `kubectl apply -f -`.
@@ -101,11 +101,7 @@ pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let catalog = server.catalog()?;
     let grants = Grants::of(&loaded.config, &catalog, &Extent { wildcard: args.wildcard, namespaces: &[] });
     let objects = server.count(&types(&loaded.config, &catalog));
-    let mut values = Values::of(&loaded, files, &server, objects)?;
-    values.image.clone_from(&args.image);
-    values.monitoring = args.monitoring;
-    values.allow_exec = args.allow_exec;
-    values.set_rules(grants.rules());
+    let values = Values::of(&loaded, files, &server, objects, grants.rules(), args)?;
     let mut remarks = grants.remarks;
     remarks.extend(values.remarks(&args.name, &args.namespace, &loaded.config));
     let text = match args.output {
@@ -123,7 +119,6 @@ pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
 
 /// Returns the types that a configuration watches, each in the namespaces that its entry names.
 fn types<'a>(config: &'a Config, catalog: &Catalog) -> Vec<(ResourceType, Option<&'a Resource>)> {
-    let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
-    let owned = discovery::select(catalog, &wanted).owned.into_iter();
-    owned.map(|owned| (owned.resource.clone(), config.resources.get(&owned.entry))).collect()
+    let owned = discovery::select(catalog, &config.wanted()).owned.into_iter();
+    owned.map(|owned| (owned.resource, config.resources.get(&owned.entry))).collect()
 }

@@ -103,7 +103,7 @@ pub(crate) fn rbac(args: &RbacArgs) -> anyhow::Result<()> {
 impl Grants {
     /// Returns what a configuration needs on a server.
     pub(super) fn of(config: &Config, catalog: &Catalog, extent: &Extent<'_>) -> Self {
-        let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+        let wanted = config.wanted();
         let selection = discovery::select(catalog, &wanted);
         let mut grants = Self::default();
         if extent.wildcard {

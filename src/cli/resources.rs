@@ -60,7 +60,7 @@ pub(crate) fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
     report::warnings(&warnings);
     let server = Server::of(&config.kube, "")?;
     let catalog = server.catalog()?;
-    let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+    let wanted = config.wanted();
     let selection = discovery::select(&catalog, &wanted);
     let mut rows = rows(&catalog, &selection, args.all);
     let is_watchable = |row: &Row<'_>| row.served.is_none_or(ServedType::is_watchable);

@@ -49,7 +49,7 @@ Exit codes: 0 all is well; 1 something is late or failing, or there is no engine
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StatusArgs {
-    /// How to print.
+    /// Form of the output.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
     #[command(flatten)]

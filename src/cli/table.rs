@@ -71,7 +71,7 @@ pub(crate) struct Surroundings {
     pub(crate) recent: Recent,
     /// What happens in the cluster.
     pub(crate) news: News,
-    /// Where to look further, the most important last: a low screen shows no more.
+    /// Lines below the table, the most important last: a low screen shows only that.
     pub(crate) footer: Vec<String>,
 }
 

@@ -180,9 +180,7 @@ fn finding(loaded: &Loaded, entry: &str, pattern: usize, message: String) -> Fin
 impl Verdict {
     /// Compares every pattern with the types that are served.
     fn judge(&mut self, loaded: &Loaded, catalog: &Catalog) {
-        let resources = &loaded.config.resources;
-        let wanted: Vec<_> = resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
-        let selection = discovery::select(catalog, &wanted);
+        let selection = discovery::select(catalog, &loaded.config.wanted());
         for Owned { entry, pattern, resource } in &selection.owned {
             self.claims.push(Claim {
                 entry: entry.clone(),

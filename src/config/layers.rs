@@ -195,6 +195,8 @@ pub(crate) struct Layers {
     collected: Vec<Value>,
     errors: Vec<Finding>,
     count: usize,
+    /// The files that were read.
+    pub(crate) texts: Vec<(PathBuf, String)>,
 }
 
 impl Layers {
@@ -212,7 +214,10 @@ impl Layers {
         let name = path.display().to_string();
         if !path.is_dir() {
             match regular_file::read_to_string(path) {
-                Ok(text) => self.add_text(&name, &text),
+                Ok(text) => {
+                    self.add_text(&name, &text);
+                    self.texts.push((path.to_owned(), text));
+                }
                 Err(error) => self.unreadable(&name, &format!("failed to read the file: {error}")),
             }
             return;
@@ -322,7 +327,7 @@ impl Layers {
 ///
 /// # Errors
 /// When the directory cannot be read.
-pub fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub(crate) fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }

@@ -49,7 +49,7 @@ impl Facts {
     /// Holds the configuration against what the server serves; `None` before it has answered.
     fn outlook(&self) -> Option<Outlook> {
         let (config, catalog) = (&*self.config, self.catalog.as_deref()?);
-        let wanted: Vec<_> = config.resources.iter().map(|(name, resource)| resource.wanted(name)).collect();
+        let wanted = config.wanted();
         let mut selection = select(catalog, &wanted);
         // Before what was deleted is taken out: it may come back.
         let depends_on_crds = discovery::depends_on_crds(&wanted, &selection);

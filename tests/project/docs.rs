@@ -181,7 +181,7 @@ fn factors_of_the_readme_are_those_of_the_benchmarks() {
     for (row, measured_row) in [
         ("diverse pods", "**deltabus**, diverse pods"),
         ("`compression = \"none\"`", "`compression = \"none\"`, one shape"),
-        ("to a `file` with objects and olds", "to a `file` with objects and olds, one shape"),
+        ("to a `file` with `object` and `old`", "to a `file` with objects and olds, one shape"),
         ("with a state directory", "with a state directory, one shape"),
     ] {
         let measured = numbers(&measured, measured_row);

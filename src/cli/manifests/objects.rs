@@ -74,7 +74,7 @@ impl Installation<'_> {
         let account = ServiceAccount { namespace: self.namespace.to_owned(), name: self.name.to_owned() };
         // Roles of the cluster have no namespace: those of two installations differ by name.
         let metadata = json!({ "name": format!("{}-{}", self.namespace, self.name), "labels": self.labels });
-        rbac::roles(&self.values.rules(), &metadata, Some(&account))
+        rbac::roles(&self.values.rules, &metadata, Some(&account))
     }
 
     fn volume_claim(&self) -> Option<Value> {
@@ -189,7 +189,7 @@ impl Installation<'_> {
     fn volumes(&self) -> Vec<Value> {
         let mut volumes = vec![json!({ "name": "config", "configMap": { "name": self.name } })];
         volumes.extend(self.values.secrets.files.iter().map(|files| {
-            // Readable by the group of the pod, and by nobody else.
+            // Only the group of the pod can read it.
             let secret = json!({ "secretName": files.secret, "defaultMode": 0o440 });
             json!({ "name": volume(&files.secret), "secret": secret })
         }));

@@ -2,21 +2,21 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use deltabus::config::{Config, ConfigErrors, External, Finding, Loaded, Sink};
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
+use super::ManifestsArgs;
 use crate::cli::{BadUsage, rbac::Place, server::Server};
 
 /// Address of probes and metrics where the configuration has none.
-const PROBE_LISTEN: &str = "0.0.0.0:8081";
-/// Where Kubernetes puts the token of the service account: nothing has to be mounted for it.
+const PROBE_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8081);
+/// Directory in which Kubernetes mounts the token of the service account by itself.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Bytes that a `ConfigMap` can hold.
 const CONFIG_MAP_BYTES: usize = 1 << 20;
@@ -39,7 +39,9 @@ pub(super) struct Values {
     pub(super) image: String,
     pub(super) config: Vec<ConfigFile>,
     pub(super) allow_exec: bool,
-    pub(super) rbac: Rbac,
+    /// Rules of the roles, by place.
+    #[serde(rename = "rbac", serialize_with = "rbac")]
+    pub(super) rules: BTreeMap<Place, Vec<Value>>,
     pub(super) secrets: Secrets,
     pub(super) storage: Option<Storage>,
     pub(super) ports: Ports,
@@ -57,20 +59,11 @@ pub(super) struct ConfigFile {
     pub(super) text: String,
 }
 
-/// Rules of the roles.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Rbac {
-    pub(super) cluster_rules: Vec<Value>,
-    /// Rules of namespaces, by their names.
-    pub(super) namespace_rules: BTreeMap<String, Vec<Value>>,
-}
-
 /// Secrets that must exist.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Secrets {
     /// Variables, keys of the same name in the Secret `<name>-env`.
-    pub(super) env: BTreeSet<String>,
+    pub(super) env: Vec<String>,
     /// Secrets that are mounted.
     pub(super) files: Vec<SecretFiles>,
 }
@@ -107,16 +100,25 @@ pub(super) struct Resources {
     pub(super) limits: BTreeMap<&'static str, String>,
 }
 
+/// Writes rules as the chart has them: those of the cluster, and those of namespaces by their names.
+fn rbac<S: Serializer>(rules: &BTreeMap<Place, Vec<Value>>, serializer: S) -> Result<S::Ok, S::Error> {
+    let namespaces: BTreeMap<_, _> = rules.iter().filter_map(|(place, rules)| Some((place.as_ref()?, rules))).collect();
+    let cluster = rules.get(&None).map_or(&[][..], Vec::as_slice);
+    json!({ "clusterRules": cluster, "namespaceRules": namespaces }).serialize(serializer)
+}
+
 impl Values {
-    /// Makes the values of a configuration in these files, for a server with so many of its objects.
+    /// Makes the values of a configuration in these files, for a server with so many of its objects, with roles of these rules.
     ///
     /// # Errors
     /// Paths that no volume can have, and a configuration that is too large.
     pub(super) fn of(
         loaded: &Loaded,
-        files: Vec<(String, String)>,
+        files: Vec<(PathBuf, String)>,
         server: &Server,
         objects: u64,
+        rules: BTreeMap<Place, Vec<Value>>,
+        args: &ManifestsArgs,
     ) -> anyhow::Result<Self> {
         let config = &loaded.config;
         let external = config.external();
@@ -132,47 +134,33 @@ impl Values {
         egress_ports.extend(API_SERVER_PORTS);
         egress_ports.extend(server.port());
         Ok(Self {
-            image: String::new(),
+            image: args.image.clone(),
             config: config_map(config, files, server.cluster_name())?,
-            allow_exec: false,
-            rbac: Rbac::default(),
-            secrets: Secrets { env: external.variables, files: files_of_secrets },
+            allow_exec: args.allow_exec,
+            rules,
+            secrets: Secrets { env: external.variables.into_iter().collect(), files: files_of_secrets },
             storage: (!directories.is_empty())
                 .then(|| Storage { size: gibibytes(written_bytes(config)), paths: directories }),
             ports: Ports { probe, http },
             egress_ports,
             termination_grace_period_seconds: (config.shutdown_timeout + GRACE).as_secs(),
             resources: resources(config, objects),
-            monitoring: false,
+            monitoring: args.monitoring,
         })
-    }
-
-    /// Sets the rules of the roles.
-    pub(super) fn set_rules(&mut self, mut rules: BTreeMap<Place, Vec<Value>>) {
-        self.rbac.cluster_rules = rules.remove(&None).unwrap_or_default();
-        self.rbac.namespace_rules = rules.into_iter().filter_map(|(place, rules)| Some((place?, rules))).collect();
-    }
-
-    /// Returns the rules of the roles.
-    pub(super) fn rules(&self) -> BTreeMap<Place, Vec<Value>> {
-        let cluster = [(None, self.rbac.cluster_rules.clone())].into_iter().filter(|(_, rules)| !rules.is_empty());
-        let namespaces = self.rbac.namespace_rules.iter().map(|(name, rules)| (Some(name.clone()), rules.clone()));
-        cluster.chain(namespaces).collect()
     }
 
     /// Returns sentences on what the reader has to do.
     pub(super) fn remarks(&self, name: &str, namespace: &str, config: &Config) -> Vec<String> {
         let mut remarks = Vec::new();
-        let create = |secret: &str, from: &str, keys: &mut dyn Iterator<Item = &String>| {
-            let mut command = format!("kubectl -n {namespace} create secret generic {secret}");
-            keys.for_each(|key| write!(command, " --from-{from}={key}=…").expect("writing to a string succeeds"));
-            format!("The pod waits for a secret: {command}")
+        let create = |secret: &str, from: &str, keys: &[String]| {
+            let keys = keys.iter().map(|key| format!(" --from-{from}={key}=…")).collect::<Vec<_>>().concat();
+            format!("The pod waits for a secret: kubectl -n {namespace} create secret generic {secret}{keys}")
         };
         if !self.secrets.env.is_empty() {
-            remarks.push(create(&format!("{name}-env"), "literal", &mut self.secrets.env.iter()));
+            remarks.push(create(&format!("{name}-env"), "literal", &self.secrets.env));
         }
         for SecretFiles { secret, keys, .. } in &self.secrets.files {
-            remarks.push(create(secret, "file", &mut keys.iter()));
+            remarks.push(create(secret, "file", keys));
         }
         if config.state.dir.is_none() {
             remarks.push(
@@ -192,7 +180,11 @@ impl Values {
 }
 
 /// Returns the content of the `ConfigMap`: the files in their order, and one more with what a pod needs.
-fn config_map(config: &Config, files: Vec<(String, String)>, context: Option<&str>) -> anyhow::Result<Vec<ConfigFile>> {
+fn config_map(
+    config: &Config,
+    files: Vec<(PathBuf, String)>,
+    context: Option<&str>,
+) -> anyhow::Result<Vec<ConfigFile>> {
     let mut own = String::from("# By `deltabus manifests`: what differs in a pod.\n");
     let mut table = toml::Table::new();
     let mut set = |section: &str, key: &str, value: &str| {
@@ -200,7 +192,7 @@ fn config_map(config: &Config, files: Vec<(String, String)>, context: Option<&st
         section.as_table_mut().expect("sections are tables").insert(key.to_owned(), value.into());
     };
     if config.http.probe_listen.is_none() {
-        set("http", "probe_listen", PROBE_LISTEN);
+        set("http", "probe_listen", &PROBE_LISTEN.to_string());
     }
     if let (None, Some(context)) = (&config.cluster.name, context) {
         set("cluster", "name", context);
@@ -211,9 +203,11 @@ fn config_map(config: &Config, files: Vec<(String, String)>, context: Option<&st
     }
     own.push_str(table.to_string().trim_end());
     own.push('\n');
-    let files = files.into_iter().chain([("pod.toml".to_owned(), own)]);
-    let files =
-        (0..).zip(files).map(|(place, (name, text))| ConfigFile { name: format!("{place:02}-{}", key(&name)), text });
+    let files = files.into_iter().chain([(PathBuf::from("pod.toml"), own)]).enumerate();
+    let files = files.map(|(place, (path, text))| {
+        let name = key(&path.file_name().unwrap_or_default().to_string_lossy());
+        ConfigFile { name: format!("{place:02}-{name}"), text }
+    });
     let files: Vec<_> = files.collect();
     let bytes: usize = files.iter().map(|file| file.text.len()).sum();
     if bytes > CONFIG_MAP_BYTES {
@@ -295,10 +289,7 @@ fn probe(loaded: &Loaded, errors: &mut Vec<Finding>) -> u16 {
             format!("the kubelet cannot reach a loopback address: expected \"{PROBE_LISTEN}\", or no such key");
         errors.push(loaded.finding(&["http", "probe_listen"], message));
     }
-    address.map_or_else(
-        || PROBE_LISTEN.parse::<SocketAddr>().map_or(8081, |address| address.port()),
-        |address| address.port(),
-    )
+    address.unwrap_or(PROBE_LISTEN).port()
 }
 
 /// Returns what may be written, at most.

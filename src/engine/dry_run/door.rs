@@ -50,7 +50,7 @@ pub(super) struct Door {
 /// # Errors
 /// Why there is none.
 pub(super) fn owners(config: &Config, catalog: &Catalog, resource: &ResourceType) -> Result<Vec<String>, WhyNot> {
-    let wanted: Vec<WantedEntry> = config.resources.iter().map(|(name, entry)| entry.wanted(name)).collect();
+    let wanted = config.wanted();
     let owned_by = |wanted: &[WantedEntry]| -> Vec<String> {
         let is_it = |owned: &&Owned| identity(&owned.resource) == identity(resource);
         select(catalog, wanted).owned.iter().filter(is_it).map(|owned| owned.entry.clone()).collect()
