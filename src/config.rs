@@ -28,6 +28,7 @@ pub mod schema;
 mod state;
 mod structure;
 mod subscribe;
+mod telemetry;
 mod test_case;
 mod text;
 pub(crate) mod webhook;
@@ -63,6 +64,7 @@ pub use resource::{
 };
 pub use state::{Commit, OnFull, State};
 pub use subscribe::Subscribe;
+pub use telemetry::Telemetry;
 pub use test_case::TestCase;
 pub use webhook::{WebhookAuth, WebhookMethod, WebhookSink, WebhookTls};
 
@@ -99,6 +101,8 @@ pub struct Config {
     pub state: State,
     /// What is logged, and how.
     pub log: Log,
+    /// What the engine tells a collector about its own work.
+    pub telemetry: Telemetry,
     /// How a changed configuration is applied.
     pub reload: Reload,
     /// What must not travel.
@@ -129,6 +133,7 @@ impl Default for Config {
             subscribe: Subscribe::default(),
             state: State::default(),
             log: Log::default(),
+            telemetry: Telemetry::default(),
             reload: Reload::default(),
             redact: Redact::default(),
             resources: BTreeMap::new(),

@@ -24,6 +24,7 @@ use crate::{
     journal::{ChangeSet, Interest, Record, RecordFilter, Sequence, TypeNumber, UnitId, UnitInterest, UnitTerms},
     object::ResourceType,
     rules::Rules,
+    trace::TraceContext,
 };
 
 /// What is known of a unit beside its objects.
@@ -394,12 +395,13 @@ pub struct Event {
 pub struct Notification {
     events: Arc<Vec<Event>>,
     range: Range<usize>,
+    trace: Option<TraceContext>,
 }
 
 impl Notification {
     /// Makes a notification of events in order.
     pub fn new(events: Vec<Event>) -> Self {
-        Self { range: 0..events.len(), events: Arc::new(events) }
+        Self { range: 0..events.len(), events: Arc::new(events), trace: None }
     }
 
     /// Returns the events.
@@ -411,7 +413,22 @@ impl Notification {
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let start = self.range.start + range.start;
-        Self { events: Arc::clone(&self.events), range: start..(start + range.len()).min(self.range.end) }
+        Self {
+            events: Arc::clone(&self.events),
+            range: start..(start + range.len()).min(self.range.end),
+            trace: self.trace,
+        }
+    }
+
+    /// Returns the span of their delivery, where spans are noted: what the header `traceparent` says.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.trace
+    }
+
+    /// Makes them part of a delivery.
+    #[must_use]
+    pub(crate) fn traced(self, trace: Option<TraceContext>) -> Self {
+        Self { trace, ..self }
     }
 }
 

@@ -11,7 +11,6 @@ pub mod asynchronous;
 pub mod blackhole;
 mod chains;
 pub mod exec;
-mod failures;
 pub mod file;
 pub mod kafka;
 pub mod lane;

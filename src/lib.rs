@@ -49,6 +49,8 @@ pub mod build_info;
 pub mod histogram;
 mod line_table;
 mod mutex;
+mod failures;
+pub mod trace;
 mod private_dir;
 mod process;
 mod regular_file;

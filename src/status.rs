@@ -21,7 +21,12 @@ pub use self::{
     siblings::Siblings,
     timings::Timings,
 };
-use crate::{histogram::Histogram, mutex::lock, object::ResourceType};
+use crate::{
+    histogram::Histogram,
+    mutex::lock,
+    object::ResourceType,
+    trace::{self, Span, TraceContext},
+};
 
 /// State of a unit as `interfaces.md` §4 names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -218,9 +223,30 @@ pub struct UnitStatus {
     view: Mutex<UnitView>,
     /// See [`UnitView::redact_errors`].
     redact_errors: Arc<AtomicU64>,
+    /// Span of its last list or watch.
+    span: Mutex<Option<TraceContext>>,
 }
 
 impl UnitStatus {
+    /// Begins the span of a list or a watch, as `does` says.
+    pub(crate) fn begin_span(&self, does: &str) -> Span {
+        if !trace::is_on() {
+            return Span::NONE;
+        }
+        let span = Span::of_unit(does, &unit(&self.lock()));
+        *lock(&self.span) = span.context();
+        span
+    }
+
+    /// Begins the span of a batch that is being applied.
+    pub(crate) fn begin_batch(&self, events: usize) -> Span {
+        if !trace::is_on() {
+            return Span::NONE;
+        }
+        let by = *lock(&self.span);
+        Span::of_batch(&unit(&self.lock()), by, events)
+    }
+
     /// Makes the view of a unit whose type is known.
     pub fn new(entry: &str, resource: &ResourceType, namespace: Option<&str>) -> Self {
         let mut status = Self::waiting(entry, &resource.plural);
@@ -275,6 +301,7 @@ impl UnitStatus {
                 last_activity: None,
             }),
             redact_errors: Arc::default(),
+            span: Mutex::default(),
         }
     }
 
@@ -295,6 +322,10 @@ impl UnitStatus {
     pub fn lock(&self) -> MutexGuard<'_, UnitView> {
         lock(&self.view)
     }
+}
+
+fn unit(view: &UnitView) -> trace::Unit<'_> {
+    trace::Unit { api_version: &view.api_version, plural: &view.plural, namespace: view.namespace.as_deref() }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use deltabus::{
         exec::kill_all,
         status::{HandlerState, HandlerView},
     },
+    trace,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::{
@@ -28,6 +29,8 @@ use super::{ConfigArgs, KubeArgs, report, terminal};
 
 /// Signals within this time are one request: a process group is often told together with its leader.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
+/// How long the end waits for a collector to take the last spans.
+const LAST_SPANS: Duration = Duration::from_secs(3);
 /// How often is looked whether anybody reads stdout.
 const LOOK_AT_HANDLERS: Duration = Duration::from_millis(200);
 
@@ -66,11 +69,20 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     terminal::start(&config.log);
     report::warnings(&warnings);
     hint_at_silence(&config);
+    let telemetry = config.telemetry.spans_to().map(|endpoint| {
+        let (endpoint, cluster) = (endpoint.to_owned(), config.cluster.name.clone());
+        trace::start(&trace::Options { endpoint, cluster })
+    });
+    let telemetry = telemetry.transpose()?;
     let started = |engine: &RunningEngine| {
         actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
         actix_rt::spawn(follow(files, kube, engine.handle()));
     };
-    block_on(|| Engine::builder().config(config).allow_exec(args.allow_exec), started)?;
+    let ran = block_on(|| Engine::builder().config(config).allow_exec(args.allow_exec), started);
+    if let Some(telemetry) = telemetry {
+        telemetry.stop(LAST_SPANS);
+    }
+    ran?;
     tracing::info!("stopped");
     Ok(())
 }

@@ -21,7 +21,7 @@ pub struct External {
     pub files: BTreeSet<PathBuf>,
     /// Directories that are written, each with the keys of the option that names it.
     pub directories: BTreeMap<PathBuf, Vec<String>>,
-    /// TCP ports of sinks. A URL in a secret counts as port 443.
+    /// TCP ports of sinks and of the collector. A URL in a secret counts as port 443.
     pub ports: BTreeSet<u16>,
 }
 
@@ -38,6 +38,7 @@ impl Config {
         if let Some(dir) = &enabled.state.dir {
             external.directories.insert(dir.clone(), vec!["state".to_owned(), "dir".to_owned()]);
         }
+        external.ports.extend(enabled.telemetry.port());
         for (name, handler) in &enabled.handlers {
             external.sink(name, handler);
         }

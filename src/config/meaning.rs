@@ -137,6 +137,9 @@ impl Checker<'_> {
         for (keys, message) in config.http.mistakes() {
             self.error(&[&["http"][..], &keys].concat(), message);
         }
+        if let Some(mistake) = config.telemetry.mistake(self.place) {
+            self.error(&["telemetry", "otlp_endpoint"], mistake);
+        }
         self.redact();
     }
 

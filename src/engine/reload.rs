@@ -83,6 +83,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("[http]", old.http != new.http),
         ("[subscribe]", old.subscribe != new.subscribe),
         ("[state]", old.state != new.state),
+        ("[telemetry]", old.telemetry != new.telemetry),
         ("[log] format", old.log.format != new.log.format),
     ];
     checks.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
@@ -95,6 +96,7 @@ pub(super) fn keep_until_restart(running: &Config, new: &mut Config) {
     new.http.clone_from(&running.http);
     new.subscribe.clone_from(&running.subscribe);
     new.state.clone_from(&running.state);
+    new.telemetry.clone_from(&running.telemetry);
     let (kept, new) = (&running.kube, &mut new.kube);
     new.kubeconfig.clone_from(&kept.kubeconfig);
     new.context.clone_from(&kept.context);

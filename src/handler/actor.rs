@@ -22,7 +22,6 @@ use tracing::{error, warn};
 use super::{
     Delivery, Form, GiveUp, Handler, HandlerError, Outcome, RetryPolicy, Step,
     asynchronous::AsyncWorker,
-    failures::Failures,
     lane::{Heard, Worker, guard},
     pace::{Pace, Rate},
     status::{HandlerState, HandlerStatus},
@@ -33,8 +32,10 @@ use crate::{
         Notification,
         actor::{Close, DeadLetter, LaneAddress, LaneSlot, Stopped},
     },
+    failures::Failures,
     mutex::lock,
     supervisor::child::{Heartbeat, Inject, exit_of, spawn},
+    trace::Span,
 };
 
 /// Where the events of a lane end.
@@ -195,7 +196,10 @@ impl Lane {
     async fn deliver(&self, batch: Notification, owner: Owner) -> Result<(), Stopped> {
         let _turn = self.permits.acquire().await;
         let LaneActorOptions { sink, retry, status, .. } = &self.options;
-        let mut under_way = UnderWay::begin(status, &self.failures);
+        let sequences = batch.events().iter().map(|event| event.record.sequence.0);
+        let span = Span::of_delivery(status.name(), batch.trace(), sequences);
+        let batch = batch.clone().traced(span.context());
+        let mut under_way = UnderWay::begin(status, &self.failures, span);
         let mut delivery = Delivery::new(*retry, batch.events().len(), sink.smallest_form());
         let mut closing = self.closing.subscribe();
         loop {
@@ -233,6 +237,7 @@ impl Lane {
                     delivery.waited();
                 }
                 Step::GiveUp(range, reason) => {
+                    under_way.give_up(&reason);
                     self.give_up(batch.slice(range), &reason, owner).await;
                     delivery.given_up();
                 }

@@ -19,9 +19,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Handler, HandlerError, Outcome, failures::Failures};
+use super::{Handler, HandlerError, Outcome};
 use crate::{
     dispatcher::Notification,
+    failures::Failures,
     mutex::lock,
     supervisor::child::{Harm, panic_text},
 };

@@ -50,6 +50,7 @@ use super::{AsyncHandler, Form, HandlerError, chains::Chains};
 use crate::{
     cloud_event::Formatter,
     dispatcher::{Event, Notification},
+    trace::TraceContext,
 };
 use link::{Link, Watch};
 use message::{Message, Writer};
@@ -159,7 +160,7 @@ impl NatsHandler {
                     let (stream, max) = self.stream(&link, options).await?;
                     let max = max.min(link.client.max_payload());
                     self.check_large(batch, form, max)?;
-                    let make = |index: usize| self.message(&batch.events()[index], form, max);
+                    let make = |index: usize| self.message(&batch.events()[index], batch.trace(), form, max);
                     let publisher = Publisher::new(options.expect_last, &self.memory, &link, &stream, &make).await?;
                     let chains = Chains::of(batch.events(), self.options.total_order);
                     publisher.store_all(chains, watch.clone()).await
@@ -183,7 +184,7 @@ impl NatsHandler {
         watch: &Watch,
     ) -> Result<(), HandlerError> {
         let max = link.client.max_payload();
-        let messages = batch.events().iter().map(|event| self.message(event, form, max));
+        let messages = batch.events().iter().map(|event| self.message(event, batch.trace(), form, max));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
         let subjects: Vec<_> = messages.iter().map(|message| message.subject.clone()).collect();
         for Message { subject, headers, payload, .. } in messages {
@@ -207,8 +208,14 @@ impl NatsHandler {
     ///
     /// # Errors
     /// `TooLarge`, and what the writer finds.
-    fn message(&self, event: &Event, form: Form, max: usize) -> Result<Message, HandlerError> {
-        let message = self.writer.message(event, form)?;
+    fn message(
+        &self,
+        event: &Event,
+        trace: Option<TraceContext>,
+        form: Form,
+        max: usize,
+    ) -> Result<Message, HandlerError> {
+        let message = self.writer.message(event, trace, form)?;
         if message.len > max {
             let (subject, len) = (message.subject, message.len);
             let problem = format!("the message to {subject} has {len} bytes: NATS takes {max}");
@@ -221,7 +228,7 @@ impl NatsHandler {
     fn check_large(&self, batch: &Notification, form: Form, max: usize) -> Result<(), HandlerError> {
         for event in batch.events() {
             if self.writer.formatter.len_about(event, form).saturating_add(HEADERS_LEN) > max {
-                self.message(event, form, max)?;
+                self.message(event, batch.trace(), form, max)?;
             }
         }
         Ok(())

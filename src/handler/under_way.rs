@@ -6,11 +6,14 @@ use jiff::Timestamp;
 use tracing::{field, info, warn};
 
 use super::{
-    Form, Outcome, Step,
-    failures::Failures,
+    Form, GiveUp, Outcome, Step,
     status::{HandlerState, HandlerStatus},
 };
-use crate::dispatcher::{Event, Notification};
+use crate::{
+    dispatcher::{Event, Notification},
+    failures::Failures,
+    trace::Span,
+};
 
 /// Shows a delivery as long as it is under way.
 pub(super) struct UnderWay<'a> {
@@ -21,17 +24,18 @@ pub(super) struct UnderWay<'a> {
     attempts: u32,
     failing: bool,
     limited: bool,
+    span: Span,
 }
 
 impl<'a> UnderWay<'a> {
-    /// Begins a delivery; `failures` are those of the handler.
-    pub(super) fn begin(status: &'a HandlerStatus, failures: &'a RefCell<Failures>) -> Self {
+    /// Begins a delivery, whose span ends with it; `failures` are those of the handler.
+    pub(super) fn begin(status: &'a HandlerStatus, failures: &'a RefCell<Failures>, span: Span) -> Self {
         let mut counts = status.lock();
         counts.begun += 1;
         let id = counts.begun;
         counts.under_way.insert(id, None);
         drop(counts);
-        Self { status, failures, id, attempts: 0, failing: false, limited: false }
+        Self { status, failures, id, attempts: 0, failing: false, limited: false, span }
     }
 
     /// Notes that an attempt begins.
@@ -83,7 +87,14 @@ impl<'a> UnderWay<'a> {
         };
         counts.retried += 1;
         counts.note_error(error.as_str());
+        drop(counts);
+        self.span.attempt_failed(self.attempts, &error);
         Some(error)
+    }
+
+    /// Notes that some of it is given up.
+    pub(super) fn give_up(&mut self, reason: &GiveUp) {
+        self.span.fail(reason);
     }
 
     /// Logs at `now` that an attempt to deliver `batch` failed, where a line is due; `next` follows.

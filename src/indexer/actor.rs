@@ -267,6 +267,7 @@ impl IndexerActor {
 
     /// Appends, publishes and releases a transaction. One that the journal does not take now is given back.
     fn apply(&mut self, transaction: Arc<Transaction>, ctx: &mut Context<Self>) -> Result<(), Arc<Transaction>> {
+        let mut span = self.status.begin_batch(transaction.changes.len());
         let (transaction, ticket) = match self.append(Arc::clone(&transaction)) {
             Ok(appended) => appended,
             Err(AppendError::Fenced(fenced)) => {
@@ -279,6 +280,9 @@ impl IndexerActor {
                 return Err(transaction);
             }
         };
+        if ticket.first <= ticket.last {
+            span.appended(ticket.first.0, ticket.last.0);
+        }
         self.strike(Moment::BeforePublish);
         let indexer = self.lease.indexer();
         indexer.commit(&transaction);

@@ -18,14 +18,17 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::{Instant, sleep_until},
 };
+use tracing::info;
 
 use super::{Action, Availability, Event, Input, Reflector, ReflectorState, Step, log::log};
 use crate::{
     delta_fifo::actor::{Compare, Events},
+    failures::Failures,
     list_watch::{Failure, ListWatch, WatchEvent, WatchStream},
     object::{Keep, Object, ResourceType, ResourceVersion},
     status::{self, Timings, UnitState, UnitStatus},
     supervisor::child::{Heartbeat, Inject},
+    trace::Span,
 };
 
 /// Ends the reflector: nothing is requested any more.
@@ -103,6 +106,8 @@ impl ReflectorActor {
             started: Instant::now(),
             listing_since: None,
             stream: None,
+            span: Span::NONE,
+            failures: Failures::default(),
             permit: None,
             told: None,
             resyncs,
@@ -177,6 +182,10 @@ struct Run {
     /// When the list under way was first asked for.
     listing_since: Option<Instant>,
     stream: Option<WatchStream>,
+    /// Of the list or watch under way.
+    span: Span,
+    /// Failures since the last watch.
+    failures: Failures,
     permit: Option<OwnedSemaphorePermit>,
     /// The failure shown last: one that is long over does not hide a later one of another actor.
     told: Option<Failure>,
@@ -193,6 +202,14 @@ impl Run {
             let received = Instant::now();
             if matches!(input, Input::Page(Ok(_)) | Input::Opened(Ok(())) | Input::Received(_)) {
                 self.status.lock().last_activity = Some(received.into_std());
+            }
+            if let Input::Page(Err(failure)) | Input::Opened(Err(failure)) | Input::Ended(Err(failure)) = &input {
+                self.span.fail(failure);
+            }
+            if matches!(input, Input::Opened(Ok(())) | Input::Received(_))
+                && let Some(failures) = self.failures.worked()
+            {
+                info!(resource = %self.resource, failures, "watched again");
             }
             let mut step = self.reflector.step(input, received - self.started, rand::rng().random());
             self.observe(&step);
@@ -265,6 +282,12 @@ impl Run {
         if !matches!(action, Action::Read { .. } | Action::Compare(_)) {
             self.stream = None;
         }
+        match action {
+            Action::List(request) if request.continue_token.is_none() => self.span = self.status.begin_span("list"),
+            Action::OpenWatch(_) => self.span = self.status.begin_span("watch"),
+            Action::Wait { .. } => self.span = Span::NONE,
+            _ => {}
+        }
         let asked = Instant::now();
         Some(match action {
             Action::List(request) => {
@@ -315,7 +338,7 @@ impl Run {
 
     fn observe(&mut self, step: &Step) {
         for report in &step.reports {
-            log(report, &self.resource);
+            log(report, &self.resource, &mut self.failures, self.started.elapsed());
         }
         if let Some(version) = &step.server_version {
             (self.asked)(version);

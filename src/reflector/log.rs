@@ -1,12 +1,20 @@
 //! What a [`Report`] says in the log.
 
+use std::time::Duration;
+
 use tracing::{debug, info, warn};
 
 use super::{Comparison, EndCause, GiveUpCause, Report};
-use crate::{list_watch::Failure, object::ResourceType};
+use crate::{failures::Failures, list_watch::Failure, object::ResourceType};
 
-/// Logs one report of the reflector of `resource`.
-pub(super) fn log(report: &Report, resource: &ResourceType) {
+/// Logs one report of the reflector of `resource`. `failures` are those since its last watch.
+pub(super) fn log(report: &Report, resource: &ResourceType, failures: &mut Failures, now: Duration) {
+    let mut failed = |failure: &Failure, what: &str| {
+        if let Some(suppressed) = failures.failed(now) {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            warn!(%resource, error = %failure, suppressed, "{what}");
+        }
+    };
     match report {
         // A definition that is removed, or a namespace: what runs is drained once that is sure.
         Report::ListFailed(failure) | Report::WatchStartFailed(failure)
@@ -14,12 +22,12 @@ pub(super) fn log(report: &Report, resource: &ResourceType) {
         {
             info!(%resource, error = %failure, "the API server does not serve this now");
         }
-        Report::ListFailed(failure) => warn!(%resource, error = %failure, "failed to list"),
-        Report::WatchStartFailed(failure) => warn!(%resource, error = %failure, "failed to open a watch"),
-        Report::WatchDelayed(failure) => warn!(%resource, error = %failure, "no watch for now, trying again"),
+        Report::ListFailed(failure) => failed(failure, "failed to list"),
+        Report::WatchStartFailed(failure) => failed(failure, "failed to open a watch"),
+        Report::WatchDelayed(failure) => failed(failure, "no watch for now, trying again"),
         Report::WatchEnded { cause: EndCause::Closed, relist: false } => debug!(%resource, "watch ended, resuming"),
         Report::WatchEnded { cause: EndCause::Broken(failure), .. } => {
-            warn!(%resource, error = %failure, "failed to read a watch, listing again");
+            failed(failure, "failed to read a watch, listing again");
         }
         Report::WatchEnded { cause, relist } => info!(%resource, cause = end(cause), relist, "watch ended"),
         Report::VersionRefused { version, failure } => {

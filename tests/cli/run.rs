@@ -172,6 +172,24 @@ fn an_api_server_that_is_down_is_waited_for_and_said() {
 }
 
 #[test]
+fn outage_is_one_line_for_each_type() {
+    let (simulator, dir) = cluster();
+    let options = "[kube.backoff]\ninitial = \"50ms\"\nmax = \"50ms\"";
+    let engine = Engine::run(dir.path(), &config(dir.path(), options));
+    engine.wait_ready(SOON);
+    let requests = || engine.json("/v1/resources")["resources"][0]["watches"].as_u64().unwrap();
+    let before = requests();
+    simulator.go_down();
+    engine.wait_for("twenty attempts", SOON * 2, || requests() >= before + 20);
+    let warnings = || engine.log().lines().filter(|line| line.contains("WARN")).map(str::to_owned).collect::<Vec<_>>();
+    let said = warnings();
+    assert!(said.len() == 1 && said[0].contains("\"resource\":\"configmaps"), "{said:#?}");
+    simulator.come_up();
+    engine.wait_for_log("watched again");
+    assert_eq!(warnings(), said);
+}
+
+#[test]
 fn a_definition_that_is_removed_is_no_warning() {
     const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
     let (simulator, dir) = cluster();

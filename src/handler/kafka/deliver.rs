@@ -55,7 +55,7 @@ impl KafkaHandler {
         let client = self.client().await?;
         client.look_again().await;
         let mut watch = client.watch();
-        let publisher = Publisher::new(&client, &self.writer, &self.sent, batch.events(), form);
+        let publisher = Publisher::new(&client, &self.writer, &self.sent, batch, form);
         let chains = Chains::of(batch.events(), self.options.total_order);
         // Said before whoever waits for the whole attempt says less.
         let patience = self.options.timeout.mul_f64(0.9);

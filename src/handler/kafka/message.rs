@@ -8,6 +8,7 @@ use crate::{
     dispatcher::Event,
     handler::HandlerError,
     indexer::Change,
+    trace::TraceContext,
 };
 
 const CONTENT_TYPE: &str = "content-type";
@@ -41,6 +42,11 @@ pub struct Message {
 }
 
 impl Message {
+    /// Says in a header which span it is part of.
+    pub fn trace(&mut self, context: TraceContext) {
+        self.headers.add(TraceContext::HEADER, &context.to_string());
+    }
+
     /// Returns the value. `None` is a tombstone: of the key nothing is left.
     pub fn value(&self) -> Option<&[u8]> {
         (!self.is_tombstone).then_some(&*self.body)

@@ -12,8 +12,9 @@ use super::{
     sent::{MessageOf, Sent, State},
 };
 use crate::{
-    dispatcher::Event,
+    dispatcher::{Event, Notification},
     handler::{Form, HandlerError, chains::Chains},
+    trace::TraceContext,
 };
 
 /// One attempt to store the messages of a batch. Dropped before all are stored, what is known of each is remembered for
@@ -23,6 +24,7 @@ pub(super) struct Publisher<'a> {
     writer: &'a Writer,
     sent: &'a Sent,
     events: &'a [Event],
+    trace: Option<TraceContext>,
     form: Form,
     followers: Vec<Option<usize>>,
     progress: Vec<Progress>,
@@ -51,12 +53,20 @@ enum Progress {
 
 impl<'a> Publisher<'a> {
     /// Begins an attempt.
-    pub(super) fn new(client: &'a Client, writer: &'a Writer, sent: &'a Sent, events: &'a [Event], form: Form) -> Self {
+    pub(super) fn new(
+        client: &'a Client,
+        writer: &'a Writer,
+        sent: &'a Sent,
+        batch: &'a Notification,
+        form: Form,
+    ) -> Self {
+        let events = batch.events();
         Self {
             client,
             writer,
             sent,
             events,
+            trace: batch.trace(),
             form,
             followers: Vec::new(),
             progress: vec![Progress::None; events.len()],
@@ -108,6 +118,9 @@ impl<'a> Publisher<'a> {
             }
             None => match self.writer.write(&self.events[index], self.form, &mut self.message) {
                 Ok(()) => {
+                    if let Some(trace) = self.trace {
+                        self.message.trace(trace);
+                    }
                     self.progress[index] = Progress::Sent;
                     self.unanswered += 1;
                     let is_awaited = self.followers[index].is_some();

@@ -12,6 +12,7 @@ use crate::{
     dispatcher::Event,
     handler::HandlerError,
     indexer::Change,
+    trace::TraceContext,
 };
 
 /// As the NATS binding of `CloudEvents` has it: header names are case-sensitive.
@@ -53,7 +54,12 @@ impl Writer {
     ///
     /// # Errors
     /// `Rejected` where the subject would be longer than servers read, and what writing the event fails with.
-    pub(super) fn message(&self, event: &Event, form: Form) -> Result<Message, HandlerError> {
+    pub(super) fn message(
+        &self,
+        event: &Event,
+        trace: Option<TraceContext>,
+        form: Form,
+    ) -> Result<Message, HandlerError> {
         let subject = self.template.subject(&self.cluster, event);
         let id = header_value(&cloud_event::id(event));
         if subject.len() > SUBJECT_LEN_MAX {
@@ -74,6 +80,9 @@ impl Writer {
         let Body { content_type, bytes: payload } = self.formatter.body(event, form, self.mode)?;
         add(CONTENT_TYPE, content_type.to_owned());
         add(NATS_MESSAGE_ID, id.clone());
+        if let Some(trace) = trace {
+            add(const { HeaderName::from_static(TraceContext::HEADER) }, trace.to_string());
+        }
         if let Some(stream) = &self.stream {
             add(NATS_EXPECTED_STREAM, stream.clone());
         }

@@ -1,15 +1,15 @@
-//! Log lines of a handler that fails: one for the first failure, then one a minute, and one when it works again.
+//! Log lines about what fails again and again: one for the first failure, then one a minute, and one when it works again.
 
 use std::{mem::take, time::Duration};
 
 /// Shortest time between two lines about failures.
 const PERIOD: Duration = Duration::from_mins(1);
 
-/// Failures of one handler since it last worked, and which of them are logged.
+/// Failures of one handler, or of one watch, since it last worked, and which of them are logged.
 ///
-/// **Invariant:** two logged failures are at least a minute apart, also where the handler worked in between.
+/// **Invariant:** two logged failures are at least a minute apart, also where it worked in between.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Failures {
+pub(crate) struct Failures {
     /// Since it last worked.
     count: u64,
     /// Since the last line.
@@ -22,7 +22,7 @@ pub(super) struct Failures {
 impl Failures {
     /// Counts a failure at `now`, a time on any monotonic clock. Where it is to be logged, returns how many before it were
     /// not.
-    pub(super) fn failed(&mut self, now: Duration) -> Option<u64> {
+    pub(crate) fn failed(&mut self, now: Duration) -> Option<u64> {
         self.count += 1;
         if self.logged_at.is_some_and(|at| now.saturating_sub(at) < PERIOD) {
             self.suppressed += 1;
@@ -32,8 +32,8 @@ impl Failures {
         Some(take(&mut self.suppressed))
     }
 
-    /// Notes that the handler works. Where one of its failures was logged, returns how many there were.
-    pub(super) fn worked(&mut self) -> Option<u64> {
+    /// Notes that it works. Where one of its failures was logged, returns how many there were.
+    pub(crate) fn worked(&mut self) -> Option<u64> {
         let count = take(&mut self.count);
         take(&mut self.is_known).then_some(count)
     }

@@ -1,0 +1,99 @@
+//! `[telemetry]`: what the engine tells a collector about its own work.
+
+use http::Uri;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Place;
+
+/// What the engine tells a collector of OpenTelemetry about its own work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Telemetry {
+    /// URL of a collector that speaks OTLP over gRPC, such as `http://otel-collector:4317`; "" = off. In programs that are
+    /// built with the feature `otlp`, as the default one is.
+    pub otlp_endpoint: String,
+    /// Spans are sent: of lists and watches, of batches, and of deliveries, whose context travels to webhooks, NATS and
+    /// Kafka in the header `traceparent`.
+    pub traces: bool,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self { otlp_endpoint: String::new(), traces: true }
+    }
+}
+
+impl Telemetry {
+    /// Returns where spans go, if they do.
+    pub fn spans_to(&self) -> Option<&str> {
+        Some(&*self.otlp_endpoint).filter(|endpoint| self.traces && !endpoint.is_empty())
+    }
+
+    /// Returns the TCP port of the collector, if there is one.
+    pub(super) fn port(&self) -> Option<u16> {
+        let url: Uri = self.spans_to()?.parse().ok()?;
+        Some(url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 }))
+    }
+
+    /// Returns what is wrong with `otlp_endpoint`.
+    pub(super) fn mistake(&self, place: Place) -> Option<String> {
+        let endpoint = &*self.otlp_endpoint;
+        if endpoint.is_empty() {
+            return None;
+        }
+        if endpoint.contains('@') {
+            let variable = "OTEL_EXPORTER_OTLP_HEADERS";
+            return Some(format!("has a user or password in it: expected what proves the identity in ${variable}"));
+        }
+        let url = endpoint.parse::<Uri>().ok();
+        let is_right = |url: &Uri| {
+            matches!(url.scheme_str(), Some("http" | "https"))
+                && url.host().is_some_and(|host| !host.is_empty())
+                && matches!(url.path(), "" | "/")
+                && url.query().is_none()
+        };
+        if !url.as_ref().is_some_and(is_right) {
+            let expected =
+                "expected the URL of a collector that speaks OTLP over gRPC, such as \"http://otel-collector:4317\"";
+            let advice = if endpoint.contains("/v1/") { ": over HTTP, with a path, it is not spoken" } else { "" };
+            return Some(format!("{expected}, found \"{}\"{advice}", endpoint.escape_debug()));
+        }
+        if cfg!(not(feature = "otlp")) && place == Place::Here {
+            return Some(
+                "this program was built without spans: build it with `cargo build --release --features otlp`".into(),
+            );
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn telemetry(endpoint: &str) -> Telemetry {
+        Telemetry { otlp_endpoint: endpoint.into(), traces: true }
+    }
+
+    #[test]
+    fn endpoint_is_the_url_of_a_grpc_collector() {
+        for right in ["", "http://otel-collector:4317", "https://otel.example.com/", "http://[::1]:4317"] {
+            assert_eq!(telemetry(right).mistake(Place::Here), None, "{right}");
+        }
+        for wrong in ["otel:4317", "grpc://otel:4317", "http://", "http://o/?a=b", "localhost", "http://a b"] {
+            let mistake = telemetry(wrong).mistake(Place::Here).unwrap();
+            assert!(mistake.starts_with("expected the URL of a collector"), "{wrong}: {mistake}");
+        }
+        let mistake = telemetry("http://otel:4318/v1/traces").mistake(Place::Here).unwrap();
+        assert!(mistake.ends_with("over HTTP, with a path, it is not spoken"), "{mistake}");
+        assert!(!telemetry("http://me:secret@otel:4317").mistake(Place::Here).unwrap().contains("secret"));
+    }
+
+    #[test]
+    fn port_is_that_of_the_url() {
+        assert_eq!(telemetry("http://otel:4317").port(), Some(4317));
+        assert_eq!(telemetry("https://otel").port(), Some(443));
+        assert_eq!(Telemetry { traces: false, ..telemetry("https://otel") }.port(), None);
+    }
+}

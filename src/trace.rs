@@ -1,0 +1,276 @@
+//! Spans for OpenTelemetry: of the lists and watches of a unit, of its batches, and of deliveries.
+//!
+//! Nothing is noted before [`start`]: a span then costs the look at a flag. In a program without the feature `otlp` there
+//! are no spans.
+//!
+//! A delivery is part of the trace of the first batch that it delivers, and linked to those of the others. Which batch an
+//! event came with is remembered here for the last [`BATCHES_MAX`] batches, so that records need not carry it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Mutex,
+    time::Duration,
+};
+
+use thiserror::Error;
+
+use crate::mutex::lock;
+
+#[cfg(feature = "otlp")]
+mod otlp;
+#[cfg(not(feature = "otlp"))]
+#[path = "trace/none.rs"]
+mod otlp;
+
+/// Batches whose spans a later delivery can find.
+const BATCHES_MAX: usize = 4096;
+/// Batches that a delivery is linked to, at most.
+const LINKS_MAX: usize = 64;
+
+static BATCHES: Mutex<Batches> = Mutex::new(Batches(BTreeMap::new()));
+
+/// Where spans go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// An `http` or `https` URL of an OpenTelemetry collector that speaks OTLP over gRPC.
+    pub endpoint: String,
+    /// The name of the cluster, noted of each span.
+    pub cluster: Option<String>,
+}
+
+/// Why no spans can be sent.
+#[derive(Debug, Error)]
+#[error("failed to start sending spans to {endpoint}: {reason}")]
+pub struct StartError {
+    endpoint: String,
+    reason: String,
+}
+
+/// What sends spans in the background until it is stopped.
+#[derive(Debug)]
+#[must_use = "what waits is lost unless it is stopped"]
+pub struct Exporter(otlp::Exporter);
+
+/// Notes spans from now on, of all engines in this process, and sends them in the background: at most 2,048 wait, and those
+/// beyond are dropped. Variables of the environment that OpenTelemetry defines say more: `OTEL_TRACES_SAMPLER`,
+/// `OTEL_BSP_*`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`.
+///
+/// # Errors
+/// When the endpoint is no URL, no thread can be started, spans are noted already, or the feature `otlp` is missing.
+pub fn start(options: &Options) -> Result<Exporter, StartError> {
+    let failed = |reason| StartError { endpoint: options.endpoint.clone(), reason };
+    otlp::start(options).map(Exporter).map_err(failed)
+}
+
+impl Exporter {
+    /// Sends what waits, for at most `patience`; blocks. Spans are not sent any more.
+    pub fn stop(self, patience: Duration) {
+        self.0.stop(patience);
+    }
+}
+
+/// Returns whether spans are noted.
+pub(crate) fn is_on() -> bool {
+    otlp::is_on()
+}
+
+/// What names a span to others: the W3C's trace context. Its text is the header `traceparent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TraceContext {
+    trace_id: [u8; 16],
+    span_id: [u8; 8],
+    is_sampled: bool,
+}
+
+impl TraceContext {
+    /// Name of the header.
+    pub const HEADER: &str = "traceparent";
+}
+
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (trace, span) = (u128::from_be_bytes(self.trace_id), u64::from_be_bytes(self.span_id));
+        write!(f, "00-{trace:032x}-{span:016x}-{:02x}", u8::from(self.is_sampled))
+    }
+}
+
+/// A span. It ends when it is dropped.
+pub(crate) struct Span(Option<otlp::Span>);
+
+impl Span {
+    /// A span that nobody sees.
+    pub(crate) const NONE: Self = Self(None);
+
+    /// Begins the span of a list or a watch, as `does` says.
+    pub(crate) fn of_unit(does: &str, unit: &Unit<'_>) -> Self {
+        Self(otlp::is_on().then(|| {
+            let mut span = otlp::Span::begin(format!("{does} {}", unit.plural), otlp::Kind::Client, None, &[]);
+            unit.describe(&mut span);
+            span
+        }))
+    }
+
+    /// Begins the span of a batch that is being applied, linked to that of the list or watch it came by.
+    pub(crate) fn of_batch(unit: &Unit<'_>, by: Option<TraceContext>, events: usize) -> Self {
+        Self(otlp::is_on().then(|| {
+            let mut span =
+                otlp::Span::begin(format!("apply {}", unit.plural), otlp::Kind::Internal, None, by.as_slice());
+            unit.describe(&mut span);
+            span.set("deltabus.events", Value::count(events));
+            span
+        }))
+    }
+
+    /// Begins the span of a delivery: of events with these sequences, in order, or of a batch that another handler gave up.
+    pub(crate) fn of_delivery(
+        handler: &str,
+        given_up: Option<TraceContext>,
+        sequences: impl ExactSizeIterator<Item = u64> + Clone,
+    ) -> Self {
+        Self(otlp::is_on().then(|| {
+            let (parent, links) = match given_up {
+                Some(parent) => (Some(parent), Vec::new()),
+                None => lock(&BATCHES).of(sequences.clone()),
+            };
+            let mut span = otlp::Span::begin(format!("deliver {handler}"), otlp::Kind::Producer, parent, &links);
+            span.set("deltabus.handler", Value::Text(handler));
+            span.set("deltabus.events", Value::count(sequences.len()));
+            if let (Some(first), Some(last)) = (sequences.clone().next(), sequences.last()) {
+                span.set_sequences(first, last);
+            }
+            span
+        }))
+    }
+
+    /// Returns what names it.
+    pub(crate) fn context(&self) -> Option<TraceContext> {
+        self.0.as_ref().map(otlp::Span::context)
+    }
+
+    /// Says what the batch was appended as: deliveries of these sequences find it from now on.
+    pub(crate) fn appended(&mut self, first: u64, last: u64) {
+        if let Some(span) = &mut self.0 {
+            span.set_sequences(first, last);
+            lock(&BATCHES).add(first, last, span.context());
+        }
+    }
+
+    /// Notes that an attempt failed.
+    pub(crate) fn attempt_failed(&mut self, attempt: u32, error: &str) {
+        if let Some(span) = &mut self.0 {
+            span.event("attempt failed", &[("attempt", Value::count(attempt as usize)), ("error", Value::Text(error))]);
+        }
+    }
+
+    /// Notes that what it stands for failed.
+    pub(crate) fn fail(&mut self, error: &dyn fmt::Display) {
+        if let Some(span) = &mut self.0 {
+            span.fail(error.to_string());
+        }
+    }
+}
+
+/// What a span says of the unit that it is of.
+pub(crate) struct Unit<'a> {
+    /// `apps/v1`
+    pub(crate) api_version: &'a str,
+    pub(crate) plural: &'a str,
+    /// The one that is watched, where it is one.
+    pub(crate) namespace: Option<&'a str>,
+}
+
+impl Unit<'_> {
+    fn describe(&self, span: &mut otlp::Span) {
+        span.set("deltabus.api_version", Value::Text(self.api_version));
+        span.set("deltabus.resource", Value::Text(self.plural));
+        if let Some(namespace) = self.namespace {
+            span.set("k8s.namespace.name", Value::Text(namespace));
+        }
+    }
+}
+
+/// Value of an attribute.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "no span is there to have it"))]
+enum Value<'a> {
+    Text(&'a str),
+    Number(i64),
+}
+
+impl Value<'_> {
+    fn count(count: usize) -> Self {
+        Self::Number(i64::try_from(count).unwrap_or(i64::MAX))
+    }
+}
+
+/// The last batches, by the sequence of their last event: that of the first one, and the span.
+struct Batches(BTreeMap<u64, (u64, TraceContext)>);
+
+impl Batches {
+    fn add(&mut self, first: u64, last: u64, span: TraceContext) {
+        self.0.insert(last, (first, span));
+        if self.0.len() > BATCHES_MAX {
+            self.0.pop_first();
+        }
+    }
+
+    /// Returns the span of the first batch that these sequences lie in, and those of the others.
+    fn of(&self, sequences: impl Iterator<Item = u64>) -> (Option<TraceContext>, Vec<TraceContext>) {
+        let (mut first, mut others, mut end) = (None, BTreeSet::new(), 0);
+        for sequence in sequences {
+            if sequence <= end && sequence != 0 {
+                continue; // of the same batch
+            }
+            let Some((&last, &(begin, span))) = self.0.range(sequence..).next() else { continue };
+            if sequence < begin {
+                continue; // of one that is forgotten
+            }
+            end = last;
+            if first.is_none() {
+                first = Some(span);
+            } else if first != Some(span) && others.len() < LINKS_MAX {
+                others.insert(span);
+            }
+        }
+        (first, others.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(id: u8) -> TraceContext {
+        TraceContext { trace_id: [id; 16], span_id: [id; 8], is_sampled: true }
+    }
+
+    /// Source: W3C Trace Context, 3.2.
+    #[test]
+    fn header_is_that_of_the_w3c() {
+        let context = TraceContext { trace_id: [0x0a; 16], span_id: [1; 8], is_sampled: false };
+        assert_eq!(context.to_string(), "00-0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a-0101010101010101-00");
+        assert!(span(1).to_string().ends_with("-01"));
+    }
+
+    #[test]
+    fn delivery_belongs_to_its_first_batch_and_is_linked_to_the_others() {
+        let mut batches = Batches(BTreeMap::new());
+        batches.add(11, 20, span(2));
+        batches.add(1, 10, span(1)); // units append side by side
+        batches.add(31, 31, span(4));
+        assert_eq!(batches.of([3, 4, 10].into_iter()), (Some(span(1)), vec![]));
+        assert_eq!(batches.of([10, 11, 25, 31, 32].into_iter()), (Some(span(1)), vec![span(2), span(4)]));
+        assert_eq!(batches.of([25, 32].into_iter()), (None, vec![]));
+    }
+
+    #[test]
+    fn oldest_batch_is_forgotten() {
+        let mut batches = Batches(BTreeMap::new());
+        for last in 1..=BATCHES_MAX as u64 + 1 {
+            batches.add(last, last, span(1));
+        }
+        assert_eq!(batches.of([1].into_iter()), (None, vec![]));
+        assert_eq!(batches.of([2].into_iter()), (Some(span(1)), vec![]));
+    }
+}
