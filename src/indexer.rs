@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     delta_fifo::{Delta, DeltaKind, Deltas, Repacked, is_same_state},
-    object::{IgnoredPaths, Keep, KeyRef, Object, ResourceVersion, spare},
+    object::{IgnoredPaths, Keep, KeyRef, Object, ResourceVersion},
 };
 
 /// How a change came to be known; `cause` of `interfaces.md` §3.
@@ -411,7 +411,6 @@ impl<S: IndexStore> Indexer<S> {
     /// Frees what the last publishes replaced; call it once when a busy time ends.
     pub fn publish_idle(&mut self) {
         self.store.publish_idle();
-        spare::release();
     }
 
     /// Packs some of the objects anew that a dictionary packs which is on its way out, and publishes them; call it while

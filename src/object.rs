@@ -15,7 +15,6 @@ mod opt_out;
 pub mod packer;
 pub mod scan;
 mod shared;
-pub(crate) mod spare;
 
 use std::{
     borrow::Cow,
@@ -319,7 +318,7 @@ impl Object {
             end += part.len();
             *start = Self::length(end);
         }
-        Self(Shared::new(Head { starts, form }, Self::length(end + len + who.len()), |room| {
+        Self(Shared::new(Head { starts, form }, end + len + who.len(), |room| {
             for part in head {
                 room.put(part.as_bytes());
             }

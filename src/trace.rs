@@ -4,7 +4,7 @@
 //! are no spans.
 //!
 //! A delivery is part of the trace of the first batch that it delivers, and linked to those of the others. Which batch an
-//! event came with is remembered here for the last [`BATCHES_MAX`] batches, so that records need not carry it.
+//! event came with is remembered here for the last 4,096 batches: records need not carry it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -164,7 +164,7 @@ fn is_private(url: &str) -> bool {
 pub(crate) fn is_loopback(url: &str) -> bool {
     let Ok(uri) = url.parse::<http::Uri>() else { return false };
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    host.parse::<std::net::IpAddr>().map_or(host == "localhost", |address| address.is_loopback())
+    host.parse::<std::net::IpAddr>().map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
 /// Reads the certificates of a PEM file.

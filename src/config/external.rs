@@ -38,7 +38,8 @@ impl Config {
         if let Some(dir) = &enabled.state.dir {
             external.directories.insert(dir.clone(), vec!["state".to_owned(), "dir".to_owned()]);
         }
-        external.ports.extend(enabled.telemetry.port());
+        let collector = enabled.telemetry.spans_to();
+        external.ports.extend(collector.map(|url| port(&PlainOrSecret::Plain(url.to_owned()))));
         for (name, handler) in &enabled.handlers {
             external.sink(name, handler);
         }
@@ -110,6 +111,8 @@ mod tests {
             token = { file = "/run/secrets/deltabus/token" }
             tokens = [{ name = "grafana", token = { env = "READ_TOKEN" } }]
             tls = { cert_file = "/etc/tls/tls.crt", key_file = "/etc/tls/tls.key" }
+            [telemetry]
+            otlp_endpoint = "http://otel-collector:4317"
             [redact]
             hmac_key = { env = "HMAC" }
             [state]
@@ -145,7 +148,7 @@ mod tests {
             (PathBuf::from("/var/lib/deltabus/audit"), keys(&["handlers", "audit", "path"])),
         ];
         assert_eq!(external.directories, directories.into());
-        assert_eq!(external.ports, [4222, 4333].into());
+        assert_eq!(external.ports, [4222, 4317, 4333].into());
     }
 
     #[test]

@@ -30,12 +30,6 @@ impl Telemetry {
         Some(&*self.otlp_endpoint).filter(|endpoint| self.traces && !endpoint.is_empty())
     }
 
-    /// Returns the TCP port of the collector, if there is one.
-    pub(super) fn port(&self) -> Option<u16> {
-        let url: Uri = self.spans_to()?.parse().ok()?;
-        Some(url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 }))
-    }
-
     /// Returns what is wrong with `otlp_endpoint`.
     pub(super) fn mistake(&self, place: Place) -> Option<String> {
         let endpoint = &*self.otlp_endpoint;
@@ -77,6 +71,13 @@ mod tests {
     }
 
     #[test]
+    fn spans_go_nowhere_without_an_endpoint_or_traces() {
+        assert_eq!(telemetry("").spans_to(), None);
+        assert_eq!(telemetry("http://otel:4317").spans_to(), Some("http://otel:4317"));
+        assert_eq!(Telemetry { traces: false, ..telemetry("http://otel:4317") }.spans_to(), None);
+    }
+
+    #[test]
     fn endpoint_is_the_url_of_a_grpc_collector() {
         for right in ["", "http://otel-collector:4317", "https://otel.example.com/", "http://[::1]:4317"] {
             assert_eq!(telemetry(right).mistake(Place::Here), None, "{right}");
@@ -88,12 +89,5 @@ mod tests {
         let mistake = telemetry("http://otel:4318/v1/traces").mistake(Place::Here).unwrap();
         assert!(mistake.ends_with("over HTTP, with a path, it is not spoken"), "{mistake}");
         assert!(!telemetry("http://me:secret@otel:4317").mistake(Place::Here).unwrap().contains("secret"));
-    }
-
-    #[test]
-    fn port_is_that_of_the_url() {
-        assert_eq!(telemetry("http://otel:4317").port(), Some(4317));
-        assert_eq!(telemetry("https://otel").port(), Some(443));
-        assert_eq!(Telemetry { traces: false, ..telemetry("https://otel") }.port(), None);
     }
 }
