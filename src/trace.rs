@@ -105,7 +105,7 @@ impl Span {
     /// Begins the span of a list or a watch, as `does` says.
     pub(crate) fn of_unit(does: &str, unit: &Unit<'_>) -> Self {
         Self(otlp::is_on().then(|| {
-            let mut span = otlp::Span::begin(format!("{does} {}", unit.plural), otlp::Kind::Client, None, &[]);
+            let mut span = otlp::Span::begin(format!("{does} {}", unit.plural), Kind::Client, None, &[]);
             unit.describe(&mut span);
             span
         }))
@@ -114,8 +114,7 @@ impl Span {
     /// Begins the span of a batch that is being applied, linked to that of the list or watch it came by.
     pub(crate) fn of_batch(unit: &Unit<'_>, by: Option<TraceContext>, events: usize) -> Self {
         Self(otlp::is_on().then(|| {
-            let mut span =
-                otlp::Span::begin(format!("apply {}", unit.plural), otlp::Kind::Internal, None, by.as_slice());
+            let mut span = otlp::Span::begin(format!("apply {}", unit.plural), Kind::Internal, None, by.as_slice());
             unit.describe(&mut span);
             span.set("deltabus.events", Value::count(events));
             span
@@ -133,7 +132,7 @@ impl Span {
                 Some(parent) => (Some(parent), Vec::new()),
                 None => lock(&BATCHES).of(sequences.clone()),
             };
-            let mut span = otlp::Span::begin(format!("deliver {handler}"), otlp::Kind::Producer, parent, &links);
+            let mut span = otlp::Span::begin(format!("deliver {handler}"), Kind::Producer, parent, &links);
             span.set("deltabus.handler", Value::Text(handler));
             span.set("deltabus.events", Value::count(sequences.len()));
             if let (Some(first), Some(last)) = (sequences.clone().next(), sequences.last()) {
@@ -188,6 +187,14 @@ impl Unit<'_> {
             span.set("k8s.namespace.name", Value::Text(namespace));
         }
     }
+}
+
+/// Which part a span has in what others do, as OpenTelemetry tells them apart.
+#[derive(Clone, Copy)]
+enum Kind {
+    Client,
+    Internal,
+    Producer,
 }
 
 /// Value of an attribute.

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use super::{Options, TraceContext, Value};
+use super::{Kind, Options, TraceContext, Value};
 
 #[derive(Debug)]
 pub(super) struct Exporter(Infallible);
@@ -19,13 +19,6 @@ impl Exporter {
 
 pub(super) const fn is_on() -> bool {
     false
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum Kind {
-    Client,
-    Internal,
-    Producer,
 }
 
 pub(super) struct Span(Infallible);

@@ -22,7 +22,7 @@ use opentelemetry_sdk::{
 };
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Options, TraceContext, Value};
+use super::{Kind, Options, TraceContext, Value};
 use crate::{failures::Failures, mutex::lock};
 
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
@@ -109,13 +109,6 @@ impl opentelemetry_sdk::trace::SpanExporter for Logged {
             exporter.set_resource(resource);
         }
     }
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum Kind {
-    Client,
-    Internal,
-    Producer,
 }
 
 pub(super) struct Span(opentelemetry_sdk::trace::Span);
