@@ -13,7 +13,8 @@ DELTABUS_COMMIT=${DELTABUS_COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null |
 export DELTABUS_COMMIT
 # With a target named, RUSTFLAGS are not those of build scripts and macros, which cannot be static.
 target=$(rustc -vV | sed -n 's/^host: //p')
-RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --profile dist --target "$target" --features "$*"
+# Relocations packed: 1.6 MB less.
+RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs" cargo build --locked --profile dist --target "$target" --features "$*"
 
 mkdir -p "$dir/etc/ssl/certs"
 cp "${CARGO_TARGET_DIR:-target}/$target/dist/deltabus" "$dir/"

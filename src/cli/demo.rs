@@ -11,7 +11,6 @@ use std::{
 };
 
 use actix::{Actor, Context, Handler};
-use anyhow::Context as _;
 use clap::Args;
 use deltabus::{
     cloud_event::Encoder,
@@ -92,13 +91,20 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
 
     let access = ClusterAccess::without_credentials(&simulator.url(), "demo")?;
     let engine = Engine::builder().config(config).cluster(access);
-    let kubeconfig =
-        kubeconfig(&simulator).context("failed to write a kubeconfig for the demo; TMPDIR names a place")?;
+    let kubeconfig = match kubeconfig(&simulator) {
+        Ok(kubeconfig) => Some(kubeconfig),
+        Err(error) => {
+            // An image may have no directory for it.
+            report::note(&format!("no kubeconfig for this cluster: {error}; TMPDIR names a place for it"));
+            None
+        }
+    };
+    let kubeconfig = kubeconfig.as_ref().map(NamedTempFile::path);
     let outcome = if on_terminal {
-        run_with_table(engine, kubeconfig.path(), news)
+        run_with_table(engine, kubeconfig, news)
     } else {
         let say = |engine: &RunningEngine| {
-            for place in places(engine.addresses().first(), kubeconfig.path()) {
+            for place in places(engine.addresses().first(), kubeconfig) {
                 report::note(&place);
             }
         };
@@ -117,22 +123,19 @@ fn kubeconfig(simulator: &Simulator) -> io::Result<NamedTempFile> {
 }
 
 /// Says where to look, and what to try in another terminal.
-fn places(http: Option<&SocketAddr>, kubeconfig: &Path) -> Vec<String> {
+fn places(http: Option<&SocketAddr>, kubeconfig: Option<&Path>) -> Vec<String> {
     let http = http.map(ToString::to_string).unwrap_or_default();
     let program = env::args().next().unwrap_or_else(|| "deltabus".to_owned());
     let engine = if http == DEFAULT_ADDRESS { String::new() } else { format!(" --engine {http}") };
     let command = |command: &str| format!("try: {program} {command}{engine}");
-    vec![
-        format!("reads: http://{http}/v1/resources, http://{http}/api/v1/pods"),
-        format!("cluster: kubectl --kubeconfig {} get pods -A", kubeconfig.display()),
-        command("tail pods"),
-        command("get pods -A"),
-        command("verify"),
-    ]
+    let reads = format!("reads: http://{http}/v1/resources, http://{http}/api/v1/pods");
+    let cluster = kubeconfig.map(|file| format!("cluster: kubectl --kubeconfig {} get pods -A", file.display()));
+    let commands = ["tail pods", "get pods -A", "verify"].map(command);
+    [reads].into_iter().chain(cluster).chain(commands).collect()
 }
 
 /// Runs with a live table, which shows the newest events too.
-fn run_with_table(engine: EngineBuilder, kubeconfig: &Path, news: News) -> anyhow::Result<()> {
+fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) -> anyhow::Result<()> {
     let options = HandlerOptions { initial: Initial::Skip, ..HandlerOptions::default() };
     let started = Instant::now();
     let registry = Rc::new(OnceCell::new());

@@ -44,6 +44,17 @@ fn commands_that_the_demo_names_work_against_it() {
 }
 
 #[test]
+fn demo_runs_where_no_file_can_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
+    command.args(["demo", "--listen", "127.0.0.1:0"]).env("TMPDIR", dir.path().join("none")).stdout(Stdio::null());
+    let engine = Engine::spawn_command(command);
+    engine.wait_ready(PATIENCE);
+    engine.wait_for_log("note: no kubeconfig for this cluster: ");
+    assert!(engine.terminate().success());
+}
+
+#[test]
 fn kubeconfig_of_the_demo_is_private_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::spawn_writing(&["demo", "--listen", "127.0.0.1:0"], &dir.path().join("stdout"));
