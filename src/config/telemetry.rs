@@ -44,6 +44,7 @@ impl Telemetry {
         let is_right = |url: &Uri| {
             matches!(url.scheme_str(), Some("http" | "https"))
                 && url.host().is_some_and(|host| !host.is_empty())
+                && url.port().is_none_or(|port| port.as_str().parse::<u16>().is_ok_and(|port| port > 0))
                 && matches!(url.path(), "" | "/")
                 && url.query().is_none()
         };
@@ -82,7 +83,9 @@ mod tests {
         for right in ["", "http://otel-collector:4317", "https://otel.example.com/", "http://[::1]:4317"] {
             assert_eq!(telemetry(right).mistake(Place::Here), None, "{right}");
         }
-        for wrong in ["otel:4317", "grpc://otel:4317", "http://", "http://o/?a=b", "localhost", "http://a b"] {
+        for wrong in
+            ["otel:4317", "grpc://otel:4317", "http://", "http://o/?a=b", "localhost", "http://a b", "http://o:99999"]
+        {
             let mistake = telemetry(wrong).mistake(Place::Here).unwrap();
             assert!(mistake.starts_with("expected the URL of a collector"), "{wrong}: {mistake}");
         }

@@ -50,7 +50,8 @@ pub(super) fn start(options: &Options) -> Result<Exporter, String> {
     };
     let exporter = Arc::new(exporter.build().map_err(|error| error.to_string())?);
     drop(entered);
-    let logged = Logged { exporter, runtime: Arc::clone(&runtime), failures: Mutex::default(), epoch: now() };
+    let endpoint = options.endpoint.clone();
+    let logged = Logged { exporter, runtime: Arc::clone(&runtime), endpoint, failures: Mutex::default(), epoch: now() };
     let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let cluster = options.cluster.clone().map(|cluster| KeyValue::new("k8s.cluster.name", cluster));
     let from_environment = Resource::builder().build();
@@ -81,6 +82,7 @@ impl Exporter {
 struct Logged {
     exporter: Arc<SpanExporter>,
     runtime: Arc<Runtime>,
+    endpoint: String,
     failures: Mutex<Failures>,
     epoch: Instant,
 }
@@ -97,7 +99,14 @@ impl opentelemetry_sdk::trace::SpanExporter for Logged {
             }
             Err(error) => {
                 if let Some(suppressed) = lock(&self.failures).failed(self.epoch.elapsed()) {
-                    tracing::warn!(spans, error, suppressed, "failed to send spans, they are lost");
+                    let endpoint = &*self.endpoint;
+                    tracing::warn!(
+                        endpoint,
+                        spans,
+                        error,
+                        suppressed,
+                        "failed to send spans to the collector of [telemetry] otlp_endpoint, they are lost"
+                    );
                 }
             }
         }

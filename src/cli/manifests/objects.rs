@@ -153,12 +153,10 @@ impl Installation<'_> {
         };
         let ports = self.ports().into_iter().map(|(name, port)| json!({ "name": name, "containerPort": port }));
         let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "metrics" } });
-        let env: Vec<_> = secrets.env.iter().map(variable).collect();
-        json!({
+        let mut container = json!({
             "name": "deltabus",
             "image": image,
             "args": args,
-            "env": env,
             "ports": ports.collect::<Vec<_>>(),
             "livenessProbe": probe("/livez"),
             "readinessProbe": probe("/readyz"),
@@ -169,7 +167,11 @@ impl Installation<'_> {
                 "readOnlyRootFilesystem": true,
             },
             "volumeMounts": self.mounts(),
-        })
+        });
+        if !secrets.env.is_empty() {
+            container["env"] = secrets.env.iter().map(variable).collect(); // an empty list is a change at each apply
+        }
+        container
     }
 
     fn mounts(&self) -> Vec<Value> {

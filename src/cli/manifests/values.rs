@@ -310,6 +310,9 @@ fn gibibytes(bytes: u64) -> String {
     format!("{}Gi", (bytes + bytes / 10).div_ceil(1 << 30))
 }
 
+/// What requests and limits of memory are multiples of.
+const MEMORY_STEP: u64 = 32 << 20;
+
 /// Returns what an engine with so many objects takes, and what the budgets of its configuration may add.
 fn resources(config: &Config, objects: u64) -> Resources {
     let request = BYTES_IDLE + objects.saturating_mul(BYTES_OBJECT);
@@ -319,7 +322,8 @@ fn resources(config: &Config, objects: u64) -> Resources {
     let queues = config.resources.values().map(|entry| entry.options.fifo_max_bytes).max().unwrap_or_default();
     let queues = queues.saturating_mul(u64::from(config.kube.max_concurrent_lists));
     let limit = [buffers, http, queues].into_iter().fold(request, u64::saturating_add);
-    let memory = |bytes: u64| format!("{}Mi", bytes.div_ceil(1 << 20));
+    // In large steps: a pod restarts when its resources change, and the number of objects differs at each run.
+    let memory = |bytes: u64| format!("{}Mi", bytes.div_ceil(MEMORY_STEP) * (MEMORY_STEP >> 20));
     Resources {
         requests: [("cpu", "100m".to_owned()), ("memory", memory(request))].into(),
         limits: [("memory", memory(limit))].into(),
