@@ -44,7 +44,8 @@ impl Telemetry {
         let is_right = |url: &Uri| {
             matches!(url.scheme_str(), Some("http" | "https"))
                 && url.host().is_some_and(|host| !host.is_empty())
-                && url.port().is_none_or(|port| port.as_str().parse::<u16>().is_ok_and(|port| port > 0))
+                && (url.authority().map(http::uri::Authority::as_str) == url.host()
+                    || url.port_u16().is_some_and(|port| port > 0))
                 && matches!(url.path(), "" | "/")
                 && url.query().is_none()
         };
