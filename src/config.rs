@@ -101,7 +101,7 @@ pub struct Config {
     pub state: State,
     /// What is logged, and how.
     pub log: Log,
-    /// What the engine tells a collector about its own work.
+    /// Traces of the engine's own work.
     pub telemetry: Telemetry,
     /// How a changed configuration is applied.
     pub reload: Reload,

@@ -420,7 +420,7 @@ impl Notification {
         }
     }
 
-    /// Returns the span of their delivery, where spans are noted: what the header `traceparent` says.
+    /// Returns the trace context of their delivery, if spans are recorded: the value of the header `traceparent`.
     pub fn trace(&self) -> Option<TraceContext> {
         self.trace
     }

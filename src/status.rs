@@ -223,7 +223,7 @@ pub struct UnitStatus {
     view: Mutex<UnitView>,
     /// See [`UnitView::redact_errors`].
     redact_errors: Arc<AtomicU64>,
-    /// Span of its last list or watch.
+    /// Span of the last list or watch.
     span: Mutex<Option<TraceContext>>,
 }
 

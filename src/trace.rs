@@ -1,7 +1,7 @@
 //! Spans for OpenTelemetry: of the lists and watches of a unit, of its batches, and of deliveries.
 //!
-//! Nothing is noted before [`start`]: a span then costs the look at a flag. In a program without the feature `otlp` there
-//! are no spans.
+//! Spans are recorded only after [`start`]. Before that, a span costs one check. A program without the feature `otlp`
+//! records none.
 //!
 //! A delivery is part of the trace of the first batch that it delivers, and linked to those of the others. Which batch an
 //! event came with is remembered here for the last 4,096 batches: records need not carry it.
@@ -30,16 +30,16 @@ const LINKS_MAX: usize = 64;
 
 static BATCHES: Mutex<Batches> = Mutex::new(Batches(BTreeMap::new()));
 
-/// Where spans go.
+/// Destination of spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// An `http` or `https` URL of an OpenTelemetry collector that speaks OTLP over gRPC.
     pub endpoint: String,
-    /// The name of the cluster, noted of each span.
+    /// Name of the cluster, an attribute of each span.
     pub cluster: Option<String>,
 }
 
-/// Why no spans can be sent.
+/// Failure to start sending spans.
 #[derive(Debug, Error)]
 #[error("failed to start sending spans to {endpoint}: {reason}")]
 pub struct StartError {
@@ -47,17 +47,17 @@ pub struct StartError {
     reason: String,
 }
 
-/// What sends spans in the background until it is stopped.
+/// Background sender of spans. Spans that wait are lost unless it is stopped.
 #[derive(Debug)]
 #[must_use = "what waits is lost unless it is stopped"]
 pub struct Exporter(otlp::Exporter);
 
-/// Notes spans from now on, of all engines in this process, and sends them in the background: at most 2,048 wait, and those
-/// beyond are dropped. Variables of the environment that OpenTelemetry defines say more: `OTEL_TRACES_SAMPLER`,
+/// Starts to record spans of all engines in this process, and sends them in the background. At most 2,048 spans wait; more
+/// are dropped. OpenTelemetry's environment variables apply: `OTEL_TRACES_SAMPLER`,
 /// `OTEL_BSP_*`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`.
 ///
 /// # Errors
-/// When the endpoint is no URL, no thread can be started, spans are noted already, or the feature `otlp` is missing.
+/// When the endpoint is no URL, no thread can be started, spans are recorded already, or the feature `otlp` is missing.
 pub fn start(options: &Options) -> Result<Exporter, StartError> {
     let failed = |reason| StartError { endpoint: options.endpoint.clone(), reason };
     otlp::start(options).map(Exporter).map_err(failed)
@@ -70,12 +70,12 @@ impl Exporter {
     }
 }
 
-/// Returns whether spans are noted.
+/// Returns whether spans are recorded.
 pub(crate) fn is_on() -> bool {
     otlp::is_on()
 }
 
-/// What names a span to others: the W3C's trace context. Its text is the header `traceparent`.
+/// Trace context of a span, as the W3C defines it. Its text is the value of the header `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TraceContext {
     trace_id: [u8; 16],
@@ -99,7 +99,7 @@ impl fmt::Display for TraceContext {
 pub(crate) struct Span(Option<otlp::Span>);
 
 impl Span {
-    /// A span that nobody sees.
+    /// Span that is not recorded.
     pub(crate) const NONE: Self = Self(None);
 
     /// Begins the span of a list or a watch, as `does` says.
@@ -142,12 +142,12 @@ impl Span {
         }))
     }
 
-    /// Returns what names it.
+    /// Returns its trace context.
     pub(crate) fn context(&self) -> Option<TraceContext> {
         self.0.as_ref().map(otlp::Span::context)
     }
 
-    /// Says what the batch was appended as: deliveries of these sequences find it from now on.
+    /// Records the sequences of the batch, so that deliveries of them find this span.
     pub(crate) fn appended(&mut self, first: u64, last: u64) {
         if let Some(span) = &mut self.0 {
             span.set_sequences(first, last);
@@ -155,14 +155,14 @@ impl Span {
         }
     }
 
-    /// Notes that an attempt failed.
+    /// Records a failed attempt.
     pub(crate) fn attempt_failed(&mut self, attempt: u32, error: &str) {
         if let Some(span) = &mut self.0 {
             span.event("attempt failed", &[("attempt", Value::count(attempt as usize)), ("error", Value::Text(error))]);
         }
     }
 
-    /// Notes that what it stands for failed.
+    /// Marks the operation as failed.
     pub(crate) fn fail(&mut self, error: &dyn fmt::Display) {
         if let Some(span) = &mut self.0 {
             span.fail(error.to_string());
@@ -170,12 +170,12 @@ impl Span {
     }
 }
 
-/// What a span says of the unit that it is of.
+/// Attributes of the spans of a unit.
 pub(crate) struct Unit<'a> {
     /// `apps/v1`
     pub(crate) api_version: &'a str,
     pub(crate) plural: &'a str,
-    /// The one that is watched, where it is one.
+    /// Watched namespace; `None` for all of them.
     pub(crate) namespace: Option<&'a str>,
 }
 
@@ -189,7 +189,7 @@ impl Unit<'_> {
     }
 }
 
-/// Which part a span has in what others do, as OpenTelemetry tells them apart.
+/// Role of a span towards other services, as OpenTelemetry defines it.
 #[derive(Clone, Copy)]
 enum Kind {
     Client,

@@ -29,7 +29,7 @@ use super::{ConfigArgs, KubeArgs, report, terminal};
 
 /// Signals within this time are one request: a process group is often told together with its leader.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
-/// How long the end waits for a collector to take the last spans.
+/// Time limit for sending the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(3);
 /// How often is looked whether anybody reads stdout.
 const LOOK_AT_HANDLERS: Duration = Duration::from_millis(200);

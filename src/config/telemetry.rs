@@ -1,4 +1,4 @@
-//! `[telemetry]`: what the engine tells a collector about its own work.
+//! `[telemetry]`: traces of the engine's own work.
 
 use http::Uri;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Place;
 
-/// What the engine tells a collector of OpenTelemetry about its own work.
+/// Traces of the engine's own work, for an OpenTelemetry collector.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Telemetry {
@@ -25,7 +25,7 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// Returns where spans go, if they do.
+    /// Returns the collector's URL, if spans are sent.
     pub fn spans_to(&self) -> Option<&str> {
         Some(&*self.otlp_endpoint).filter(|endpoint| self.traces && !endpoint.is_empty())
     }

@@ -133,12 +133,15 @@ impl Webhook {
         Ok(Self { options, formatter: formatter.into(), target, client, credentials })
     }
 
-    async fn send(&self, message: Message, trace: Option<TraceContext>) -> Result<(), HandlerError> {
+    async fn send(&self, mut message: Message, trace: Option<TraceContext>) -> Result<(), HandlerError> {
+        if let Some(trace) = trace {
+            message.headers.insert(TraceContext::HEADER, attribute(&trace.to_string()));
+        }
         let credentials = self.credentials.as_ref().map(Fresh::get).unwrap_or_default();
         let target = self.target.get();
         let at = |said: String| format!("{}: {}", target.place, credentials.hide(&hide(&target.hidden, &said)));
         let failed = |said: String| HandlerError::Failed(at(said));
-        let request = self.request(message, trace, &target, &credentials);
+        let request = self.request(message, &target, &credentials);
         let answer = match timeout(self.options.timeout, self.client.get().request(request)).await {
             Ok(answer) => answer.map_err(|error| failed(describe(&error)))?,
             Err(_) => return Err(failed(format!("no answer within {:?}", self.options.timeout))),
@@ -156,13 +159,7 @@ impl Webhook {
         })
     }
 
-    fn request(
-        &self,
-        message: Message,
-        trace: Option<TraceContext>,
-        target: &Target,
-        credentials: &Credentials,
-    ) -> Request<Full<Bytes>> {
+    fn request(&self, message: Message, target: &Target, credentials: &Credentials) -> Request<Full<Bytes>> {
         let Message { content_type, headers, body, key, id } = message;
         let mut request = Request::new(Full::default());
         *request.method_mut() = self.options.method.clone();
@@ -172,9 +169,6 @@ impl Webhook {
         sent.extend(target.headers.clone());
         sent.extend(headers);
         sent.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        if let Some(trace) = trace {
-            sent.insert(TraceContext::HEADER, attribute(&trace.to_string()));
-        }
         if let Some(name) = &self.options.idempotency_header {
             sent.insert(name, attribute(&key));
         }

@@ -182,9 +182,9 @@ struct Run {
     /// When the list under way was first asked for.
     listing_since: Option<Instant>,
     stream: Option<WatchStream>,
-    /// Of the list or watch under way.
+    /// Span of the list or watch under way.
     span: Span,
-    /// Failures since the last watch.
+    /// Failures since the last watch was opened.
     failures: Failures,
     permit: Option<OwnedSemaphorePermit>,
     /// The failure shown last: one that is long over does not hide a later one of another actor.

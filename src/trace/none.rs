@@ -1,4 +1,4 @@
-//! No spans: what stands in for `otlp.rs` in a program without that feature.
+//! Stand-in for `otlp.rs` in a program without that feature: there are no spans.
 
 use std::{convert::Infallible, time::Duration};
 

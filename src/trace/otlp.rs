@@ -124,7 +124,7 @@ pub(super) struct Span(opentelemetry_sdk::trace::Span);
 
 impl Span {
     pub(super) fn begin(name: String, kind: Kind, parent: Option<TraceContext>, links: &[TraceContext]) -> Self {
-        let tracer = TRACER.get().expect("spans begin once they are noted");
+        let tracer = TRACER.get().expect("spans begin after `start`");
         let parent = parent.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(parent.into()));
         let links = links.iter().map(|&link| Link::with_context(link.into())).collect();
         let kind = match kind {

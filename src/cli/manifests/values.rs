@@ -310,7 +310,7 @@ fn gibibytes(bytes: u64) -> String {
     format!("{}Gi", (bytes + bytes / 10).div_ceil(1 << 30))
 }
 
-/// What requests and limits of memory are multiples of.
+/// Step in which requests and limits of memory grow.
 const MEMORY_STEP: u64 = 32 << 20;
 
 /// Returns what an engine with so many objects takes, and what the budgets of its configuration may add.
