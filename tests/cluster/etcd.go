@@ -42,10 +42,11 @@ func startEtcd(h home, info clusterInfo) (*embed.Etcd, error) {
 	}
 }
 
-// runCompact drops all of etcd's history before its current revision, and prints that revision.
+// runCompact drops all of etcd's history before a revision, by default the current one, and prints that revision.
 func runCompact(args []string) error {
 	flags := flag.NewFlagSet("compact", flag.ExitOnError)
 	dataDir := flags.String("data-dir", "", "the cluster's data directory")
+	revision := flags.Int64("revision", 0, "the first revision that stays; 0 means the current one")
 	flags.Parse(args)
 	info, err := home(*dataDir).load()
 	if err != nil {
@@ -58,13 +59,15 @@ func runCompact(args []string) error {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	response, err := client.Get(ctx, "any-key-tells-the-revision")
-	if err != nil {
+	if *revision == 0 {
+		response, err := client.Get(ctx, "any-key-tells-the-revision")
+		if err != nil {
+			return err
+		}
+		*revision = response.Header.Revision
+	}
+	if _, err := client.Compact(ctx, *revision, clientv3.WithCompactPhysical()); err != nil {
 		return err
 	}
-	revision := response.Header.Revision
-	if _, err := client.Compact(ctx, revision, clientv3.WithCompactPhysical()); err != nil {
-		return err
-	}
-	return printJSON(map[string]int64{"revision": revision})
+	return printJSON(map[string]int64{"revision": *revision})
 }

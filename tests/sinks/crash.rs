@@ -24,7 +24,7 @@ use crate::support::{
     stream::State,
     unsynced::Unsynced,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What is watched, as kubectl spells it.
 const RESOURCES: [&str; 3] = ["pods", "configmaps", "widgets.test.deltabus.dev"];
@@ -103,8 +103,27 @@ fn is_jumped_over(life: &Life, downtimes: &[Downtime]) -> bool {
         && between.iter().all(|down| reached(down).is_none_or(|version| version < born))
 }
 
+/// Throws the history away as far as the observer has seen it: under load its watches are behind, and it must not miss anything.
+fn compact(cluster: &Cluster, observer: &Observer) {
+    let metadata = json!({
+        "name": "marker", "namespace": "churn-0", "annotations": { "written-at": now_micros().to_string() },
+    });
+    let markers = [
+        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": { "containers": [{ "name": "main", "image": "x" }] } }),
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata }),
+        json!({ "apiVersion": "test.deltabus.dev/v1", "kind": "Widget", "metadata": metadata }),
+    ];
+    cluster.compact_before(observer.catch_up(cluster, &markers));
+}
+
 /// Kills the engine over and over while a workload runs; returns it running for the last time, and when it was down.
-fn crash_loop(cluster: &Cluster, dir: &Path, layer: Option<&Unsynced>, crashes: usize) -> (Engine, Vec<Downtime>) {
+fn crash_loop(
+    cluster: &Cluster,
+    observer: &Observer,
+    dir: &Path,
+    layer: Option<&Unsynced>,
+    crashes: usize,
+) -> (Engine, Vec<Downtime>) {
     let environment = layer.map(Unsynced::environment).unwrap_or_default();
     // What dies before the first list is delivered, nobody is told of.
     let first = Engine::run_again(dir, &environment);
@@ -126,7 +145,7 @@ fn crash_loop(cluster: &Cluster, dir: &Path, layer: Option<&Unsynced>, crashes: 
         let compacted = crash % 3 == 1;
         sleep(Duration::from_millis(rand::random_range(0..700)));
         if compacted {
-            cluster.compact();
+            compact(cluster, observer);
         }
         downtimes.push(Downtime { from_micros, to_micros: now_micros(), compacted, reached });
         eprintln!("crash {crash}: bytes lost {lost:?}, history compacted {compacted}");
@@ -260,7 +279,7 @@ fn crash<S: Sink>(
     let layer = loses_unsynced.then(|| Unsynced::over(&state, dir.path()));
     let observer = Observer::start(&cluster, &RESOURCES);
     let began = Instant::now();
-    let (engine, downtimes) = crash_loop(&cluster, dir.path(), layer.as_ref(), crashes);
+    let (engine, downtimes) = crash_loop(&cluster, &observer, dir.path(), layer.as_ref(), crashes);
     let server = settle_and_stop(engine, &cluster);
     let lives = observer.finish();
     eprintln!("took {:?}", began.elapsed());

@@ -188,6 +188,11 @@ impl Cluster {
         self.run_json("compact", &[], None)["revision"].as_u64().expect("compact prints the revision")
     }
 
+    /// Drops etcd's history before a revision, as [`Cluster::compact`] does.
+    pub(crate) fn compact_before(&self, revision: u64) {
+        self.run_json("compact", &["--revision", &revision.to_string()], None);
+    }
+
     /// Runs the random workload to its end, for instance `&["--setup", "--ops=2000", "--seed=7"]`. What it did stands as
     /// one JSON object on stdout. It rides out restarts of the server of up to a minute and a half.
     pub(crate) fn churn(&self, args: &[&str]) -> Output {

@@ -57,6 +57,31 @@ impl Observer {
         Self { child, lives, reader: Some(reader) }
     }
 
+    /// Waits until every watch has come as far as now, and returns a revision that all of them have passed. It writes an object of
+    /// each type for that: what a watch tells of the type before is older.
+    ///
+    /// History that is thrown away before that revision cannot be missed by the observer.
+    pub(crate) fn catch_up(&self, cluster: &Cluster, markers: &[Value]) -> u64 {
+        let write = |marker: &Value| {
+            let metadata = cluster.apply(marker)["metadata"].take();
+            let text = |field: &str| metadata[field].as_str().expect("a written object has it").to_owned();
+            (text("uid"), text("resourceVersion"))
+        };
+        let written: Vec<_> = markers.iter().map(write).collect();
+        let is_seen = |(uid, version): &(String, String)| {
+            self.lives.lock().expect("not poisoned").get(uid).is_some_and(|life| life.versions.contains(version))
+        };
+        for _ in 0..2_400 {
+            if written.iter().all(is_seen) {
+                let revisions =
+                    written.iter().map(|(_, version)| version.parse().expect("etcd's revisions are numbers"));
+                return revisions.min().expect("there is a marker of each type");
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        panic!("the observer's watches told nothing of {written:?} in two minutes");
+    }
+
     /// Returns what became of every object, by uid.
     pub(crate) fn finish(mut self) -> BTreeMap<String, Life> {
         drop(self.child.stdin.take());
