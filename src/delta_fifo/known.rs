@@ -3,27 +3,24 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
+use hashbrown::{HashTable, hash_table::Entry};
 
 use super::{Delta, is_same_state};
-use crate::{
-    line_table::{self, LineTable},
-    object::{Keep, KeyRef, Object},
-};
+use crate::object::{Keep, KeyRef, Object};
+
+/// Entries below which the table does not shrink.
+const KEPT_ROOM: usize = 1 << 10;
 
 /// The state after what was popped: one pointer an object, found by its key; no key is copied.
 #[derive(Default)]
 pub(super) struct Known {
-    table: LineTable<Object>,
+    table: HashTable<Object>,
     hasher: RandomState,
 }
 
 impl Known {
-    fn hash_of(&self, key: KeyRef<'_>) -> u32 {
-        line_table::hash_of(self.hasher.hash_one(key))
-    }
-
     pub(super) fn get(&self, key: KeyRef<'_>) -> Option<&Object> {
-        self.table.find(self.hash_of(key), |object| object.has_key(key))
+        self.table.find(self.hasher.hash_one(key), |object| object.has_key(key))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Object> {
@@ -32,8 +29,9 @@ impl Known {
 
     /// Takes another form of a state that it has.
     pub(super) fn replace(&mut self, form: &Object) {
-        if self.get(form.key()).is_some_and(|known| is_same_state(known, form)) {
-            self.put(self.hash_of(form.key()), Object::clone(form));
+        let (hash, is_it) = (self.hasher.hash_one(form.key()), |known: &Object| known.has_key(form.key()));
+        if let Some(known) = self.table.find_mut(hash, is_it).filter(|known| is_same_state(known, form)) {
+            *known = form.clone();
         }
     }
 
@@ -42,25 +40,24 @@ impl Known {
     }
 
     /// Applies a batch, of whose objects no more is kept than `keep` says.
-    ///
-    /// Every key is looked up before any is changed: see [`LineTable::find_all`].
     pub(super) fn apply(&mut self, deltas: &[Delta], keep: &Keep) {
-        let wanted: Vec<_> = deltas.iter().map(|delta| (self.hash_of(delta.object.key()), delta)).collect();
-        let found = self.table.find_all(&wanted, |delta, object| object.has_key(delta.object.key()));
-        let absent = found.iter().filter(|found| found.is_none()).count();
+        // every key is looked up before any is changed: reading alone, the processor fetches many objects at once
+        let absent = deltas.iter().filter(|delta| self.get(delta.object.key()).is_none()).count();
         keep.look_at(deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object));
-        self.table.reserve(absent);
-        for (hash, Delta { kind, object }) in wanted {
-            if kind.is_deletion() {
-                self.table.remove(hash, |known| known.has_key(object.key()));
-            } else {
-                self.put(hash, keep.of(object));
+        let Self { table, hasher } = self;
+        let hash_of = |object: &Object| hasher.hash_one(object.key());
+        table.reserve(absent, hash_of);
+        for Delta { kind, object } in deltas {
+            match table.entry(hash_of(object), |known| known.has_key(object.key()), hash_of) {
+                Entry::Occupied(known) if kind.is_deletion() => drop(known.remove()),
+                Entry::Occupied(mut known) => *known.get_mut() = keep.of(object),
+                Entry::Vacant(_) if kind.is_deletion() => {}
+                Entry::Vacant(place) => drop(place.insert(keep.of(object))),
             }
         }
-    }
-
-    fn put(&mut self, hash: u32, object: Object) {
-        self.table.put(hash, object, |object, known| known.has_key(object.key()));
+        if table.capacity() > KEPT_ROOM && table.len() < table.capacity() / 8 {
+            table.shrink_to(table.len() * 2, hash_of);
+        }
     }
 }
 
@@ -76,5 +73,24 @@ impl FromIterator<Object> for Known {
 impl std::fmt::Debug for Known {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Known({} objects)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delta_fifo::{DeltaKind, tests::object};
+
+    #[test]
+    fn large_drop_gives_room_back() {
+        let objects: Vec<_> = (0..4_000).map(|n| object(&format!("n/{n}"), "u", "1")).collect();
+        let mut known: Known = objects.iter().cloned().collect();
+        assert!(known.table.capacity() >= 4_000);
+        let (kept, gone) = objects.split_at(10);
+        let deleted = |object: &Object| Delta { kind: DeltaKind::Deleted, object: object.clone() };
+        known.apply(&gone.iter().map(deleted).collect::<Vec<_>>(), &Keep::Whole);
+        assert!(known.len() == 10 && known.table.capacity() < 100, "{}", known.table.capacity());
+        assert!(kept.iter().all(|object| known.get(object.key()).is_some()));
+        assert!(gone.iter().all(|object| known.get(object.key()).is_none()));
     }
 }
