@@ -7,7 +7,7 @@ use deltabus::{
     delta_fifo::{Delta, DeltaKind, Deltas},
     indexer::{
         Indexer, IndexerOptions,
-        store::{IndexStore, LeftRightStore},
+        store::{EvmapStore, IndexStore},
     },
     lister::{LabelSelector, Lister, Selector},
     object::{KeyRef, Object, ResourceType},
@@ -36,7 +36,7 @@ fn apply(indexer: &mut Indexer, deltas: Deltas) {
 }
 
 fn filled(namespaces: usize) -> Indexer {
-    let mut indexer = Indexer::new(LeftRightStore::new(1, []), IndexerOptions::default());
+    let mut indexer = Indexer::new(EvmapStore::new(1, []), IndexerOptions::default());
     apply(&mut indexer, batch(DeltaKind::Replaced, (0..KEYS).map(|n| object(namespaces, n, 1))));
     indexer.publish_idle();
     indexer
@@ -109,7 +109,7 @@ fn memory(_: &mut Criterion) {
     };
     let objects: Vec<Object> = (0..KEYS).map(|n| object(100, n, 1)).collect();
     let before = resident();
-    let mut indexer = Indexer::new(LeftRightStore::new(1, []), IndexerOptions::default());
+    let mut indexer = Indexer::new(EvmapStore::new(1, []), IndexerOptions::default());
     for piece in objects.chunks(1_000) {
         apply(&mut indexer, batch(DeltaKind::Added, piece.iter().cloned()));
     }

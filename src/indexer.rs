@@ -28,7 +28,7 @@ use hashbrown::HashTable;
 use self::{
     index_func::IndexFunc,
     repacking::Repacking,
-    store::{IndexExists, IndexStore, LeftRightStore, Reached, ReadStore as _},
+    store::{EvmapStore, IndexExists, IndexStore, Reached, ReadStore as _},
 };
 use crate::{
     delta_fifo::{Delta, DeltaKind, Deltas, Repacked, is_same_state},
@@ -321,7 +321,7 @@ impl Transaction {
 /// After a crash: keep the store (dropping it empties its readers), [`Indexer::discard`] what may be half staged,
 /// commit again what was appended and not published, publish.
 #[derive(Debug)]
-pub struct Indexer<S = LeftRightStore> {
+pub struct Indexer<S = EvmapStore> {
     store: S,
     options: IndexerOptions,
     first_list: FirstList,

@@ -28,7 +28,7 @@ use crate::{
         actor::{IndexerActor, IndexerLease, IndexerSlot, finish, show_cache},
         index_func::IndexFunc,
         put_kept,
-        store::{IndexStore as _, LeftRightStore, Meta, Reached, ReadStore as _, ReaderFactory, StoreReader},
+        store::{EvmapStore, IndexStore as _, Meta, Reached, ReadStore as _, ReaderFactory, StoreReader},
     },
     journal::{AppendError, Journal, NotWritable, ReaderId, UnitId},
     list_watch::{
@@ -196,7 +196,7 @@ impl Informer {
                 | Seed::Saved { objects, store_version, resume_version },
             ) => (objects, FirstList::default(), Some((store_version, resume_version))),
         };
-        let mut store = LeftRightStore::new(rand::random(), options.indexers.clone());
+        let mut store = EvmapStore::new(rand::random(), options.indexers.clone());
         let resumed = versions.is_some();
         if !objects.is_empty() || resumed {
             for object in &objects {
@@ -420,7 +420,7 @@ impl Informer {
         let in_flight = self.slot.load().in_flight();
         let ticket = journal.outstanding(self.id);
         let meta = self.meta();
-        let mut store = LeftRightStore::new(rand::random(), meta.indexes.as_slice().iter().cloned());
+        let mut store = EvmapStore::new(rand::random(), meta.indexes.as_slice().iter().cloned());
         self.objects().into_iter().for_each(|object| store.put(object));
         store.reach(Reached {
             generation: meta.generation + 1,

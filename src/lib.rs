@@ -5,7 +5,7 @@
 //! readers consume at their own pace.
 //!
 //! ```text
-//! API server ─list/watch─▶ Reflector ─▶ DeltaFifo ─▶ Indexer ─▶ (left-right: lock-free reads) ─▶ serve, Lister
+//! API server ─list/watch─▶ Reflector ─▶ DeltaFifo ─▶ Indexer ─▶ (evmap: lock-free reads) ─▶ serve, Lister
 //!                          per resource type, one supervised unit   │
 //!                                                                   ▼
 //!                                                    Journal (sequence, release mark, positions)
@@ -47,7 +47,6 @@
 //! - Nothing that one type, handler or request does stops another.
 pub mod build_info;
 pub mod histogram;
-mod line_table;
 mod mutex;
 mod failures;
 pub mod trace;

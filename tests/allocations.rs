@@ -9,7 +9,7 @@ use deltabus::{
     delta_fifo::{DeltaFifo, Order},
     indexer::{
         Indexer, IndexerOptions,
-        store::{LeftRightStore, Reached},
+        store::{EvmapStore, Reached},
     },
     journal::{
         Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, Start, TypeNumber, UnitId, UnitInterest,
@@ -53,7 +53,7 @@ struct Stages {
     keep: Keep,
     decoder: WatchDecoder,
     fifo: DeltaFifo,
-    indexer: Indexer<LeftRightStore>,
+    indexer: Indexer<EvmapStore>,
     journal: Journal,
     reader: ReaderId,
 }
@@ -76,7 +76,7 @@ impl Stages {
             keep,
             decoder: WatchDecoder::new(pods, plan, 1 << 24),
             fifo: DeltaFifo::new(Order::Stream, std::iter::empty(), true),
-            indexer: Indexer::new(LeftRightStore::new(1, []), options),
+            indexer: Indexer::new(EvmapStore::new(1, []), options),
             journal,
             reader,
         }

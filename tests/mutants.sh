@@ -29,7 +29,7 @@ command -v cargo-mutants >/dev/null || { echo "cargo-mutants is missing: cargo i
 
 # Actors, and what only they use.
 shells="actor log lanes keeper child kube scoped codec"
-crates="arc-swap|bytes|foldhash|futures-util|globset|hashbrown|jiff|left-right|memchr|proptest|rand|serde|serde_json|thiserror|tokio"
+crates="arc-swap|bytes|evmap|foldhash|futures-util|globset|hashbrown|jiff|memchr|proptest|rand|serde|serde_json|thiserror|tokio"
 
 tree=$PWD
 slim=${MUTANTS_DIR:-${TMPDIR:-/tmp}/deltabus-mutants}/$core

@@ -7,7 +7,7 @@ use crate::{
     delta_fifo::{DeltaFifo, Order},
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions, Transaction,
-        store::{IndexStore as _, LeftRightStore, Meta, Reached, ReadStore as _},
+        store::{EvmapStore, IndexStore as _, Meta, Reached, ReadStore as _},
     },
     journal::{Ticket, UnitId},
     list_watch::{Failure, ListRequest},
@@ -37,7 +37,7 @@ pub(super) struct Unit {
     pending: Action,
     stream: Option<Cursor>,
     pub(super) fifo: DeltaFifo,
-    pub(super) indexer: Indexer<LeftRightStore>,
+    pub(super) indexer: Indexer<EvmapStore>,
     absence: Absence,
     pub(super) in_flight: Option<(Transaction, Stage)>,
 }
@@ -46,7 +46,7 @@ impl Unit {
     /// Makes a unit of what an earlier run has saved.
     pub(super) fn restored(id: UnitId, config: ReflectorConfig, objects: &[Object], reached: &Reached) -> Self {
         let absence = if reached.synced { Absence::begun() } else { Absence::default() };
-        let mut store = LeftRightStore::new(7, []);
+        let mut store = EvmapStore::new(7, []);
         for object in objects {
             store.put(object.clone());
         }

@@ -23,7 +23,7 @@ use super::{
     Cause, Change, Indexer, Retirement, Transaction,
     index_func::IndexFunc,
     retirement,
-    store::{IndexExists, IndexStore as _, LeftRightStore, Meta},
+    store::{EvmapStore, IndexExists, IndexStore as _, Meta},
 };
 use crate::{
     delta_fifo::actor::{Apply, Repack},
@@ -38,14 +38,14 @@ const IDLE_PUBLISH_AFTER: Duration = Duration::from_millis(250);
 
 /// Where the indexer of a unit lies while no actor leases it.
 pub struct IndexerSlot {
-    content: Mutex<Option<Indexer<LeftRightStore>>>,
+    content: Mutex<Option<Indexer<EvmapStore>>>,
     /// Set from before the append until after the release; a taker-over finds it here when the actor hangs.
     in_flight: Mutex<Option<Arc<Transaction>>>,
 }
 
 impl IndexerSlot {
     /// Makes a slot that holds `indexer`.
-    pub fn new(indexer: Indexer<LeftRightStore>) -> Arc<Self> {
+    pub fn new(indexer: Indexer<EvmapStore>) -> Arc<Self> {
         Arc::new(Self { content: Mutex::new(Some(indexer)), in_flight: Mutex::default() })
     }
 
@@ -64,18 +64,18 @@ impl IndexerSlot {
 /// The indexer, until this is dropped.
 pub struct IndexerLease {
     slot: Arc<IndexerSlot>,
-    indexer: Option<Indexer<LeftRightStore>>,
+    indexer: Option<Indexer<EvmapStore>>,
 }
 
 const LEASED: &str = "a lease holds its indexer until it is dropped";
 
 impl IndexerLease {
-    fn get(&self) -> &Indexer<LeftRightStore> {
+    fn get(&self) -> &Indexer<EvmapStore> {
         self.indexer.as_ref().expect(LEASED)
     }
 
     /// Borrows what was leased.
-    pub fn indexer(&mut self) -> &mut Indexer<LeftRightStore> {
+    pub fn indexer(&mut self) -> &mut Indexer<EvmapStore> {
         self.indexer.as_mut().expect(LEASED)
     }
 
@@ -104,7 +104,7 @@ impl Drop for IndexerLease {
 /// Applies and publishes a transaction whose records lie in the journal, unreleased; does nothing without a ticket.
 /// Whoever calls it releases the ticket then.
 pub fn finish(
-    indexer: &mut Indexer<LeftRightStore>,
+    indexer: &mut Indexer<EvmapStore>,
     in_flight: Option<&Transaction>,
     ticket: Option<Ticket>,
     status: &UnitStatus,
@@ -118,7 +118,7 @@ pub fn finish(
     }
 }
 
-fn observe(indexer: &Indexer<LeftRightStore>, changes: &[Change], status: &UnitStatus) {
+fn observe(indexer: &Indexer<EvmapStore>, changes: &[Change], status: &UnitStatus) {
     let mut view = status.lock();
     for change in changes {
         match change {

@@ -15,7 +15,7 @@ use proptest::{
 use super::{
     Absence, Cause, FirstList, Indexer, IndexerOptions, Recreated, Transaction,
     index_func::IndexFunc,
-    store::{IndexStore, KeyHasher, LeftRightStore, Reached, ReadStore},
+    store::{EvmapStore, IndexStore, KeyHasher, Reached, ReadStore},
     tests::{BadHasher, show},
 };
 use crate::{
@@ -78,7 +78,7 @@ fn zone(object: &Object) -> Vec<String> {
 }
 
 struct World<H: KeyHasher> {
-    indexer: Indexer<LeftRightStore<H>>,
+    indexer: Indexer<EvmapStore<H>>,
     options: IndexerOptions,
     first_list: FirstList,
     absence: Absence,
@@ -93,7 +93,7 @@ struct World<H: KeyHasher> {
 impl<H: KeyHasher> World<H> {
     fn new(hasher: H, options: IndexerOptions) -> Self {
         let namespace: Func = |o| if o.namespace().is_empty() { vec![] } else { vec![o.namespace().to_owned()] };
-        let store = LeftRightStore::with_hasher(hasher, [IndexFunc::custom("node", node)]);
+        let store = EvmapStore::with_hasher(hasher, [IndexFunc::custom("node", node)]);
         let indexes = vec![("namespace", namespace), ("node", node as _)];
         Self {
             indexer: Indexer::new(store, options.clone()),
@@ -288,14 +288,14 @@ impl<H: KeyHasher> World<H> {
         }
     }
 
-    fn make(&self, store: LeftRightStore<H>) -> Indexer<LeftRightStore<H>> {
+    fn make(&self, store: EvmapStore<H>) -> Indexer<EvmapStore<H>> {
         let indexer = Indexer::new(store, self.options.clone());
         indexer.with_first_list(self.first_list).with_absence(self.absence.clone())
     }
 
-    fn empty_store(&self) -> LeftRightStore<H> {
+    fn empty_store(&self) -> EvmapStore<H> {
         let funcs: Vec<_> = self.indexes.iter().skip(1).map(|(name, func)| IndexFunc::custom(name, *func)).collect();
-        LeftRightStore::with_hasher(self.hasher(), funcs)
+        EvmapStore::with_hasher(self.hasher(), funcs)
     }
 
     /// A hung actor has the indexer: another is made of what readers see.

@@ -1,47 +1,44 @@
-//! Where the cache lives: objects and all indexes in one structure, published as a whole (D5, I-9, D-12).
+//! Storage of the cache: one evmap map of objects and index postings, published as a whole (D5, I-9, D-12).
 //!
-//! [`LeftRightStore`] is the write half; [`StoreReader`] reads the version published last, without a lock. There are two
-//! copies of the tables, which share what they hold: readers are in one, the writer brings the other up to date, and a
-//! publish swaps them. This is what evmap is made of; evmap's map of bags takes 57 bytes an entry in each copy, where
-//! these tables take 16 to 24 and a look-up one wait for memory (`line_table`).
+//! [`EvmapStore`] is the write half and the only code that names evmap. [`StoreReader`] reads the version published last,
+//! without a lock. Objects and postings share one map, because two maps could not be published at once.
 //!
-//! An object is found by a 32-bit hash of its key, a posting by that of its index and value; those that share one are
-//! told apart on reading. Of a million objects some hundred pairs do.
+//! evmap keeps two copies of the map. Readers use one copy, the writer brings the other up to date, and a publish swaps
+//! them. A key of the map takes 49 bytes in each copy, and the map never gives that memory back. So the key is the
+//! first 17 bits of a 32-bit hash, and evmap's bag of values for that key holds everything that shares them.
+//! Each value carries its hash. Values that share the whole hash are told apart on reading: of a million objects some
+//! hundred pairs do.
 //!
-//! What this costs, and what it asks of its users:
-//! - A reader inside [`ReadStore::read`] holds up the second next publish. Queries copy pointers out and return; what
-//!   takes time (selectors, decoding) comes after. Never publish on a thread that is inside `read`: it would wait for
-//!   itself. A reader that loses its CPU in there costs the writer that slice, 4 to 16 ms on a crowded machine.
-//! - Values that were replaced live until the next publish. Call [`IndexStore::publish_idle`] once when a busy time ends.
-//! - **Dropping the store empties every reader**, for good. It is `Send`: whoever owns the unit keeps it while the
-//!   actor that writes it is replaced, and calls [`IndexStore::discard`] before the successor goes on. Where a hung
-//!   actor never gives it back, [`ReaderFactory::lead_to`] sends its readers on to another store.
+//! Costs and duties:
+//! - A reader inside [`ReadStore::read`] blocks the second next publish. Queries copy pointers out and return; slow work
+//!   (selectors, decoding) comes after. Never publish on a thread that is inside `read`: it would wait for itself. A
+//!   reader that loses its CPU inside `read` delays the writer by that time slice, 4 to 16 ms on a crowded machine.
+//! - Replaced values live until the next publish. Call [`IndexStore::publish_idle`] once when a busy time ends.
+//! - **Dropping the store empties every reader**, for good. The store is `Send`: the owner of the unit keeps it while the
+//!   actor that writes it is replaced, and calls [`IndexStore::discard`] before the next actor continues. If a hung
+//!   actor never gives the store back, [`ReaderFactory::lead_to`] redirects its readers to another store.
 
 use std::{
     cell::OnceCell,
-    hash::BuildHasher,
-    sync::{Arc, OnceLock},
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use foldhash::quality::FixedState;
+use hashbrown::HashTable;
 
-use self::{
-    staged::Staged,
-    table::{Batch, Change, Table},
-};
 use super::{
     index_func::{IndexFunc, IndexSet},
     posting::Posting,
 };
 use crate::{
-    line_table,
+    mutex::lock,
     object::{KeyRef, Object, ResourceVersion},
 };
 
-mod staged;
-mod table;
-
-/// For how many keys a large batch leaves room in the store.
+/// Bits of a hash that are a key of the map: at most 131,072 keys. Of a million objects eight share one.
+const BAG_BITS: u32 = 17;
+/// Staged changes that a large batch leaves room for.
 const KEPT_ROOM: usize = 1 << 12;
 
 /// What belongs to one published version beside objects and postings.
@@ -158,16 +155,131 @@ pub trait Snapshot {
     fn for_each(&self, visit: &mut dyn FnMut(&Object));
     /// Visits every object that has `value` in the index, once, in no order.
     fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object));
-    /// Visits every value with an object in the index, in no order. Looks at the values of all indexes.
+    /// Visits every value with an object in the index, in no order. Looks at the whole map.
     fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str));
 }
 
-fn hash_of_key(hasher: &impl BuildHasher, key: KeyRef<'_>) -> u32 {
-    line_table::hash_of(hasher.hash_one((key.namespace, key.name)))
+/// Identity of a value of the map, and what its hash is made of.
+#[derive(Clone, Copy)]
+enum Name<'a> {
+    Object(KeyRef<'a>),
+    Posting(u32, &'a str),
 }
 
-fn hash_of_value(hasher: &impl BuildHasher, index: u32, value: &str) -> u32 {
-    line_table::hash_of(hasher.hash_one((index, value)))
+impl Name<'_> {
+    fn hash_with(self, hasher: &impl BuildHasher) -> u32 {
+        let hash = match self {
+            Self::Object(key) => hasher.hash_one((key.namespace, key.name)),
+            Self::Posting(index, value) => hasher.hash_one((index, value)),
+        };
+        u32::try_from(hash & u64::from(u32::MAX)).expect("it has 32 bits")
+    }
+}
+
+/// Value of the map with the hash of its name, in 16 bytes.
+#[derive(Clone)]
+enum Slot {
+    Object(u32, Object),
+    Posting(u32, Arc<Posting>),
+}
+
+impl Slot {
+    fn name_hash(&self) -> u32 {
+        match self {
+            Self::Object(hash, _) | Self::Posting(hash, _) => *hash,
+        }
+    }
+
+    fn is_of(&self, hash: u32, name: Name<'_>) -> bool {
+        match (self, name) {
+            (Self::Object(own, object), Name::Object(key)) => *own == hash && object.has_key(key),
+            (Self::Posting(own, posting), Name::Posting(index, value)) => *own == hash && posting.is_of(index, value),
+            _ => false,
+        }
+    }
+
+    fn object(&self) -> Option<&Object> {
+        match self {
+            Self::Object(_, object) => Some(object),
+            Self::Posting(..) => None,
+        }
+    }
+
+    fn posting(&self) -> Option<&Posting> {
+        match self {
+            Self::Object(..) => None,
+            Self::Posting(_, posting) => Some(posting),
+        }
+    }
+}
+
+// evmap needs these to find the value that is to be removed from a bag
+impl PartialEq for Slot {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Object(_, one), Self::Object(_, other)) => one.ptr_eq(other),
+            (Self::Posting(_, one), Self::Posting(_, other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Slot {}
+
+impl Hash for Slot {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u32(self.name_hash());
+    }
+}
+
+/// Spreads bits that are a hash already: hashbrown takes the place from the last bits and compares the first seven.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 47 | u64::from(hash)
+}
+
+/// Hasher of the map. It has no state of its own, because evmap stores the builder in every bag.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys and slots hash one `u32`");
+    }
+
+    fn write_u32(&mut self, hash: u32) {
+        self.0 = spread(hash);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type WriteHandle = evmap::handles::WriteHandle<u32, Slot, Arc<Meta>, BuildHasherDefault<Spread>>;
+type ReadHandle = evmap::handles::ReadHandle<u32, Slot, Arc<Meta>, BuildHasherDefault<Spread>>;
+type MapRef<'a> = evmap::refs::MapReadRef<'a, u32, Slot, Arc<Meta>, BuildHasherDefault<Spread>>;
+
+#[expect(unsafe_code, reason = "evmap requires a promise that equality and hashes are stable")]
+fn make_map(meta: Arc<Meta>) -> WriteHandle {
+    let hasher = BuildHasherDefault::<Spread>::default();
+    // SAFETY: evmap frees a value once both copies of the map have removed it, so both must remove the same one. `Spread`
+    // has no seed: equal input gives an equal hash. A `u32` and its clones compare and hash by value. A `Slot` compares by
+    // the address of an allocation that its clones share and keep alive, and hashes by a number stored beside it. No code
+    // changes either of them in the map.
+    unsafe { evmap::Options::default().with_meta(meta).with_hasher(hasher).assert_stable() }.0
+}
+
+fn bag_of(hash: u32) -> u32 {
+    hash >> (u32::BITS - BAG_BITS)
+}
+
+/// Returns every value of the map that has `hash`.
+fn sharing<'m>(map: &'m MapRef<'_>, hash: u32) -> impl Iterator<Item = &'m Slot> {
+    map.get(&bag_of(hash)).into_iter().flatten().filter(move |slot| slot.name_hash() == hash)
+}
+
+fn find<'m>(map: &'m MapRef<'_>, hash: u32, name: Name<'_>) -> Option<&'m Slot> {
+    map.get(&bag_of(hash))?.iter().find(|slot| slot.is_of(hash, name))
 }
 
 /// Returns whether `object` has `value` in `index`.
@@ -175,16 +287,30 @@ fn has_value(index: &IndexFunc, object: &Object, value: &str) -> bool {
     index.values(object).is_some_and(|values| values.iter().any(|found| *found == *value))
 }
 
-/// The write half over [`left_right`]: see the module.
+/// Staged change of one value. Where both sides are `None` it changes nothing, and no name finds it again.
+struct Staged {
+    hash: u32,
+    published: Option<Slot>,
+    now: Option<Slot>,
+}
+
+impl Staged {
+    fn is_of(&self, hash: u32, name: Name<'_>) -> bool {
+        self.published.iter().chain(&self.now).any(|slot| slot.is_of(hash, name))
+    }
+}
+
+/// The write half over evmap: see the module.
 ///
-/// Staged changes lie beside the tables until they are published, each key and each posting once however often a batch
-/// touched it.
-pub struct LeftRightStore<H = FixedState> {
-    writer: left_right::WriteHandle<Table, Batch>,
-    objects: Staged<Change>,
-    postings: Staged<Arc<Posting>>,
+/// evmap can neither read nor drop changes that are not published. So staged changes are kept beside the map, one for
+/// each object and each posting, however often a batch touches it.
+pub struct EvmapStore<H = FixedState> {
+    writer: WriteHandle,
+    staged: HashTable<Staged>,
     meta: Meta,
     published: Arc<Meta>,
+    /// Most objects since the bags were last fitted.
+    objects_max: u64,
     successor: Successor<H>,
     pub(super) hasher: H,
 }
@@ -197,7 +323,7 @@ pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}
 
 impl<H: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for H {}
 
-impl LeftRightStore {
+impl EvmapStore {
     /// Makes an empty store with `indexes` and, before them, the index of namespaces; `seed` shall be random for each
     /// process. Of indexes of one name the first stays.
     pub fn new(seed: u64, indexes: impl IntoIterator<Item = IndexFunc>) -> Self {
@@ -205,7 +331,7 @@ impl LeftRightStore {
     }
 }
 
-impl<H: KeyHasher> LeftRightStore<H> {
+impl<H: KeyHasher> EvmapStore<H> {
     /// Makes an empty store that finds keys by `hasher`.
     pub(crate) fn with_hasher(hasher: H, indexes: impl IntoIterator<Item = IndexFunc>) -> Self {
         let mut distinct = vec![IndexFunc::namespace()];
@@ -216,40 +342,70 @@ impl<H: KeyHasher> LeftRightStore<H> {
         }
         let meta = Meta { indexes: IndexSet::new(distinct), ..Meta::default() };
         let published = Arc::new(meta.clone());
-        let (mut writer, _) = left_right::new_from_empty(Table::new(Arc::clone(&published)));
+        let mut writer = make_map(Arc::clone(&published));
         writer.publish();
-        let (objects, postings) = Default::default();
-        Self { writer, objects, postings, meta, published, successor: Arc::default(), hasher }
+        let (staged, successor) = Default::default();
+        Self { writer, staged, meta, published, objects_max: 0, successor, hasher }
     }
 
     /// Returns something that makes readers on any thread.
     pub fn reader_factory(&self) -> ReaderFactory<H> {
         ReaderFactory {
-            handles: self.writer.factory(),
+            handle: Arc::new(Mutex::new(ReadHandle::clone(&self.writer))),
             hasher: self.hasher.clone(),
             successor: Arc::clone(&self.successor),
         }
     }
 
+    /// Returns the staged state of one value, to be changed.
+    fn stage_slot(&mut self, hash: u32, name: Name<'_>) -> &mut Option<Slot> {
+        let make = || {
+            let published = self.writer.enter().and_then(|map| find(&map, hash, name).cloned());
+            Staged { hash, now: published.clone(), published }
+        };
+        let entry = self.staged.entry(spread(hash), |staged| staged.is_of(hash, name), |staged| spread(staged.hash));
+        &mut entry.or_insert_with(make).into_mut().now
+    }
+
     /// Stages a change of one posting; an empty one goes (I-3).
     fn stage_posting(&mut self, index: u32, value: &str, change: impl FnOnce(&mut Posting)) {
-        let hash = hash_of_value(&self.hasher, index, value);
-        let published = || self.writer.enter().and_then(|table| table.posting(hash, index, value).cloned());
-        let make = || published().unwrap_or_else(|| Arc::new(Posting::new(index, value)));
-        let posting = self.postings.find_or_insert(hash, |posting| posting.is_of(index, value), make);
-        change(Arc::make_mut(posting));
+        let name = Name::Posting(index, value);
+        let hash = name.hash_with(&self.hasher);
+        let slot = self.stage_slot(hash, name);
+        let make = || Slot::Posting(hash, Arc::new(Posting::new(index, value)));
+        if let Slot::Posting(_, posting) = slot.get_or_insert_with(make) {
+            let posting = Arc::make_mut(posting);
+            change(posting);
+            if posting.len() == 0 {
+                *slot = None;
+            }
+        }
+    }
+
+    /// Returns the staged changes of everything that has `hash`.
+    fn staged(&self, hash: u32) -> impl Iterator<Item = &Staged> {
+        self.staged.iter_hash(spread(hash)).filter(move |staged| staged.hash == hash)
+    }
+
+    /// Returns the staged state of the objects among `published` and among `staged`.
+    fn objects<'s>(
+        &'s self,
+        published: impl Iterator<Item = &'s Slot>,
+        staged: impl Iterator<Item = &'s Staged>,
+    ) -> impl Iterator<Item = (u32, &'s Object)> {
+        let is_staged =
+            |slot: &Slot| self.staged(slot.name_hash()).any(|staged| staged.published.as_ref() == Some(slot));
+        let unchanged = published.filter(move |slot| !is_staged(slot));
+        let slots = staged.filter_map(|staged| staged.now.as_ref()).chain(unchanged);
+        slots.filter_map(|slot| Some((slot.name_hash(), slot.object()?)))
     }
 
     /// Returns whether another object whose key has the hash of `key` has `value` in `index`.
     fn is_shared(&self, hash: u32, key: KeyRef<'_>, index: &IndexFunc, value: &str) -> bool {
-        let has = |object: &Object| object.key() != key && has_value(index, object, value);
-        let is_current = |object: &&Object| self.staged(hash, object.key()).is_none();
-        self.objects.sharing(hash).filter_map(Change::state).any(has)
-            || self.writer.enter().is_some_and(|table| table.objects.sharing(hash).filter(is_current).any(has))
-    }
-
-    fn staged(&self, hash: u32, key: KeyRef<'_>) -> Option<&Change> {
-        self.objects.find(hash, |change| change.key() == key)
+        let map = self.writer.enter();
+        let published = map.iter().flat_map(|map| sharing(map, hash));
+        let mut objects = self.objects(published, self.staged(hash));
+        objects.any(|(_, object)| object.key() != key && has_value(index, object, value))
     }
 
     /// Brings the postings from the values of `old` to those of `new`, for the indexes from the id `first` on (I-2).
@@ -288,62 +444,52 @@ impl<H: KeyHasher> LeftRightStore<H> {
     /// Replaces the staged object of one key, its indexes left as they are, and keeps the account. Returns its hash and
     /// what was there; none where it was there before.
     fn stage_object(&mut self, key: KeyRef<'_>, new: Option<&Object>) -> Option<(u32, Option<Object>)> {
-        let hash = hash_of_key(&self.hasher, key);
-        let old = match self.staged(hash, key) {
-            Some(change) => change.state().cloned(),
-            None => self.writer.enter().and_then(|table| table.object(hash, key).cloned()),
-        };
-        let change = match (&old, new) {
-            (None, None) => return None,
-            (Some(old), Some(new)) if old.ptr_eq(new) => return None,
-            (_, Some(new)) => Change::Put(new.clone()),
-            (Some(old), None) => Change::Remove(old.clone()),
-        };
-        self.objects.put(hash, change, |new, change| change.key() == new.key());
+        let name = Name::Object(key);
+        let hash = name.hash_with(&self.hasher);
+        let slot = self.stage_slot(hash, name);
+        let old = std::mem::replace(slot, new.map(|object| Slot::Object(hash, object.clone())));
+        if old == *slot {
+            return None;
+        }
+        let old = old.as_ref().and_then(Slot::object).cloned();
         self.meta.objects = self.meta.objects + u64::from(new.is_some()) - u64::from(old.is_some());
         let size = |object: Option<&Object>| object.map_or(0, |object| object.size_bytes() as u64);
         self.meta.bytes = self.meta.bytes + size(new) - size(old.as_ref());
         Some((hash, old))
     }
 
-    /// Counts published objects and postings.
+    /// Returns the hash of every published object and posting, and the room that their bags have.
     #[cfg(test)]
-    pub(super) fn entries(&self) -> usize {
-        self.writer.enter().map_or(0, |table| table.objects.len() + table.postings.len())
+    pub(super) fn entries(&self) -> (Vec<u32>, usize) {
+        let map = self.writer.enter().expect("it was published");
+        let hashes = map.values().flatten().map(Slot::name_hash).collect();
+        (hashes, map.values().map(evmap::refs::Values::capacity).sum())
     }
 
-    /// Counts hashes that several published objects or several postings share.
+    /// Counts the hashes that several published objects or postings share.
     #[cfg(test)]
     pub(super) fn collisions(&self) -> usize {
-        self.writer.enter().map_or(0, |table| table.objects.collisions() + table.postings.collisions())
-    }
-
-    /// Returns every staged object with the hash of its key.
-    fn all(&self) -> Vec<(u32, Object)> {
-        let staged = self.objects.iter().filter_map(|(hash, change)| Some((hash, change.state()?.clone())));
-        let mut all: Vec<_> = staged.collect();
-        if let Some(table) = self.writer.enter() {
-            let hashed = table.objects.iter().map(|object| (hash_of_key(&self.hasher, object.key()), object));
-            let current = hashed.filter(|(hash, object)| self.staged(*hash, object.key()).is_none());
-            all.extend(current.map(|(hash, object)| (hash, object.clone())));
-        }
-        all
+        let (mut hashes, _) = self.entries();
+        hashes.sort_unstable();
+        hashes.chunk_by(u32::eq).filter(|equal| equal.len() > 1).count()
     }
 }
 
-impl<H: KeyHasher> IndexStore for LeftRightStore<H> {
+impl<H: KeyHasher> IndexStore for EvmapStore<H> {
     type Reader = StoreReader<H>;
 
     fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<Object>> {
-        let wanted: Vec<_> = keys.map(|key| (hash_of_key(&self.hasher, key), key)).collect();
-        let table = self.writer.enter();
-        let mut found = table.as_ref().map_or_else(|| vec![None; wanted.len()], |table| table.objects(&wanted));
-        for (found, (hash, key)) in found.iter_mut().zip(&wanted) {
-            if let Some(change) = self.staged(*hash, *key) {
-                *found = change.state();
+        let map = self.writer.enter();
+        let find = |key| -> Option<&Object> {
+            let name = Name::Object(key);
+            let hash = name.hash_with(&self.hasher);
+            match self.staged(hash).find(|staged| staged.is_of(hash, name)) {
+                Some(staged) => staged.now.as_ref()?.object(),
+                None => find(map.as_ref()?, hash, name)?.object(),
             }
-        }
-        // all are found before the first is counted: see `LineTable::find_all`
+        };
+        // reading alone, the processor fetches many objects at once: so the first is cloned after the last was found
+        let found: Vec<_> = keys.map(find).collect();
         found.into_iter().map(Option::<&_>::cloned).collect()
     }
 
@@ -382,7 +528,12 @@ impl<H: KeyHasher> IndexStore for LeftRightStore<H> {
         }
         let first = u32::try_from(self.meta.indexes.as_slice().len()).expect("there are fewer than 2^32 indexes");
         self.meta.indexes = IndexSet::new(all);
-        for (hash, object) in self.all() {
+        let map = self.writer.enter();
+        let published = map.iter().flat_map(|map| map.values().flatten());
+        let objects = self.objects(published, self.staged.iter()).map(|(hash, object)| (hash, object.clone()));
+        let objects: Vec<_> = objects.collect();
+        drop(map);
+        for (hash, object) in objects {
             self.reindex(hash, None, Some(&object), first);
         }
         self.meta.generation += 1;
@@ -390,10 +541,24 @@ impl<H: KeyHasher> IndexStore for LeftRightStore<H> {
     }
 
     fn publish(&mut self, at_micros: i64) {
+        for Staged { hash, published, now } in self.staged.drain().filter(|staged| staged.published != staged.now) {
+            if let Some(slot) = published {
+                self.writer.remove_value(bag_of(hash), slot);
+            }
+            if let Some(slot) = now {
+                self.writer.insert(bag_of(hash), slot);
+            }
+        }
+        self.staged.shrink_to(KEPT_ROOM, |staged| spread(staged.hash));
+        self.objects_max = self.objects_max.max(self.meta.objects);
+        if self.meta.objects < self.objects_max / 8 {
+            self.objects_max = self.meta.objects;
+            self.writer.fit_all();
+        }
         self.meta.published_micros = at_micros;
         self.published = Arc::new(self.meta.clone());
-        let (objects, postings) = (self.objects.take(KEPT_ROOM), self.postings.take(KEPT_ROOM));
-        self.writer.append(Batch { objects, postings, meta: Arc::clone(&self.published) }).publish();
+        self.writer.set_meta(Arc::clone(&self.published));
+        self.writer.publish();
     }
 
     fn publish_idle(&mut self) {
@@ -401,8 +566,7 @@ impl<H: KeyHasher> IndexStore for LeftRightStore<H> {
     }
 
     fn discard(&mut self) {
-        self.objects.clear();
-        self.postings.clear();
+        self.staged.clear();
         self.meta = Meta::clone(&self.published);
     }
 
@@ -411,10 +575,10 @@ impl<H: KeyHasher> IndexStore for LeftRightStore<H> {
     }
 }
 
-/// Reads what a [`LeftRightStore`] publishes: `Clone` and `Send`, not `Sync`. Cloning takes a lock for a moment.
+/// Reads what an [`EvmapStore`] publishes: `Clone` and `Send`, not `Sync`. Cloning takes a lock for a moment.
 #[derive(Clone)]
 pub struct StoreReader<H = FixedState> {
-    handle: left_right::ReadHandle<Table>,
+    handle: ReadHandle,
     hasher: H,
     successor: Successor<H>,
     /// The reader of the successor, made when it is first needed.
@@ -424,7 +588,8 @@ pub struct StoreReader<H = FixedState> {
 /// Makes readers on any thread; `Clone`, `Send` and `Sync`. It takes a lock: ask once a thread, not once a read.
 #[derive(Clone)]
 pub struct ReaderFactory<H = FixedState> {
-    handles: left_right::ReadHandleFactory<Table>,
+    /// evmap 11 exports a factory of handles and has no way to make one.
+    handle: Arc<Mutex<ReadHandle>>,
     hasher: H,
     successor: Successor<H>,
 }
@@ -433,7 +598,7 @@ impl<H: KeyHasher> ReaderFactory<H> {
     /// Makes a reader.
     pub fn reader(&self) -> StoreReader<H> {
         StoreReader {
-            handle: self.handles.handle(),
+            handle: lock(&self.handle).clone(),
             hasher: self.hasher.clone(),
             successor: Arc::clone(&self.successor),
             moved: OnceCell::new(),
@@ -452,7 +617,7 @@ impl<H: KeyHasher> StoreReader<H> {
         match self.moved() {
             Some(moved) => moved.enter(),
             None => match self.handle.enter() {
-                Some(table) => Some(Published { table, hasher: &self.hasher }),
+                Some(map) => Some(Published { map, hasher: &self.hasher }),
                 // replaced and dropped since the look above
                 None => self.moved()?.enter(),
             },
@@ -476,40 +641,34 @@ impl<H: KeyHasher> ReadStore for StoreReader<H> {
 
 /// A version, held open.
 pub(super) struct Published<'a, H = FixedState> {
-    table: left_right::ReadGuard<'a, Table>,
+    map: MapRef<'a>,
     hasher: &'a H,
 }
 
 impl<H: KeyHasher> Snapshot for Published<'_, H> {
     fn meta(&self) -> &Meta {
-        &self.table.meta
+        self.map.meta()
     }
 
     fn get(&self, key: KeyRef<'_>) -> Option<&Object> {
-        self.table.object(hash_of_key(self.hasher, key), key)
-    }
-
-    fn get_all(&self, keys: &mut dyn Iterator<Item = KeyRef<'_>>) -> Vec<Option<&Object>> {
-        let wanted: Vec<_> = keys.map(|key| (hash_of_key(self.hasher, key), key)).collect();
-        self.table.objects(&wanted)
+        let name = Name::Object(key);
+        find(&self.map, name.hash_with(self.hasher), name)?.object()
     }
 
     fn for_each(&self, visit: &mut dyn FnMut(&Object)) {
-        self.table.objects.iter().for_each(visit);
+        self.map.values().flatten().filter_map(Slot::object).for_each(visit);
     }
 
     fn for_each_with(&self, index: u32, value: &str, visit: &mut dyn FnMut(&Object)) {
-        let Some(posting) = self.table.posting(hash_of_value(self.hasher, index, value), index, value) else { return };
+        let name = Name::Posting(index, value);
+        let slot = find(&self.map, name.hash_with(self.hasher), name);
+        let Some(posting) = slot.and_then(Slot::posting) else { return };
         let Some(func) = self.meta().indexes.as_slice().get(index as usize) else { return };
         for hash in posting.iter() {
-            if let Some(object) = self.table.objects.sole(hash) {
-                visit(object);
-                continue;
-            }
-            let mut sharing = self.table.objects.sharing(hash);
+            let mut sharing = sharing(&self.map, hash).filter_map(Slot::object);
             match (sharing.next(), sharing.next()) {
                 (Some(object), None) => visit(object),
-                // one of those that share the hash has the value: which?
+                // several share the hash: only the index function says which of them have the value
                 (first, second) => {
                     let all = first.into_iter().chain(second).chain(sharing);
                     all.filter(|object| has_value(func, object, value)).for_each(&mut *visit);
@@ -519,8 +678,8 @@ impl<H: KeyHasher> Snapshot for Published<'_, H> {
     }
 
     fn for_each_value(&self, index: u32, visit: &mut dyn FnMut(&str)) {
-        let postings = self.table.postings.iter().filter(|posting| posting.index == index);
-        postings.for_each(|posting| visit(&posting.value));
+        let postings = self.map.values().flatten().filter_map(Slot::posting);
+        postings.filter(|posting| posting.index == index).for_each(|posting| visit(&posting.value));
     }
 }
 
@@ -541,4 +700,15 @@ impl Snapshot for Dropped {
     fn for_each_with(&self, _: u32, _: &str, _: &mut dyn FnMut(&Object)) {}
 
     fn for_each_value(&self, _: u32, _: &mut dyn FnMut(&str)) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_of_the_map_takes_49_bytes() {
+        type Bag = evmap::refs::Values<Slot, BuildHasherDefault<Spread>>;
+        assert_eq!((size_of::<Slot>(), size_of::<(u32, Bag)>()), (16, 48), "and hashbrown's control byte");
+    }
 }

@@ -199,16 +199,16 @@ mod tests {
         delta_fifo::tests::object,
         indexer::{
             index_func::IndexFunc,
-            store::{IndexStore as _, LeftRightStore, Reached},
+            store::{EvmapStore, IndexStore as _, Reached},
         },
         lister::Lister,
         object::{Object, ResourceType},
     };
 
     /// A store of these keys, with more indexes by name.
-    fn store(keys: &[&str], version: &str, synced: bool, indexes: &[&str]) -> LeftRightStore {
+    fn store(keys: &[&str], version: &str, synced: bool, indexes: &[&str]) -> EvmapStore {
         let by_name = |o: &Object| vec![o.name().to_owned()];
-        let mut store = LeftRightStore::new(1, indexes.iter().map(|name| IndexFunc::custom(name, by_name)));
+        let mut store = EvmapStore::new(1, indexes.iter().map(|name| IndexFunc::custom(name, by_name)));
         for key in keys {
             store.put(object(key, key, "1"));
         }
@@ -218,7 +218,7 @@ mod tests {
         store
     }
 
-    fn caches(stores: &[&LeftRightStore]) -> Arc<Caches> {
+    fn caches(stores: &[&EvmapStore]) -> Arc<Caches> {
         let caches = Arc::new(Caches::default());
         caches.set(stores.iter().map(|store| store.reader_factory()).collect());
         caches
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn i8_index_functions_that_panicked_add_up() {
         let stores = ["a/x", "b/x"].map(|key| {
-            let mut store = LeftRightStore::new(1, [IndexFunc::custom("bad", |_| panic!("on purpose"))]);
+            let mut store = EvmapStore::new(1, [IndexFunc::custom("bad", |_| panic!("on purpose"))]);
             store.put(object(key, key, "1"));
             store.publish(7);
             store
@@ -283,11 +283,11 @@ mod tests {
 
     #[test]
     fn f50_a_type_is_synced_if_each_cache_is() {
-        let synced = |stores: &[&LeftRightStore]| pods(caches(stores).reader()).has_synced();
+        let synced = |stores: &[&EvmapStore]| pods(caches(stores).reader()).has_synced();
         let (yes, no) = (store(&[], "1", true, &[]), store(&[], "", false, &[]));
         assert!(synced(&[&yes]) && synced(&[&yes, &yes]));
         assert!(!synced(&[&yes, &no]) && !synced(&[&no]) && !synced(&[]));
-        let version = |stores: &[&LeftRightStore]| pods(caches(stores).reader()).version().resource_version.to_string();
+        let version = |stores: &[&EvmapStore]| pods(caches(stores).reader()).version().resource_version.to_string();
         assert_eq!(version(&[&yes, &no]), "1", "an unset one is none");
         let odd = store(&[], "x", true, &[]);
         assert_eq!((version(&[&yes, &odd]), version(&[&odd, &yes])), ("x".to_owned(), "1".to_owned()));

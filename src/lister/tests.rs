@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::{FieldSelector, LabelSelector, Lister, ReadError, Selector};
 use crate::{
     delta_fifo::{Delta, DeltaKind, Deltas, tests::object_with},
-    indexer::{Indexer, index_func::IndexFunc, store::IndexStore, store::LeftRightStore, store::StoreReader},
+    indexer::{Indexer, index_func::IndexFunc, store::EvmapStore, store::IndexStore, store::StoreReader},
     object::{Identity, KeyRef, Object, ObjectKey, ResourceType},
 };
 
@@ -18,7 +18,7 @@ fn pod(namespace: &str, name: &str, node: &str, app: &str) -> Object {
 fn filled() -> (Indexer, Lister<StoreReader>) {
     let functions = ["spec.nodeName", "labels['app']"].map(|index| IndexFunc::parse(index).unwrap());
     let either = IndexFunc::custom("either", |o| vec![o.name().to_owned(), o.namespace().to_owned()]);
-    let mut indexer = Indexer::new(LeftRightStore::new(1, functions.into_iter().chain([either])), <_>::default());
+    let mut indexer = Indexer::new(EvmapStore::new(1, functions.into_iter().chain([either])), <_>::default());
     let pods = [pod("a", "x", "n1", "web"), pod("a", "y", "n2", "db"), pod("b", "x", "n1", "db")];
     let deltas = pods.map(|object| Delta { kind: DeltaKind::Replaced, object }).into();
     let batch =

@@ -240,14 +240,14 @@ fn d1_cores_know_no_time_no_chance_no_actor_and_nothing_of_the_outside() {
 }
 
 #[test]
-fn d5_the_store_alone_names_left_right_and_few_know_the_kube_client() {
-    let left_right = Regex::new(r"\bleft_right::").expect("a valid pattern");
+fn d5_the_store_alone_names_evmap_and_few_know_the_kube_client() {
+    let evmap = Regex::new(r"\bevmap::").expect("a valid pattern");
     let kube = Regex::new(r"(?:^|[^:\w])(?:kube|kube_client|kube_core)::").expect("a valid pattern");
     let own = Regex::new(r"(?s)\buse (?:crate|super|self)::.*?;").expect("a valid pattern"); // `list_watch::kube` is ours
     for source in sources() {
         let path = &source.path;
-        if left_right.is_match(&source.text) {
-            assert!(path.starts_with("indexer/store"), "{path} knows left-right");
+        if evmap.is_match(&source.text) {
+            assert_eq!(path, "indexer/store.rs", "only the store names evmap");
         }
         // One client a thread is kept where threads are made; what both errors say is shared.
         let may = path.starts_with("list_watch/kube") || path.starts_with("discovery");

@@ -20,7 +20,7 @@ use crate::{
         plan::{KnownNamespaces, NamespaceLabels, UnitSpec, World, plan},
         redaction::DigestKey,
     },
-    indexer::{Change, Indexer, store::LeftRightStore},
+    indexer::{Change, Indexer, store::EvmapStore},
     informer::InformerOptions,
     list_watch::{PassedOver, WatchEvent, decode::WatchDecoder},
     lister::selector::{FieldSelector, LabelSelector},
@@ -209,7 +209,7 @@ struct Cache {
 impl Cache {
     fn new(options: &InformerOptions) -> Self {
         let fifo = DeltaFifo::new(Order::Stream, std::iter::empty(), true).keeping(options.indexer.keep.clone());
-        Self { fifo, indexer: Indexer::new(LeftRightStore::new(0, Vec::new()), options.indexer.clone()) }
+        Self { fifo, indexer: Indexer::new(EvmapStore::new(0, Vec::new()), options.indexer.clone()) }
     }
 
     /// Applies an event, and returns what it has changed.
