@@ -42,7 +42,9 @@ use std::net::SocketAddr;
 use crate::list_watch::kube::AccessError;
 pub use builder::EngineBuilder;
 pub use handle::{Applied, EngineHandle};
-pub use handlers::{OwnClosure, OwnHandler, OwnSink, Spot};
+#[cfg(any(test, feature = "testing"))]
+pub use handlers::Spot;
+pub use handlers::{OwnClosure, OwnHandler, OwnSink};
 pub use running::RunningEngine;
 pub use typed::TypedLister;
 

@@ -85,7 +85,8 @@ pub mod engine;
 
 pub mod simulator;
 pub mod bench;
-pub mod testing;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod crash_simulation;
 #[cfg(test)]

@@ -13,6 +13,7 @@
 
 pub mod actor;
 pub mod child;
+pub mod fault;
 pub mod keeper;
 #[cfg(test)]
 mod model_tests;

@@ -6,8 +6,8 @@
 mod collection;
 mod fake_api_server;
 
-pub use collection::{Collection, Cursor, changed_at};
-pub use fake_api_server::{FakeApiServer, Request, StreamingSupport};
+pub(crate) use collection::{Collection, Cursor, changed_at};
+pub(crate) use fake_api_server::{FakeApiServer, Request};
 
 use crate::{
     list_watch::{Failure, Status},
@@ -15,12 +15,12 @@ use crate::{
 };
 
 /// Makes a config map in namespace `default`.
-pub fn object(name: &str, version: &str) -> Object {
+pub(crate) fn object(name: &str, version: &str) -> Object {
     object_with_uid(name, &format!("uid-{name}"), version)
 }
 
 /// Makes a config map in namespace `default` with a uid of its own.
-pub fn object_with_uid(name: &str, uid: &str, version: &str) -> Object {
+pub(crate) fn object_with_uid(name: &str, uid: &str, version: &str) -> Object {
     let identity = Identity { namespace: "default", name, uid, resource_version: version };
     let json = format!(
         r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"namespace":"default","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}}}}"#
@@ -29,16 +29,16 @@ pub fn object_with_uid(name: &str, uid: &str, version: &str) -> Object {
 }
 
 /// Makes the answer with `code` and nothing else.
-pub fn status(code: u16) -> Failure {
+pub(crate) fn status(code: u16) -> Failure {
     Failure::Status(Status { code, ..Status::default() })
 }
 
 /// Makes the answer 410 `Expired`.
-pub fn expired() -> Failure {
+pub(crate) fn expired() -> Failure {
     Failure::Status(Status { code: 410, reason: "Expired".into(), ..Status::default() })
 }
 
 /// Makes the answer "Too large resource version".
-pub fn too_large() -> Failure {
+pub(crate) fn too_large() -> Failure {
     Failure::Status(Status { code: 504, reason: "Timeout".into(), too_large: true, ..Status::default() })
 }

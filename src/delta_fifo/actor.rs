@@ -18,7 +18,7 @@ use super::{
 use crate::{
     reflector::{Comparison, Event, Listed},
     status::{Timings, UnitStatus},
-    supervisor::child::{Heartbeat, Inject},
+    supervisor::{child::Heartbeat, fault::Moment},
 };
 
 /// Events of the reflector, in stream order. The answer means: there is room for more.
@@ -229,14 +229,8 @@ impl Handler<Drain> for DeltaFifoActor {
 impl Handler<Heartbeat> for DeltaFifoActor {
     type Result = ();
 
-    fn handle(&mut self, Heartbeat: Heartbeat, _ctx: &mut Self::Context) {}
-}
-
-impl Handler<Inject> for DeltaFifoActor {
-    type Result = ();
-
-    fn handle(&mut self, Inject(harm, _): Inject, _ctx: &mut Self::Context) {
-        harm.strike("DeltaFIFO actor");
+    fn handle(&mut self, Heartbeat(mut fault): Heartbeat, _ctx: &mut Self::Context) {
+        fault.strike(Moment::Now, "DeltaFIFO actor");
     }
 }
 

@@ -10,7 +10,7 @@ pub use super::{
     lane::{Close, DeadLetter, LaneAddress, LaneOptions, LaneSlot, Leftover, PauseSwitch, Remove, Stopped},
     lanes::{LaneTypes, Lanes},
 };
-use crate::supervisor::child::{Heartbeat, Inject};
+use crate::supervisor::{child::Heartbeat, fault::Moment};
 
 /// How often losses at the bound of a buffer, and lanes that do not move, are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -56,13 +56,7 @@ impl Actor for DispatcherActor {
 impl Handler<Heartbeat> for DispatcherActor {
     type Result = ();
 
-    fn handle(&mut self, Heartbeat: Heartbeat, _ctx: &mut Self::Context) {}
-}
-
-impl Handler<Inject> for DispatcherActor {
-    type Result = ();
-
-    fn handle(&mut self, Inject(harm, _): Inject, _ctx: &mut Self::Context) {
-        harm.strike("dispatcher actor");
+    fn handle(&mut self, Heartbeat(mut fault): Heartbeat, _ctx: &mut Self::Context) {
+        fault.strike(Moment::Now, "dispatcher actor");
     }
 }

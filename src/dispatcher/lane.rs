@@ -12,7 +12,7 @@ use super::{Notification, Route, schedule::ScheduleOptions};
 use crate::{
     journal::{Bounds, EventName},
     mutex::lock,
-    supervisor::child::{Heartbeat, Inject},
+    supervisor::child::Heartbeat,
 };
 
 /// The answer to a [`Notification`] by a handler that has ended and takes no more.
@@ -70,9 +70,6 @@ pub struct LaneAddress {
     pub close: Recipient<Close>,
     /// Says that the actor lives.
     pub heartbeat: Recipient<Heartbeat>,
-    /// Test hook.
-    #[doc(hidden)]
-    pub hook: Option<Recipient<Inject>>,
 }
 
 /// The address of a lane that may be started again meanwhile; what a dead letter is reached by.

@@ -512,7 +512,7 @@ impl Lanes {
 
     /// Asks an idle actor whether it lives. A busy one shows its end by itself.
     async fn ping(&self, address: &LaneAddress) -> Result<(), Ended> {
-        match timeout(self.supervision.hung_after, address.heartbeat.send(Heartbeat)).await {
+        match timeout(self.supervision.hung_after, address.heartbeat.send(Heartbeat::default())).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Ended::Died),
         }

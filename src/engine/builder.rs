@@ -42,6 +42,7 @@ use crate::{
     registry::Registry,
     serve::{self, ConnectionLimits, HandlerControl, ServeState, Server},
     subscribe::hub::Hub,
+    supervisor::fault::SharedFault,
 };
 
 /// How long the handlers of an engine that cannot start may take to close.
@@ -216,7 +217,7 @@ impl EngineBuilder {
             looks: 0.into(),
             failed: watch::Sender::new(None),
             bound: false.into(),
-            sabotage: false.into(),
+            fault: SharedFault::default(),
             state: Mutex::new(State::new(
                 Arc::new(config.clone()),
                 Rediscovery::new(options::backoff(&config.kube.backoff)),

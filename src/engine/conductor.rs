@@ -50,7 +50,7 @@ use crate::{
     mutex::lock,
     registry::{Registry, WaitingPattern},
     status::UnitState,
-    supervisor::{SupervisorConfig, child::exit_of},
+    supervisor::{SupervisorConfig, child::exit_of, fault::SharedFault},
 };
 
 /// How often is looked at what tells nobody: the state of units.
@@ -79,8 +79,8 @@ pub(super) struct Conductor {
     pub(super) failed: watch::Sender<Option<Fatal>>,
     /// The state belongs to this cluster, as far as can be told.
     pub(super) bound: AtomicBool,
-    /// Test hook: the next look panics.
-    pub(super) sabotage: AtomicBool,
+    /// What goes wrong with the next look, in a test.
+    pub(super) fault: SharedFault,
 }
 
 /// Why the engine cannot go on.
@@ -157,7 +157,7 @@ impl Conductor {
 
     /// Looks at everything once, and starts what is to be done.
     fn look(self: &Arc<Self>) {
-        assert!(!self.sabotage.swap(false, Ordering::Relaxed), "injected into the conductor");
+        self.fault.strike("conductor");
         self.see_namespaces();
         self.see_units();
         self.ask_for_types();

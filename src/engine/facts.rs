@@ -80,6 +80,7 @@ pub(super) struct Known {
     /// What they come to; `None` until somebody asks.
     outlook: Option<Arc<Outlook>>,
     /// How many plans were made.
+    #[cfg(any(test, feature = "testing"))]
     plans: u64,
 }
 
@@ -94,19 +95,28 @@ impl Known {
             refused: BTreeMap::new(),
             versions: BTreeMap::new(),
         };
-        Self { facts, outlook: None, plans: 0 }
+        Self {
+            facts,
+            outlook: None,
+            #[cfg(any(test, feature = "testing"))]
+            plans: 0,
+        }
     }
 
     /// Returns what the facts come to; `None` before the server has answered.
     pub(super) fn outlook(&mut self) -> Option<Arc<Outlook>> {
         if self.outlook.is_none() {
             self.outlook = Some(Arc::new(self.facts.outlook()?));
-            self.plans += 1;
+            #[cfg(any(test, feature = "testing"))]
+            {
+                self.plans += 1;
+            }
         }
         self.outlook.clone()
     }
 
     /// Returns how many plans were made.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn plans(&self) -> u64 {
         self.plans
     }

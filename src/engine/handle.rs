@@ -1,25 +1,28 @@
 //! What can be read from an engine at work, and changed in it.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use actix::Recipient;
 use k8s_openapi::Resource as Typed;
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
+#[cfg(any(test, feature = "testing"))]
+use super::handlers::Spot;
 use super::{
     EngineError,
     builder::{Statuses, own},
     conductor::Conductor,
-    handlers::{Delivery, OwnHandler, OwnSink, Spot},
+    handlers::{Delivery, OwnHandler, OwnSink},
     library::Library,
     reconcile::Occasion,
     reload::{keep_until_restart, needs_restart},
     typed::TypedLister,
+};
+#[cfg(any(test, feature = "testing"))]
+use crate::supervisor::{
+    actor::Sabotage,
+    fault::{Fault, Harm, Moment},
 };
 use crate::{
     config::{Config, HandlerOptions, Resource},
@@ -36,10 +39,6 @@ use crate::{
     lister::Lister,
     mutex::lock,
     registry::{Registry, WatchedType, why_unready},
-    supervisor::{
-        actor::Sabotage,
-        child::{Harm, Inject, Moment},
-    },
 };
 
 /// How often is looked whether something has come about.
@@ -278,38 +277,38 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// Test hook: does harm to an actor of a unit, counted from 0 in the order of the data.
-    #[doc(hidden)]
+    /// Does harm to an actor of a unit, counted from 0 in the order of the data.
+    #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_unit(&self, plural: &str, actor: usize, harm: Harm, moment: Moment) {
         for unit in self.conductor.lock().units() {
             if let Some(supervisor) = unit.supervisor.filter(|_| unit.spec.resource.plural == plural) {
-                drop(supervisor.try_send(Sabotage(actor, Inject(harm, moment))));
+                drop(supervisor.try_send(Sabotage(actor, Fault::new(harm, moment))));
             }
         }
     }
 
-    /// Test hook: how often the conductor has looked at everything, and how many plans it has made for that.
-    #[doc(hidden)]
+    /// How often the conductor has looked at everything, and how many plans it has made for that.
+    #[cfg(any(test, feature = "testing"))]
     pub fn looks_and_plans(&self) -> (u64, u64) {
         let plans = self.conductor.lock().known.plans();
-        (self.conductor.looks.load(Ordering::Relaxed), plans)
+        (self.conductor.looks.load(std::sync::atomic::Ordering::Relaxed), plans)
     }
 
-    /// Test hook: the conductor panics.
-    #[doc(hidden)]
+    /// The conductor panics.
+    #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_conductor(&self) {
-        self.conductor.sabotage.store(true, Ordering::Relaxed);
+        self.conductor.fault.put(Harm::Panic);
         self.conductor.poke();
     }
 
-    /// Test hook: does harm to a handler.
-    #[doc(hidden)]
+    /// Does harm to a handler.
+    #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_handler(&self, name: &str, spot: Spot, harm: Harm) {
         drop(self.conductor.with_delivery(|delivery| delivery.sabotage_handler(name, spot, harm)));
     }
 
-    /// Test hook: does harm to the dispatcher.
-    #[doc(hidden)]
+    /// Does harm to the dispatcher.
+    #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_dispatcher(&self, harm: Harm) {
         drop(self.conductor.with_delivery(|delivery| delivery.sabotage_dispatcher(harm)));
     }

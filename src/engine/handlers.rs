@@ -14,6 +14,11 @@ use tokio::time::Instant;
 
 use self::pace::Pace;
 use super::{EngineError, StopReport, options, sinks};
+#[cfg(any(test, feature = "testing"))]
+use crate::supervisor::{
+    child::Heartbeat,
+    fault::{Fault, Harm, Moment},
+};
 use crate::{
     cloud_event::{Encoder, Formatter, SharedBodies},
     config::{self, Config, EventType, HandlerOptions, format::event_format},
@@ -37,10 +42,7 @@ use crate::{
     object::FieldPath,
     registry::Registry,
     rules::{Rules, RulesOptions},
-    supervisor::{
-        child::{Harm, Inject, Moment},
-        keeper::Keeper,
-    },
+    supervisor::keeper::Keeper,
 };
 
 /// A handler of the library's user.
@@ -122,6 +124,7 @@ pub(super) struct Delivery {
 struct Running {
     status: Arc<HandlerStatus>,
     slot: LaneSlot,
+    #[cfg(any(test, feature = "testing"))]
     sink: Sink,
     /// What was configured; a handler of the library's user has none.
     plan: Option<Plan>,
@@ -195,8 +198,8 @@ enum StepKind {
     Reroute,
 }
 
-/// Test hook: where harm is done to a handler.
-#[doc(hidden)]
+/// Where harm is done to a handler.
+#[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
     /// In the actor at the end of its lane, at once.
@@ -336,7 +339,14 @@ impl Delivery {
         };
         status.attach(self.maker.journal.clone(), reader, self.lanes.types(&name));
         self.board.show(Arc::clone(&status));
-        self.running.insert(name, Running { status, slot, sink, plan });
+        let running = Running {
+            status,
+            slot,
+            #[cfg(any(test, feature = "testing"))]
+            sink,
+            plan,
+        };
+        self.running.insert(name, running);
         Ok(moves)
     }
 
@@ -361,18 +371,20 @@ impl Delivery {
         StopReport { undelivered: leftovers.into_iter().map(named).collect() }
     }
 
-    /// Test hook: does harm to the dispatcher.
+    /// Does harm to the dispatcher.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn sabotage_dispatcher(&self, harm: Harm) {
-        drop(self.dispatcher.address().try_send(Inject(harm, Moment::Now)));
+        drop(self.dispatcher.address().try_send(Heartbeat(Fault::new(harm, Moment::Now))));
     }
 
-    /// Test hook: does harm to a handler.
+    /// Does harm to a handler.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn sabotage_handler(&self, name: &str, spot: Spot, harm: Harm) {
         match self.running.get(name) {
             Some(Running { sink: Sink::Thread(worker), .. }) if spot == Spot::Thread => worker.sabotage(harm),
             Some(running) => {
-                if let Some(hook) = running.slot.get().and_then(|address| address.hook) {
-                    drop(hook.try_send(Inject(harm, Moment::Now)));
+                if let Some(address) = running.slot.get() {
+                    drop(address.heartbeat.try_send(Heartbeat(Fault::new(harm, Moment::Now))));
                 }
             }
             None => {}

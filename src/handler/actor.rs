@@ -34,7 +34,10 @@ use crate::{
     },
     failures::Failures,
     mutex::lock,
-    supervisor::child::{Heartbeat, Inject, exit_of, spawn},
+    supervisor::{
+        child::{Heartbeat, exit_of, spawn},
+        fault::Moment,
+    },
     trace::Span,
 };
 
@@ -149,8 +152,7 @@ impl LaneActorOptions {
             events: address.clone().recipient(),
             dead_letters: address.clone().recipient(),
             close: address.clone().recipient(),
-            heartbeat: address.clone().recipient(),
-            hook: Some(address.recipient()),
+            heartbeat: address.recipient(),
         }
     }
 }
@@ -378,14 +380,8 @@ impl actix::Handler<Close> for LaneActor {
 impl actix::Handler<Heartbeat> for LaneActor {
     type Result = ();
 
-    fn handle(&mut self, Heartbeat: Heartbeat, _ctx: &mut Self::Context) {}
-}
-
-impl actix::Handler<Inject> for LaneActor {
-    type Result = ();
-
-    fn handle(&mut self, Inject(harm, _): Inject, _ctx: &mut Self::Context) {
-        harm.strike("lane actor");
+    fn handle(&mut self, Heartbeat(mut fault): Heartbeat, _ctx: &mut Self::Context) {
+        fault.strike(Moment::Now, "lane actor");
     }
 }
 

@@ -24,8 +24,11 @@ use crate::{
     dispatcher::Notification,
     failures::Failures,
     mutex::lock,
-    supervisor::child::{Harm, panic_text},
+    supervisor::{child::panic_text, fault::SharedFault},
 };
+
+#[cfg(any(test, feature = "testing"))]
+use crate::supervisor::fault::Harm;
 
 /// Jobs that may wait for the thread; a lane sends one at a time.
 const JOBS_MAX: usize = 2;
@@ -51,8 +54,8 @@ struct Shared {
     open: Arc<OpenHandler>,
     hung_after: Duration,
     seats: Mutex<Seats>,
-    /// Test hook: what goes wrong with the next batch.
-    sabotage: Arc<Mutex<Option<Harm>>>,
+    /// What goes wrong with the next batch, in a test.
+    fault: SharedFault,
 }
 
 /// The thread that works, if there is one yet, and those that were left behind.
@@ -104,7 +107,7 @@ impl Worker {
             open: Arc::new(open),
             hung_after,
             seats,
-            sabotage: Arc::default(),
+            fault: SharedFault::default(),
         }))
     }
 
@@ -122,10 +125,10 @@ impl Worker {
         attempt.answer.await.unwrap_or_else(|_| ended())
     }
 
-    /// Test hook: something goes wrong with the next batch, on the thread.
-    #[doc(hidden)]
+    /// Does harm on the thread, with the next batch.
+    #[cfg(any(test, feature = "testing"))]
     pub fn sabotage(&self, harm: Harm) {
-        *lock(&self.0.sabotage) = Some(harm);
+        self.0.fault.put(harm);
     }
 
     fn submit(&self, job: impl FnOnce(oneshot::Sender<Outcome>) -> Job) -> Attempt<'_> {
@@ -176,7 +179,7 @@ impl Shared {
         if let Some(seat) = &seats.taken {
             return Ok(seat.clone());
         }
-        let seat = seat(&self.name, &self.open, &self.sabotage)?;
+        let seat = seat(&self.name, &self.open, &self.fault)?;
         Ok(seats.taken.insert(seat).clone())
     }
 
@@ -194,7 +197,7 @@ impl Shared {
         if seats.left_behind.len() >= LEFT_BEHIND_MAX {
             return false;
         }
-        let Ok(seat) = seat(&self.name, &self.open, &self.sabotage) else { return false };
+        let Ok(seat) = seat(&self.name, &self.open, &self.fault) else { return false };
         if let Some(hung) = seats.taken.replace(seat) {
             hung.desk.left_behind.store(true, Ordering::Release);
             seats.left_behind.push(Arc::downgrade(&hung.desk));
@@ -208,11 +211,10 @@ fn ended() -> Outcome {
 }
 
 /// Starts a thread.
-fn seat(name: &str, open: &Arc<OpenHandler>, sabotage: &Arc<Mutex<Option<Harm>>>) -> std::io::Result<Seat> {
+fn seat(name: &str, open: &Arc<OpenHandler>, fault: &SharedFault) -> std::io::Result<Seat> {
     let (jobs, queue) = bounded(JOBS_MAX);
     let desk = Arc::new(Desk::default());
-    let bench =
-        Bench { open: Arc::clone(open), handler: None, desk: Arc::clone(&desk), sabotage: Arc::clone(sabotage) };
+    let bench = Bench { open: Arc::clone(open), handler: None, desk: Arc::clone(&desk), fault: fault.clone() };
     std::thread::Builder::new().name(format!("handler-{name}")).spawn(move || {
         DESK.set(Some(Arc::clone(&bench.desk)));
         bench.work(&queue);
@@ -241,7 +243,7 @@ struct Bench {
     open: Arc<OpenHandler>,
     handler: Option<Box<dyn Handler>>,
     desk: Arc<Desk>,
-    sabotage: Arc<Mutex<Option<Harm>>>,
+    fault: SharedFault,
 }
 
 impl Bench {
@@ -258,11 +260,9 @@ impl Bench {
             // A receiver that is gone has stopped waiting; the work is done all the same.
             match queue.recv_timeout(tick.unwrap_or(Duration::from_hours(1))) {
                 Ok(Job::Deliver(notification, answer)) => {
-                    let sabotage = lock(&self.sabotage).take();
+                    let fault = self.fault.clone();
                     drop(answer.send(self.guarded(|handler| {
-                        if let Some(harm) = sabotage {
-                            harm.strike("handler");
-                        }
+                        fault.strike("handler");
                         handler.deliver(&notification)
                     })));
                 }

@@ -601,7 +601,6 @@ fn i7_a_lane_whose_actor_panics_is_started_again_and_loses_nothing() {
                 dead_letters: mortal.clone().recipient(),
                 close: mortal.clone().recipient(),
                 heartbeat: mortal.recipient(),
-                hook: None,
             }
         };
         let options = LaneOptions {

@@ -30,7 +30,10 @@ use crate::{
     journal::{AppendError, Fenced, Journal, Move, MoveKind, NotWritable, Ticket, UnitId},
     mutex::lock,
     status::{Siblings, UnitStatus},
-    supervisor::child::{Harm, Heartbeat, Inject, Moment},
+    supervisor::{
+        child::Heartbeat,
+        fault::{Fault, Moment},
+    },
 };
 
 /// Replaced values live until the next publish; after so long at rest there is one more.
@@ -209,8 +212,8 @@ pub struct IndexerActor {
     siblings: Arc<Siblings>,
     status: Arc<UnitStatus>,
     idle: Option<SpawnHandle>,
-    /// Test hook: what goes wrong with the next batch.
-    sabotage: Option<(Harm, Moment)>,
+    /// What goes wrong with the next batch, in a test.
+    fault: Fault,
 }
 
 impl IndexerActor {
@@ -222,7 +225,7 @@ impl IndexerActor {
         siblings: Arc<Siblings>,
         status: Arc<UnitStatus>,
     ) -> Self {
-        Self { lease, journal, unit, epoch, siblings, status, idle: None, sabotage: None }
+        Self { lease, journal, unit, epoch, siblings, status, idle: None, fault: Fault::default() }
     }
 
     /// Appends a transaction. The one that completes the unit says whether it completes its type.
@@ -306,11 +309,8 @@ impl IndexerActor {
         }))
     }
 
-    /// Test hook.
     fn strike(&mut self, moment: Moment) {
-        if let Some((harm, _)) = self.sabotage.take_if(|(_, at)| *at == moment) {
-            harm.strike("indexer actor");
-        }
+        self.fault.strike(moment, "indexer actor");
     }
 
     fn publish_when_idle(&mut self, ctx: &mut Context<Self>) {
@@ -380,14 +380,8 @@ impl Handler<MoveReader> for IndexerActor {
 impl Handler<Heartbeat> for IndexerActor {
     type Result = ();
 
-    fn handle(&mut self, Heartbeat: Heartbeat, _ctx: &mut Self::Context) {}
-}
-
-impl Handler<Inject> for IndexerActor {
-    type Result = ();
-
-    fn handle(&mut self, Inject(harm, moment): Inject, _ctx: &mut Self::Context) {
-        self.sabotage = Some((harm, moment));
+    fn handle(&mut self, Heartbeat(fault): Heartbeat, _ctx: &mut Self::Context) {
+        self.fault.put(fault);
         self.strike(Moment::Now);
     }
 }

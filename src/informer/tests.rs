@@ -35,7 +35,7 @@ use crate::{
     supervisor::{
         SupervisorConfig,
         actor::{Sabotage, StopUnit, UnitSupervisor},
-        child::{Harm, Inject, Moment},
+        fault::{Fault, Harm, Moment},
     },
     testing::{FakeApiServer, Request, expired, object_with_uid, status},
 };
@@ -290,7 +290,7 @@ fn the_body_of_an_unchanged_object_is_the_new_one_also_after_a_crash_before_the_
         let (unit, supervisor) = bench.start(1, &server, options, Some(old.seed_to_relist(|_| true)));
         for (times, actor) in (1..).zip([0, 1, 2]) {
             bench.running(&supervisor).await;
-            supervisor.send(Sabotage(actor, Inject(Harm::Panic, Moment::Now))).await.unwrap();
+            supervisor.send(Sabotage(actor, Fault::new(Harm::Panic, Moment::Now))).await.unwrap();
             until("restarted", || unit.status.view().restarts >= times).await;
         }
         assert_eq!(names(&unit), "a101", "the seed outlives its actors");
@@ -314,7 +314,7 @@ fn i3_a_first_list_over_a_seed_is_done_again_or_finished_wherever_its_indexer_en
                 let seed = Some(old.seed_to_relist(|_| true));
                 let (unit, supervisor) = bench.start(1, &server, options(), seed);
                 bench.running(&supervisor).await;
-                supervisor.send(Sabotage(2, Inject(harm, moment))).await.unwrap();
+                supervisor.send(Sabotage(2, Fault::new(harm, moment))).await.unwrap();
                 server.hold_lists(false);
                 bench.says("1:!a101 Reload, 1:=b102 Reload").await;
                 until("restarted", || unit.status.view().restarts > 0 && unit.meta().synced).await;
@@ -510,7 +510,7 @@ fn s11_rounds_of_resync_go_on_over_a_restart() {
         };
         until("resynced", || rounds().len() >= 2).await;
         bench.running(&supervisor).await;
-        supervisor.send(Sabotage(1, Inject(Harm::Panic, Moment::Now))).await.unwrap();
+        supervisor.send(Sabotage(1, Fault::new(Harm::Panic, Moment::Now))).await.unwrap();
         until("restarted", || unit.status.view().restarts > 0).await;
         let before = rounds().len();
         until("resynced again", || rounds().len() >= before + 2).await;
@@ -641,7 +641,7 @@ fn s5_s7_readers_that_come_and_go_while_much_changes_miss_nothing_and_see_nothin
                 late.left = true;
             }
             if round % 15 == 14 {
-                supervisor.send(Sabotage(round % 3, Inject(Harm::Panic, Moment::Now))).await.unwrap();
+                supervisor.send(Sabotage(round % 3, Fault::new(Harm::Panic, Moment::Now))).await.unwrap();
             }
             for late in &mut readers {
                 if let Some(last) = late.read_batch(journal) {

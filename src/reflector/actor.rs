@@ -27,7 +27,7 @@ use crate::{
     list_watch::{Failure, ListWatch, WatchEvent, WatchStream},
     object::{Keep, Object, ResourceType, ResourceVersion},
     status::{self, Timings, UnitState, UnitStatus},
-    supervisor::child::{Heartbeat, Inject},
+    supervisor::{child::Heartbeat, fault::Moment},
     trace::Span,
 };
 
@@ -156,14 +156,8 @@ impl Handler<Stop> for ReflectorActor {
 impl Handler<Heartbeat> for ReflectorActor {
     type Result = ();
 
-    fn handle(&mut self, Heartbeat: Heartbeat, _ctx: &mut Self::Context) {}
-}
-
-impl Handler<Inject> for ReflectorActor {
-    type Result = ();
-
-    fn handle(&mut self, Inject(harm, _): Inject, _ctx: &mut Self::Context) {
-        harm.strike("reflector actor");
+    fn handle(&mut self, Heartbeat(mut fault): Heartbeat, _ctx: &mut Self::Context) {
+        fault.strike(Moment::Now, "reflector actor");
     }
 }
 

@@ -18,7 +18,8 @@ use tracing::{error, info, warn};
 
 use super::{
     ActorIndex, Decision, Exit, Generation, Input, Supervisor, SupervisorConfig, UnitState,
-    child::{Heartbeat, Inject, exit_of, panic_text},
+    child::{Heartbeat, exit_of, panic_text},
+    fault::Fault,
 };
 use crate::{
     delta_fifo::actor::Drain,
@@ -28,11 +29,11 @@ use crate::{
     reflector::actor::Stop,
 };
 
-/// Test hook: does harm to one actor of the unit, counted from 0 in the order of the data.
-#[doc(hidden)]
+/// Does harm to one actor of the unit, counted from 0 in the order of the data.
+#[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
-pub struct Sabotage(pub ActorIndex, pub Inject);
+pub struct Sabotage(pub ActorIndex, pub Fault);
 
 /// Stops the unit: the reflector first, then what is queued is applied, then the rest. Answers when all have ended.
 #[derive(Clone, Copy, Debug, Message)]
@@ -56,8 +57,8 @@ pub struct UnitSupervisor {
     timer: Option<SpawnHandle>,
     running: Option<Running>,
     stop_waiters: Vec<oneshot::Sender<()>>,
-    /// Test hook: what waits for actors that are up.
-    sabotage: Option<Sabotage>,
+    /// Faults that wait for actors that are up, in a test.
+    faults: [Fault; 3],
 }
 
 /// How the actors of one generation are reached.
@@ -69,7 +70,6 @@ struct Running {
     add_indexers: Recipient<AddIndexers>,
     move_reader: Recipient<MoveReader>,
     heartbeats: [Recipient<Heartbeat>; 3],
-    hooks: [Recipient<Inject>; 3],
     alive: [bool; 3],
     stopping: bool,
 }
@@ -101,7 +101,7 @@ impl UnitSupervisor {
             timer: None,
             running: None,
             stop_waiters: Vec::new(),
-            sabotage: None,
+            faults: Default::default(),
             informer,
             shared,
             arbiters,
@@ -180,8 +180,7 @@ impl UnitSupervisor {
             terminate: indexer.clone().recipient(),
             add_indexers: indexer.clone().recipient(),
             move_reader: indexer.clone().recipient(),
-            heartbeats: [reflector.clone().recipient(), fifo.clone().recipient(), indexer.clone().recipient()],
-            hooks: [reflector.recipient(), fifo.recipient(), indexer.recipient()],
+            heartbeats: [reflector.recipient(), fifo.recipient(), indexer.recipient()],
             alive: [true; 3],
             stopping: !self.stop_waiters.is_empty(), // asked while the unit was starting
         });
@@ -202,8 +201,10 @@ impl UnitSupervisor {
     fn strike(&mut self) {
         let generation = self.core.generation();
         let Some(running) = self.running.as_ref().filter(|running| running.generation == generation) else { return };
-        if let Some(Sabotage(actor, harm)) = self.sabotage.take() {
-            drop(running.hooks[actor].try_send(harm));
+        for (heartbeat, fault) in running.heartbeats.iter().zip(&mut self.faults) {
+            if let Some(fault) = fault.take() {
+                drop(heartbeat.try_send(Heartbeat(fault)));
+            }
         }
     }
 
@@ -236,7 +237,7 @@ impl UnitSupervisor {
     fn ping(&mut self, generation: Generation, actors: &[ActorIndex], ctx: &mut Context<Self>) {
         let Some(running) = self.running.as_ref().filter(|running| running.generation == generation) else { return };
         for &actor in actors {
-            let answer = running.heartbeats[actor].send(Heartbeat);
+            let answer = running.heartbeats[actor].send(Heartbeat::default());
             ctx.spawn(answer.into_actor(self).map(move |answer, supervisor, ctx| {
                 if answer.is_ok() {
                     supervisor.step(Input::Answered { generation, actor }, ctx);
@@ -318,11 +319,12 @@ impl Handler<MoveReader> for UnitSupervisor {
     }
 }
 
+#[cfg(any(test, feature = "testing"))]
 impl Handler<Sabotage> for UnitSupervisor {
     type Result = ();
 
-    fn handle(&mut self, sabotage: Sabotage, _ctx: &mut Self::Context) {
-        self.sabotage = Some(sabotage);
+    fn handle(&mut self, Sabotage(actor, fault): Sabotage, _ctx: &mut Self::Context) {
+        self.faults[actor] = fault;
         self.strike();
     }
 }

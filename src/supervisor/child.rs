@@ -1,69 +1,14 @@
 //! What a supervisor and the actors it keeps say to each other.
 
-use std::{fmt::Debug, time::Duration};
-
 use actix::{Actor, Addr, AsyncContext as _, Context, Message};
 use tokio::task::{JoinError, JoinHandle};
 
-use super::Exit;
+use super::{Exit, fault::Fault};
 
 /// Asks an actor whether it still works its mailbox.
-#[derive(Clone, Copy, Debug, Message)]
+#[derive(Clone, Copy, Debug, Default, Message)]
 #[rtype(result = "()")]
-pub struct Heartbeat;
-
-/// Test hook: the actor does itself harm.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "()")]
-pub struct Inject(pub Harm, pub Moment);
-
-/// Test hook: what goes wrong.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
-pub enum Harm {
-    /// A panic.
-    Panic,
-    /// The thread does nothing else for so long.
-    Hang(Duration),
-    /// The thread does nothing else until the test lets it continue.
-    Hold(&'static dyn Hold),
-}
-
-/// Test hook: keeps a thread for as long as the test wants.
-#[doc(hidden)]
-pub trait Hold: Debug + Sync {
-    /// Blocks the current thread.
-    fn hold(&self);
-}
-
-/// Test hook: when it goes wrong. All but the indexer know only the first.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
-    /// At once.
-    Now,
-    /// In the next batch, before it is appended to the journal.
-    BeforeAppend,
-    /// In the next batch, between append and publish.
-    BeforePublish,
-    /// In the next batch, between publish and release.
-    BeforeRelease,
-}
-
-impl Harm {
-    /// Does it.
-    ///
-    /// # Panics
-    /// As asked.
-    pub fn strike(self, whom: &str) {
-        match self {
-            Self::Panic => panic!("injected into the {whom}"),
-            Self::Hang(time) => std::thread::sleep(time),
-            Self::Hold(hold) => hold.hold(),
-        }
-    }
-}
+pub struct Heartbeat(pub Fault);
 
 /// Starts an actor so that its end, panics included, is seen by whoever awaits the handle: actix's own `start` hides
 /// it, and its `Supervisor` does not restart after a panic.

@@ -12,7 +12,7 @@ use crate::{
 ///
 /// Versions count up by one with each change and begin at 100. It behaves well; misbehaviour is added around it.
 #[derive(Clone, Debug)]
-pub struct Collection {
+pub(crate) struct Collection {
     version: u64,
     /// The state at the oldest version that can be asked for.
     base: BTreeMap<String, Object>,
@@ -30,11 +30,11 @@ struct Entry {
 
 /// Where a watch of a [`Collection`] stands.
 #[derive(Clone, Debug, Default)]
-pub struct Cursor {
+pub(crate) struct Cursor {
     /// Not delivered yet: synthetic events, a marker.
-    pub initial: VecDeque<WatchEvent>,
+    pub(crate) initial: VecDeque<WatchEvent>,
     /// The version that was delivered last.
-    pub version: u64,
+    pub(crate) version: u64,
 }
 
 impl Default for Collection {
@@ -52,17 +52,17 @@ impl Default for Collection {
 
 impl Collection {
     /// Returns the version of the last change.
-    pub fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
     /// Returns name → version of everything there is.
-    pub fn state(&self) -> BTreeMap<String, String> {
+    pub(crate) fn state(&self) -> BTreeMap<String, String> {
         self.objects.values().map(|object| (object.name().to_owned(), object.resource_version().to_owned())).collect()
     }
 
     /// Creates or changes an object.
-    pub fn put(&mut self, name: &str) {
+    pub(crate) fn put(&mut self, name: &str) {
         self.version += 1;
         let event = if let Some(old) = self.objects.get(name) {
             WatchEvent::Modified(object(name, old.uid(), self.version, self.version))
@@ -74,33 +74,33 @@ impl Collection {
     }
 
     /// Writes an object, if it is there, without changing anything of it but its version.
-    pub fn touch(&mut self, name: &str) {
+    pub(crate) fn touch(&mut self, name: &str) {
         let Some(old) = self.objects.get(name) else { return };
         self.version += 1;
         self.push(WatchEvent::Modified(object(name, old.uid(), self.version, changed_at(old))));
     }
 
     /// Deletes an object, if it is there.
-    pub fn delete(&mut self, name: &str) {
+    pub(crate) fn delete(&mut self, name: &str) {
         let Some(old) = self.objects.get(name) else { return };
         self.version += 1;
         self.push(WatchEvent::Deleted(object(name, old.uid(), self.version, changed_at(old))));
     }
 
     /// Lets time pass for other collections: the version grows and nothing changes here.
-    pub fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         self.version += 1;
     }
 
     /// Forgets the history: everything but the newest state answers "expired".
-    pub fn compact(&mut self) {
+    pub(crate) fn compact(&mut self) {
         self.base.clone_from(&self.objects);
         self.compacted = self.version;
         self.history.clear();
     }
 
     /// Answers a list. `lag` is how many versions behind a list may be that takes any state.
-    pub fn list(&self, request: &ListRequest, lag: u64, watch_cache: bool) -> Result<ListPage, Failure> {
+    pub(crate) fn list(&self, request: &ListRequest, lag: u64, watch_cache: bool) -> Result<ListPage, Failure> {
         let (version, offset) = match &request.continue_token {
             Some(token) => parse_token(token).ok_or_else(|| status(400))?,
             None => (self.version_to_list(request, lag, watch_cache)?, 0),
@@ -140,7 +140,7 @@ impl Collection {
 
     /// Opens a watch. `marker` false leaves the marker of a streaming list out. `lag` is how many versions old
     /// the state of a streaming list is: the changes since come before its marker.
-    pub fn watch(&self, request: &WatchRequest, marker: bool, lag: u64) -> Result<Cursor, Failure> {
+    pub(crate) fn watch(&self, request: &WatchRequest, marker: bool, lag: u64) -> Result<Cursor, Failure> {
         let asked = &request.resource_version;
         let asked_number = match asked.as_str() {
             "" | "0" => 0,
@@ -167,7 +167,7 @@ impl Collection {
     }
 
     /// Takes up to `most` events that `cursor` has not seen.
-    pub fn poll(&self, cursor: &mut Cursor, most: usize) -> Vec<WatchEvent> {
+    pub(crate) fn poll(&self, cursor: &mut Cursor, most: usize) -> Vec<WatchEvent> {
         let mut batch: Vec<_> = cursor.initial.drain(..most.min(cursor.initial.len())).collect();
         if !cursor.initial.is_empty() || batch.len() == most {
             return batch;
@@ -187,7 +187,7 @@ impl Collection {
     }
 
     /// Returns the bookmark for a watch that has seen everything up to its cursor.
-    pub fn bookmark(&self, cursor: &mut Cursor) -> Option<WatchEvent> {
+    pub(crate) fn bookmark(&self, cursor: &mut Cursor) -> Option<WatchEvent> {
         let pending = !cursor.initial.is_empty()
             || cursor.version < self.compacted
             || self.history.back().is_some_and(|entry| entry.version > cursor.version);
@@ -226,7 +226,7 @@ fn object(name: &str, uid: &str, version: u64, changed_at: u64) -> Object {
 ///
 /// # Panics
 /// If it is of another one.
-pub fn changed_at(object: &Object) -> u64 {
+pub(crate) fn changed_at(object: &Object) -> u64 {
     let value = object.value().expect("an object is JSON");
     value["data"]["changedAt"].as_str().and_then(|version| version.parse().ok()).expect("it says so")
 }

@@ -20,23 +20,11 @@ use crate::{
 
 /// One request, as the server saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub(crate) enum Request {
     /// A page of a list.
     List(ListRequest),
     /// A watch, or a streaming list.
     Watch(WatchRequest),
-}
-
-/// What the server does with `sendInitialEvents`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StreamingSupport {
-    /// Streams, with a marker.
-    #[default]
-    Supported,
-    /// Streams, and leaves the marker out.
-    WithoutMarker,
-    /// Answers 400.
-    Refused,
 }
 
 /// A collection of an API server in this process. Clones are handles to the same server; the test holds one, the
@@ -44,7 +32,7 @@ pub enum StreamingSupport {
 ///
 /// Streams deliver as soon as something changes, in batches of at most 100 events. It needs no runtime and no clock.
 #[derive(Clone, Debug)]
-pub struct FakeApiServer {
+pub(crate) struct FakeApiServer {
     shared: Arc<Mutex<Server>>,
     changed: watch::Sender<u64>,
 }
@@ -52,10 +40,9 @@ pub struct FakeApiServer {
 #[derive(Debug)]
 struct Server {
     collection: Collection,
-    streaming: StreamingSupport,
+    refuses_streaming: bool,
     page_size_max: Option<u32>,
     list_failures: VecDeque<Failure>,
-    watch_failures: VecDeque<Failure>,
     hold_lists: bool,
     requests: Vec<Request>,
     streams: BTreeMap<u64, Open>,
@@ -84,10 +71,9 @@ impl Default for FakeApiServer {
     fn default() -> Self {
         let server = Server {
             collection: Collection::default(),
-            streaming: StreamingSupport::default(),
+            refuses_streaming: false,
             page_size_max: None,
             list_failures: VecDeque::new(),
-            watch_failures: VecDeque::new(),
             hold_lists: false,
             requests: Vec::new(),
             streams: BTreeMap::new(),
@@ -99,64 +85,59 @@ impl Default for FakeApiServer {
 
 impl FakeApiServer {
     /// Makes a server with these objects.
-    pub fn with_objects(names: &[&str]) -> Self {
+    pub(crate) fn with_objects(names: &[&str]) -> Self {
         let server = Self::default();
         server.change(|collection| names.iter().for_each(|name| collection.put(name)));
         server
     }
 
     /// Changes the collection; open streams see it.
-    pub fn change(&self, change: impl FnOnce(&mut Collection)) {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Collection)) {
         self.act(|server| change(&mut server.collection));
     }
 
     /// Returns a copy of the collection.
-    pub fn collection(&self) -> Collection {
+    pub(crate) fn collection(&self) -> Collection {
         self.lock().collection.clone()
     }
 
     /// Returns everything that was asked so far.
-    pub fn requests(&self) -> Vec<Request> {
+    pub(crate) fn requests(&self) -> Vec<Request> {
         self.lock().requests.clone()
     }
 
     /// Returns how many streams are open.
-    pub fn open_streams(&self) -> usize {
+    pub(crate) fn open_streams(&self) -> usize {
         self.lock().streams.len()
     }
 
-    /// Sets what `sendInitialEvents` leads to.
-    pub fn set_streaming(&self, streaming: StreamingSupport) {
-        self.act(|server| server.streaming = streaming);
+    /// Answers a request for a streaming list with 400 from now on.
+    pub(crate) fn refuse_streaming(&self) {
+        self.act(|server| server.refuses_streaming = true);
     }
 
     /// Makes pages no longer than `size`, as a server without a watch cache does.
-    pub fn set_page_size_max(&self, size: Option<u32>) {
+    pub(crate) fn set_page_size_max(&self, size: Option<u32>) {
         self.act(|server| server.page_size_max = size);
     }
 
     /// Lets the next page fail; repeated calls queue up.
-    pub fn fail_list(&self, failure: Failure) {
+    pub(crate) fn fail_list(&self, failure: Failure) {
         self.act(|server| server.list_failures.push_back(failure));
     }
 
-    /// Lets the next opening of a watch fail; repeated calls queue up.
-    pub fn fail_watch(&self, failure: Failure) {
-        self.act(|server| server.watch_failures.push_back(failure));
-    }
-
     /// Leaves lists unanswered while `hold`.
-    pub fn hold_lists(&self, hold: bool) {
+    pub(crate) fn hold_lists(&self, hold: bool) {
         self.act(|server| server.hold_lists = hold);
     }
 
     /// Sends `events` on every open stream, before anything else that is due: wrong kinds, errors, bad bookmarks.
-    pub fn inject(&self, events: &[WatchEvent]) {
+    pub(crate) fn inject(&self, events: &[WatchEvent]) {
         self.act(|server| server.streams.values_mut().for_each(|open| open.injected.extend(events.iter().cloned())));
     }
 
     /// Sends a bookmark on every open stream that has seen all.
-    pub fn bookmark(&self) {
+    pub(crate) fn bookmark(&self) {
         self.act(|server| {
             let Server { collection, streams, .. } = server;
             for open in streams.values_mut() {
@@ -166,12 +147,12 @@ impl FakeApiServer {
     }
 
     /// Ends every open stream: an EOF if `Ok`.
-    pub fn end_streams(&self, end: &Result<(), Failure>) {
+    pub(crate) fn end_streams(&self, end: &Result<(), Failure>) {
         self.act(|server| server.streams.values_mut().for_each(|open| open.end = Some(end.clone())));
     }
 
     /// Loses what open streams have not delivered yet: a gap that only a list can find.
-    pub fn lose_undelivered(&self) {
+    pub(crate) fn lose_undelivered(&self) {
         self.act(|server| {
             let version = server.collection.version();
             server.streams.values_mut().for_each(|open| open.cursor.version = version);
@@ -191,14 +172,10 @@ impl FakeApiServer {
     fn open(&self, request: &WatchRequest) -> Result<u64, Failure> {
         let mut server = self.lock();
         server.requests.push(Request::Watch(request.clone()));
-        if let Some(failure) = server.watch_failures.pop_front() {
-            return Err(failure);
-        }
-        if request.initial_events && server.streaming == StreamingSupport::Refused {
+        if request.initial_events && server.refuses_streaming {
             return Err(status(400));
         }
-        let marker = server.streaming == StreamingSupport::Supported;
-        let cursor = server.collection.watch(request, marker, 0)?;
+        let cursor = server.collection.watch(request, true, 0)?;
         server.opened += 1;
         let id = server.opened;
         server.streams.insert(id, Open { cursor, ..Open::default() });
@@ -339,7 +316,7 @@ mod tests {
         server.set_page_size_max(Some(2));
         let page = server.list(list("0", Some(500))).await.unwrap();
         assert_eq!((page.items.len(), page.continue_token.is_some()), (2, true));
-        server.set_streaming(StreamingSupport::Refused);
+        server.refuse_streaming();
         assert_eq!(server.watch(request(true, "")).await.err(), Some(status(400)));
 
         let mut stream = server.watch(request(false, "103")).await.unwrap();
@@ -368,7 +345,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reflector_on_it_mirrors_it_over_failures() {
         let server = FakeApiServer::with_objects(&["a", "b", "c"]);
-        server.set_streaming(StreamingSupport::Refused);
+        server.refuse_streaming();
         server.fail_list(status(500));
         let mut reflector = Reflector::new(ReflectorConfig::default(), Start::Fresh);
         let (mut input, mut stream, mut seen) = (Input::Start, None, Vec::new());

@@ -13,7 +13,7 @@ use crate::support::{
 };
 use deltabus::{
     simulator::{Area, Fault, Running, Simulator, SimulatorOptions, Sizes, Times, Verb, Workload},
-    supervisor::child::{Harm, Moment},
+    supervisor::fault::{Harm, Moment},
 };
 use serde_json::Value;
 

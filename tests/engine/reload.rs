@@ -242,7 +242,7 @@ fn a_change_during_a_change_is_not_lost() {
 
 #[test]
 fn i7_a_unit_that_hangs_holds_up_a_change_of_its_own_type_only() {
-    use deltabus::supervisor::child::{Harm, Moment};
+    use deltabus::supervisor::fault::{Harm, Moment};
     run(async {
         let live = Live::start(&with("")).await;
         live.settled().await;

@@ -13,7 +13,7 @@ use deltabus::{
     indexer::index_func::IndexFunc,
     simulator::Random,
     status::UnitState,
-    supervisor::child::{Harm, Moment},
+    supervisor::fault::{Harm, Moment},
 };
 
 /// Restarts at once, nearly.

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use deltabus::supervisor::child::{Harm, Hold};
+use deltabus::supervisor::fault::{Harm, Hold};
 
 /// Blocks one thread. A test releases it as soon as it has seen what it waits for, however slow the machine is.
 #[derive(Debug, Default)]
