@@ -104,6 +104,14 @@ pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let values = Values::of(&loaded, files, &server, objects, grants.rules(), args)?;
     let mut remarks = grants.remarks;
     remarks.extend(values.remarks(&args.name, &args.namespace, &loaded.config));
+    let is_monitored = catalog.types().iter().any(|served| served.resource.group == "monitoring.coreos.com");
+    if args.monitoring && !is_monitored {
+        remarks.push(
+            "This cluster has no Prometheus operator: ServiceMonitor and PrometheusRule are refused until it is installed. \
+             docs/install.md says how to go without it."
+                .to_owned(),
+        );
+    }
     let text = match args.output {
         Output::Yaml => yaml::documents(&remarks, &objects::objects(&values, &args.name, &args.namespace)),
         Output::Values => yaml::documents(&remarks, &[serde_json::to_value(&values)?]),

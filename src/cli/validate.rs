@@ -33,6 +33,10 @@ pub(crate) struct ValidateArgs {
     /// Do not ask the API server.
     #[arg(long)]
     pub(crate) offline: bool,
+    /// Checks for another machine, such as a pod: leaves out this environment, and does not look for the secrets and
+    /// directories that the configuration names.
+    #[arg(long)]
+    pub(crate) elsewhere: bool,
     /// Treats warnings and notes as errors, such as a `match` that no served type answers to.
     #[arg(long)]
     pub(crate) strict: bool,
@@ -59,7 +63,12 @@ pub(crate) enum Output {
 pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     let mut verdict = Verdict::default();
     let (mut valid, mut asked) = (String::new(), Ok(()));
-    match args.config.load() {
+    let loaded = if args.elsewhere {
+        args.config.load_for_elsewhere().map(|(loaded, _)| loaded)
+    } else {
+        args.config.load()
+    };
+    match loaded {
         Ok(loaded) => {
             verdict.errors = found_here(args, &loaded);
             verdict.warnings.clone_from(&loaded.warnings);
@@ -93,7 +102,7 @@ fn found_here(args: &ValidateArgs, loaded: &Loaded) -> Vec<Finding> {
     if !args.allow_exec {
         errors.extend(run::programs(loaded));
     }
-    let dir = loaded.config.state.dir.as_deref();
+    let dir = loaded.config.state.dir.as_deref().filter(|_| !args.elsewhere);
     errors.extend(dir.and_then(state_problem).map(|problem| loaded.finding(&["state", "dir"], problem)));
     errors
 }

@@ -82,12 +82,13 @@ fn manifests_install_a_configuration_with_the_least_rights() {
     let objects = stdout.replace(&format!("port: {port}\n"), "port: (of the API server)\n");
     let (objects, _alerts) = objects.split_once("  groups:").unwrap();
     insta::assert_snapshot!("manifests", objects);
-    for secret in [
+    for remark in [
         "kubectl -n deltabus create secret generic deltabus-env --from-literal=HOOK_TOKEN=…",
         "kubectl -n deltabus create secret generic tls --from-file=tls.crt=… --from-file=tls.key=…",
         "kubectl -n deltabus create secret generic nats --from-file=creds=…",
+        "This cluster has no Prometheus operator",
     ] {
-        assert!(stderr.contains(secret) && stdout.contains(secret), "{secret}: {stderr}");
+        assert!(stderr.contains(remark) && stdout.contains(remark), "{remark}: {stderr}");
     }
 }
 

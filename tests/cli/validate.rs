@@ -232,6 +232,22 @@ fn state_directory_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
+fn configuration_for_elsewhere_needs_no_secret_and_no_directory_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = "[state]\ndir = \"/proc/deltabus\"\n[resources.w]\nmatch = [\"pods\"]\n";
+    let hook = "[handlers.hook]\ntype = \"webhook\"\nurl = \"https://x/\"\nbearer_token = { file = \"/run/secrets/hook/token\" }\n";
+    fs::write(dir.path().join("v.toml"), format!("{state}{hook}")).unwrap();
+    let run = |more: &[&str]| {
+        let args = [&["validate", "--offline", "-c", "v.toml"], more].concat();
+        deltabus(dir.path(), Path::new("none"), &args, &[])
+    };
+    let (code, _, stderr) = run(&[]);
+    assert!(code == 2 && stderr.contains("/run/secrets/hook/token"), "{stderr}");
+    let (code, _, stderr) = run(&["--elsewhere"]);
+    assert_eq!(code, 0, "{stderr}");
+}
+
+#[test]
 fn strict_makes_errors_of_warnings_and_notes() {
     let (_simulator, dir, kubeconfig) = simulator();
     let config = format!("[resources.w]\nmatch = [\"pods\", \"po\", \"podz\"]\n{OUT}");
