@@ -3,23 +3,21 @@
 //! A [`Handler`] takes a batch or fails; an [`AsyncHandler`] waits for the answer to several at a time. [`Delivery`] is
 //! the pure machine that decides what a failure, a panic or a long silence means for a batch: again, in halves, with
 //! less of each event, to the dead letter. [`Pace`](pace::Pace) says when an attempt may begin. `handler/actor.rs`
-//! carries it out for one lane; `handler/lane.rs` is the thread a handler that blocks lives on,
-//! `handler/asynchronous.rs` that of one that does not. `handler/chains.rs` says what of a batch has to wait for what.
+//! carries it out for one lane; `handler/worker.rs` is the thread that a handler lives on. `handler/chains.rs` says what of a batch has to wait for what.
 
 pub mod actor;
-pub mod asynchronous;
 pub mod blackhole;
 mod chains;
 pub mod exec;
 pub mod file;
 pub mod kafka;
-pub mod lane;
 pub mod nats;
 pub mod pace;
 pub mod status;
 pub mod stdout;
 mod under_way;
 pub mod webhook;
+pub mod worker;
 #[cfg(test)]
 mod async_tests;
 #[cfg(test)]

@@ -27,6 +27,7 @@ const NAMED_MAX: usize = 8;
 /// or watch. Tries to write to `[state] dir`. Exit code 2 where the configuration is wrong, 1 where the server cannot be
 /// asked.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of the command line")]
 pub(crate) struct ValidateArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
@@ -63,11 +64,8 @@ pub(crate) enum Output {
 pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     let mut verdict = Verdict::default();
     let (mut valid, mut asked) = (String::new(), Ok(()));
-    let loaded = if args.elsewhere {
-        args.config.load_for_elsewhere().map(|(loaded, _)| loaded)
-    } else {
-        args.config.load()
-    };
+    let loaded =
+        if args.elsewhere { args.config.load_for_elsewhere().map(|(loaded, _)| loaded) } else { args.config.load() };
     match loaded {
         Ok(loaded) => {
             verdict.errors = found_here(args, &loaded);

@@ -29,12 +29,11 @@ use crate::{
     handler::{
         AsyncHandler, Handler, HandlerError, RetryPolicy,
         actor::{LaneActorOptions, Sink},
-        asynchronous::{AsyncOptions, AsyncWorker, OpenAsync},
         blackhole::Blackhole,
         file::{Compression, FileHandler, FileOptions, Fsync},
-        lane::{OpenHandler, Worker},
         status::{Control, HandlerStatus, HandlerView},
         stdout::Stdout,
+        worker::{Open, Worker},
     },
     indexer::Cause,
     journal::{Bounds, ChangeSet, EventName, Journal, Move, MoveKind, OpenReaderError, ReaderId, UnitId, WhenFull},
@@ -492,18 +491,16 @@ impl Maker {
         }
         let route = self.route(&resources, &options).map_err(refused)?;
         let pace = Pace::own(&sink, &options);
+        let thread = |open| {
+            let worker = Worker::spawn(&name, self.hung_after, open);
+            worker.map(Sink::Thread).map_err(|error| refused(error.to_string()))
+        };
         let (kind, sink) = match sink {
-            OwnSink::Async(handler) => {
-                let open: OpenAsync = Box::new(move || Ok(Arc::clone(&handler)));
-                let sink = self.asynchronous(&name, &pace, true, open);
-                ("async", sink.map_err(|error| refused(error.to_string()))?)
-            }
+            OwnSink::Async(handler) => ("async", thread(pace.opens(Arc::new(move || Ok(Arc::clone(&handler)))))?),
             OwnSink::Actor(actor) => ("actor", Sink::Actor(actor, self.hung_after)),
             OwnSink::Closure(closure) => {
                 let closure = Arc::new(Mutex::new(closure));
-                let open: OpenHandler = Box::new(move || Ok(boxed(Closure(Arc::clone(&closure)))));
-                let worker = Worker::spawn(&name, self.hung_after, open);
-                ("closure", Sink::Thread(worker.map_err(|error| refused(error.to_string()))?))
+                ("closure", thread(Open::Blocking(Arc::new(move || Ok(boxed(Closure(Arc::clone(&closure)))))))?)
             }
         };
         let (slot, dead_letter, takes_dead_letters, plan) = (LaneSlot::default(), None, false, None);
@@ -527,37 +524,29 @@ impl Maker {
             let made = formatter(&self.encoder, plan.options.format, plan.template.as_deref());
             made.map(|formatter| formatter.sharing(self.bodies.clone())).map_err(io::Error::other)
         };
-        let open: OpenHandler = match &plan.sink {
+        let open = match &plan.sink {
             config::Sink::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
             config::Sink::Stdout => {
                 let formatter = formatter()?;
-                Box::new(move || Ok(boxed(Stdout::new(formatter.clone()))))
+                Open::Blocking(Arc::new(move || Ok(boxed(Stdout::new(formatter.clone())))))
             }
-            config::Sink::Webhook(options) => {
-                let open = sinks::webhook(options, &plan.pace, formatter()?)?;
-                return self.asynchronous(name, &plan.pace, is_first, open);
-            }
+            config::Sink::Webhook(options) => plan.pace.opens(sinks::webhook(options, &plan.pace, formatter()?)?),
             config::Sink::Nats(options) => {
-                let open = sinks::nats(options, &self.cluster, &plan.pace, formatter()?)?;
-                return self.asynchronous(name, &plan.pace, is_first, open);
+                plan.pace.opens(sinks::nats(options, &self.cluster, &plan.pace, formatter()?)?)
             }
             config::Sink::Exec(_) if !self.allow_exec => {
                 return Err(io::Error::other("it runs a program, which has to be allowed: start with --allow-exec"));
             }
-            config::Sink::Exec(options) => {
-                let open = sinks::exec(options, name, &self.cluster, formatter()?)?;
-                return self.asynchronous(name, &plan.pace, is_first, open);
-            }
+            config::Sink::Exec(options) => plan.pace.opens(sinks::exec(options, name, &self.cluster, formatter()?)?),
             config::Sink::Kafka(options) => {
-                let open = sinks::kafka(options, &self.cluster, &plan.pace, formatter()?)?;
-                return self.asynchronous(name, &plan.pace, is_first, open);
+                plan.pace.opens(sinks::kafka(options, &self.cluster, &plan.pace, formatter()?)?)
             }
             config::Sink::File(options) => {
                 let (options, formatter) = (file_options(options), formatter()?);
                 FileHandler::check(&options).map_err(|error| {
                     io::Error::other(format!("{error}; set [handlers.{name}] path to a file that this user can write"))
                 })?;
-                Box::new(move || Ok::<_, HandlerError>(boxed(FileHandler::new(options.clone(), formatter.clone())?)))
+                Open::Blocking(Arc::new(move || Ok(boxed(FileHandler::new(options.clone(), formatter.clone())?))))
             }
         };
         let worker = if is_first {
@@ -566,16 +555,6 @@ impl Maker {
             Worker::reserve(name, self.hung_after, open)
         };
         Ok(Sink::Thread(worker))
-    }
-
-    /// Makes a sink that waits without blocking. One that is not the first of its handler is opened once that one is
-    /// closed.
-    fn asynchronous(&self, name: &str, pace: &Pace, is_first: bool, open: OpenAsync) -> io::Result<Sink> {
-        let Pace { concurrency, timeout, .. } = *pace;
-        let options = AsyncOptions { concurrency, timeout, hung_after: self.hung_after };
-        let worker =
-            if is_first { AsyncWorker::spawn(name, options, open)? } else { AsyncWorker::reserve(name, options, open) };
-        Ok(Sink::Async(worker))
     }
 }
 

@@ -6,28 +6,28 @@ use super::handlers::pace::Pace;
 use crate::{
     cloud_event::Formatter,
     config::{DeliveryOrder, ExecSink, KafkaSink, NatsSink, WebhookSink},
-    handler::{AsyncHandler, asynchronous::OpenAsync, exec::Exec, nats::NatsHandler, webhook::Webhook},
+    handler::{AsyncHandler, exec::Exec, nats::NatsHandler, webhook::Webhook, worker::OpenAsync},
 };
 
 /// Makes a webhook. Several events are one request where its batches may have several.
 pub(super) fn webhook(sink: &WebhookSink, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
     let options = sink.options(pace.batch.max_events > 1, pace.timeout).map_err(|problems| refused(&problems))?;
     let webhook: Arc<dyn AsyncHandler> = Arc::new(Webhook::new(options, formatter).map_err(io::Error::other)?);
-    Ok(Box::new(move || Ok(Arc::clone(&webhook))))
+    Ok(Arc::new(move || Ok(Arc::clone(&webhook))))
 }
 
 /// Makes a handler for NATS, of the cluster of this name; it connects with its first batch.
 pub(super) fn nats(sink: &NatsSink, cluster: &str, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
     let is_total = pace.order == DeliveryOrder::Total;
     let options = sink.options(cluster, is_total).map_err(|problems| refused(&problems))?;
-    Ok(Box::new(move || Ok(Arc::new(NatsHandler::new(options.clone(), formatter.clone())))))
+    Ok(Arc::new(move || Ok(Arc::new(NatsHandler::new(options.clone(), formatter.clone())))))
 }
 
 /// Makes a handler of this name that runs a program, for the cluster of this name.
 pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
     let options = sink.options(name, cluster).map_err(|problems| refused(&problems))?;
     let exec: Arc<dyn AsyncHandler> = Arc::new(Exec::new(options, formatter));
-    Ok(Box::new(move || Ok(Arc::clone(&exec))))
+    Ok(Arc::new(move || Ok(Arc::clone(&exec))))
 }
 
 /// Makes a handler for Kafka, of the cluster of this name; it connects with its first batch.
@@ -35,7 +35,7 @@ pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Format
 pub(super) fn kafka(sink: &KafkaSink, cluster: &str, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
     let is_total = pace.order == DeliveryOrder::Total;
     let options = sink.options(cluster, pace.timeout, is_total).map_err(|problems| refused(&problems))?;
-    Ok(Box::new(move || Ok(Arc::new(crate::handler::kafka::KafkaHandler::new(options.clone(), formatter.clone())))))
+    Ok(Arc::new(move || Ok(Arc::new(crate::handler::kafka::KafkaHandler::new(options.clone(), formatter.clone())))))
 }
 
 /// Says what is missing.

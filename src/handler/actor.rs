@@ -1,8 +1,8 @@
 //! The shell of [`Delivery`]: the actor at the end of a lane.
 //!
 //! It takes batches, from its dispatcher or, as a dead letter, from other lanes, one at a time or as many as its sink
-//! takes, and answers once every event of a batch is delivered or given up. Whatever blocks happens on the thread of a
-//! [`Worker`], whatever waits on that of an [`AsyncWorker`].
+//! takes, and answers once every event of a batch is delivered or given up. Whatever blocks or waits happens on the thread of a
+//! [`Worker`].
 
 use std::{
     cell::RefCell,
@@ -21,11 +21,10 @@ use tracing::{error, warn};
 
 use super::{
     Delivery, Form, GiveUp, Handler, HandlerError, Outcome, RetryPolicy, Step,
-    asynchronous::AsyncWorker,
-    lane::{Heard, Worker, guard},
     pace::{Pace, Rate},
     status::{HandlerState, HandlerStatus},
     under_way::UnderWay,
+    worker::{Attempt, Heard, Worker, guard},
 };
 use crate::{
     dispatcher::{
@@ -44,10 +43,8 @@ use crate::{
 /// Where the events of a lane end.
 #[derive(Clone)]
 pub enum Sink {
-    /// On a thread, because it blocks.
+    /// On a thread, because it blocks or waits.
     Thread(Worker),
-    /// On a thread on which several deliveries wait side by side.
-    Async(AsyncWorker),
     /// In place, because it never does.
     InPlace(Arc<Mutex<dyn Handler>>),
     /// In an actor of the library's user; `Err` as its answer means that it has ended. One that does not answer in
@@ -59,26 +56,27 @@ impl Sink {
     /// Returns how many deliveries it takes at a time.
     pub fn concurrency(&self) -> usize {
         match self {
-            Self::Async(worker) => worker.concurrency(),
-            Self::Thread(_) | Self::InPlace(_) | Self::Actor(..) => 1,
+            Self::Thread(worker) => worker.concurrency(),
+            Self::InPlace(_) | Self::Actor(..) => 1,
         }
     }
 
     /// Returns how much of an event it can be sent at least.
     fn smallest_form(&self) -> Form {
-        if matches!(self, Self::Async(_)) { Form::Reference } else { Form::Whole }
+        match self {
+            Self::Thread(worker) => worker.smallest_form(),
+            Self::InPlace(_) | Self::Actor(..) => Form::Whole,
+        }
+    }
+
+    /// Returns whether an attempt ends when nobody waits for it any more.
+    fn can_be_cut_off(&self) -> bool {
+        matches!(self, Self::Thread(worker) if worker.can_be_cut_off())
     }
 
     async fn deliver(&self, notification: Notification, form: Form, status: &HandlerStatus) -> Outcome {
         match self {
-            Self::Thread(worker) => {
-                let mut attempt = worker.deliver(notification);
-                hear(async || attempt.hear().await, status).await
-            }
-            Self::Async(worker) => {
-                let mut attempt = worker.deliver(notification, form);
-                hear(async || attempt.hear().await, status).await
-            }
+            Self::Thread(worker) => hear(worker.deliver(notification, form), status).await,
             Self::InPlace(handler) => guard(|| lock(handler).deliver(&notification)),
             Self::Actor(actor, patience) => match timeout(*patience, actor.send(notification)).await {
                 Ok(Ok(Ok(()))) => Outcome::Delivered,
@@ -93,7 +91,6 @@ impl Sink {
     async fn close(&self) -> Outcome {
         match self {
             Self::Thread(worker) => worker.close().await,
-            Self::Async(worker) => worker.close().await,
             Self::InPlace(handler) => guard(|| lock(handler).close()),
             Self::Actor(..) => Outcome::Delivered,
         }
@@ -102,9 +99,9 @@ impl Sink {
 
 /// Waits for the end of an attempt on a thread that may hang, and shows it when it does. One that was replaced has
 /// failed.
-async fn hear(mut hear: impl AsyncFnMut() -> Heard, status: &HandlerStatus) -> Outcome {
+async fn hear(mut attempt: Attempt<'_>, status: &HandlerStatus) -> Outcome {
     loop {
-        match hear().await {
+        match attempt.hear().await {
             Heard::Answer(outcome) => return outcome,
             Heard::Replaced(silent) => {
                 status.lock().threads_replaced += 1;
@@ -281,7 +278,7 @@ impl Lane {
 
     /// Waits until an attempt is given up for the lane's end. One that blocks cannot be.
     async fn cut_off(&self) {
-        if !matches!(self.options.sink, Sink::Async(_)) {
+        if !self.options.sink.can_be_cut_off() {
             pending::<()>().await;
         }
         let mut closing = self.closing.subscribe();

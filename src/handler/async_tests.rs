@@ -15,11 +15,11 @@ use tokio::sync::Semaphore;
 
 use super::{
     actor::Sink,
-    asynchronous::{AsyncOptions, AsyncWorker, OpenAsync},
     pace::Rate,
     run_time_tests::{run, until},
     status::{Control, HandlerState},
     tests::{Engine, Seen, schedule},
+    worker::{Open, OpenAsync, Worker},
     *,
 };
 use crate::{
@@ -68,9 +68,8 @@ impl Remote {
 
     fn sink_that_may_hang(&self, concurrency: usize, timeout: Duration, hung_after: Duration) -> Sink {
         let remote = self.clone();
-        let open: OpenAsync = Box::new(move || Ok(Arc::new(remote.clone())));
-        let options = AsyncOptions { concurrency, timeout, hung_after };
-        Sink::Async(AsyncWorker::spawn("remote", options, open).unwrap())
+        let open: OpenAsync = Arc::new(move || Ok(Arc::new(remote.clone())));
+        Sink::Thread(Worker::spawn("remote", hung_after, Open::Async { open, concurrency, timeout }).unwrap())
     }
 
     fn seen(&self) -> Vec<String> {

@@ -22,7 +22,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{Handler, HandlerError, lane::is_left_behind};
+use super::{Handler, HandlerError, worker::is_left_behind};
 use crate::{cloud_event::Formatter, dispatcher::Notification, private_dir};
 use rotated::Rotated;
 

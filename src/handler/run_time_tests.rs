@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     actor::Sink,
-    lane::OpenHandler,
     tests::{Engine, Seen, recording, thread},
+    worker::OpenHandler,
     *,
 };
 use crate::{
@@ -36,7 +36,7 @@ pub(super) async fn until(what: impl Fn() -> bool) {
 fn gated(seen: &Seen) -> (Sink, mpsc::Sender<()>) {
     let (go, gate) = mpsc::channel();
     let (seen, gate) = (Arc::clone(seen), Arc::new(Mutex::new(gate)));
-    let open: OpenHandler = Box::new(move || {
+    let open: OpenHandler = Arc::new(move || {
         let (seen, gate) = (Arc::clone(&seen), Arc::clone(&gate));
         Ok(Box::new(move |batch: &Notification| -> Result<(), HandlerError> {
             seen.lock().unwrap().push("called".into());

@@ -10,9 +10,9 @@ use proptest::prelude::*;
 
 use super::{
     actor::{LaneActorOptions, Sink},
-    lane::Worker,
     run_time_tests::{run, until},
     status::{HandlerState, HandlerStatus},
+    worker::{Open, OpenHandler, Worker},
     *,
 };
 use crate::{
@@ -310,10 +310,10 @@ fn info() -> UnitInfo {
 pub(super) type Seen = Arc<Mutex<Vec<String>>>;
 
 /// Takes down what it gets; panics over an object named `poison`, and fails as often as told.
-pub(super) fn recording(seen: &Seen, failures: usize) -> lane::OpenHandler {
+pub(super) fn recording(seen: &Seen, failures: usize) -> OpenHandler {
     let seen = Arc::clone(seen);
     let failures = Arc::new(Mutex::new(failures));
-    Box::new(move || {
+    Arc::new(move || {
         let (seen, failures) = (Arc::clone(&seen), Arc::clone(&failures));
         let handler = move |notification: &Notification| {
             let mut failures = failures.lock().unwrap();
@@ -397,8 +397,8 @@ impl Engine {
     }
 }
 
-pub(super) fn thread(open: lane::OpenHandler) -> Sink {
-    Sink::Thread(Worker::spawn("test", Duration::from_secs(30), open).unwrap())
+pub(super) fn thread(open: OpenHandler) -> Sink {
+    Sink::Thread(Worker::spawn("test", Duration::from_secs(30), Open::Blocking(open)).unwrap())
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn i7_a_stuck_handler_stops_no_other_and_its_rest_is_named_at_the_deadline() {
     run(async {
         let engine = Engine::new();
         let seen = Seen::default();
-        let stuck: lane::OpenHandler = Box::new(|| {
+        let stuck: OpenHandler = Arc::new(|| {
             Ok(Box::new(|_: &Notification| -> Result<(), HandlerError> {
                 std::thread::park_timeout(Duration::from_secs(20));
                 Err(HandlerError::Failed("stuck".into()))
@@ -492,7 +492,7 @@ fn i4_a_handler_still_at_work_at_the_deadline_of_a_stop_flushes_what_it_wrote() 
         let engine = Engine::new();
         let seen = Seen::default();
         let calls = Arc::clone(&seen);
-        let open = Box::new(move || Ok(Box::new(Picky(Arc::clone(&calls))) as Box<dyn Handler>));
+        let open = Arc::new(move || Ok(Box::new(Picky(Arc::clone(&calls))) as Box<dyn Handler>));
         let (status, _) = engine.lane("picky", thread(open), None);
         let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         let view = || status.view(jiff::Timestamp::now());

@@ -235,7 +235,7 @@ fn state_directory_that_cannot_be_written_is_an_error() {
 fn configuration_for_elsewhere_needs_no_secret_and_no_directory_here() {
     let dir = tempfile::tempdir().unwrap();
     let state = "[state]\ndir = \"/proc/deltabus\"\n[resources.w]\nmatch = [\"pods\"]\n";
-    let hook = "[handlers.hook]\ntype = \"webhook\"\nurl = \"https://x/\"\nbearer_token = { file = \"/run/secrets/hook/token\" }\n";
+    let hook = "[handlers.hook]\ntype = \"webhook\"\nurl = \"https://x/\"\nauth = { bearer = { file = \"/run/secrets/hook/token\" } }\n";
     fs::write(dir.path().join("v.toml"), format!("{state}{hook}")).unwrap();
     let run = |more: &[&str]| {
         let args = [&["validate", "--offline", "-c", "v.toml"], more].concat();

@@ -91,7 +91,7 @@ const CORES: &[&str] = &[
 ];
 
 /// Files among them that are shells.
-const SHELLS: &[&str] = &["actor.rs", "log.rs", "ask.rs", "lane.rs", "handle.rs"];
+const SHELLS: &[&str] = &["actor.rs", "log.rs", "ask.rs", "lane.rs", "worker.rs", "handle.rs"];
 
 /// What a shell may name although it comes later in the order, and why.
 const LATER: &[(&str, &[&str])] = &[
@@ -104,8 +104,7 @@ const LATER: &[(&str, &[&str])] = &[
     ("dispatcher/lane.rs", &["supervisor"]),
     ("dispatcher/lanes.rs", &["supervisor"]),
     ("handler/actor.rs", &["supervisor"]),
-    ("handler/lane.rs", &["supervisor"]),
-    ("handler/asynchronous.rs", &["supervisor"]),
+    ("handler/worker.rs", &["supervisor"]),
     ("handler/status.rs", &["supervisor"]),
     // it starts and restarts units
     ("supervisor/actor.rs", &["informer", "status", "engine"]),

@@ -6,7 +6,10 @@ use super::OwnSink;
 use crate::{
     config::{self, Batch, DeliveryOrder, HandlerOptions},
     dispatcher::schedule::{Order, ScheduleOptions},
-    handler::pace::Rate,
+    handler::{
+        pace::Rate,
+        worker::{Open, OpenAsync},
+    },
     journal::Bounds,
 };
 
@@ -42,6 +45,11 @@ impl Pace {
         let is_concurrent = matches!(sink, OwnSink::Async(_)) && order != DeliveryOrder::Total;
         let concurrency = if is_concurrent { concurrency as usize } else { 1 };
         Self { batch: Batch::WHAT_WAITS, order, concurrency, rate: None, timeout }
+    }
+
+    /// Makes what is opened of a handler that waits without blocking.
+    pub(in crate::engine) fn opens(&self, open: OpenAsync) -> Open {
+        Open::Async { open, concurrency: self.concurrency, timeout: self.timeout }
     }
 
     /// Returns how its lane makes batches, within its buffer.

@@ -215,7 +215,7 @@ fn i4_a_thread_that_comes_back_writes_nothing_and_cuts_nothing_that_its_successo
         let path = path.clone();
         move || {
             let mut handler = handler(returned.clone());
-            crate::handler::lane::leave_this_thread_behind();
+            crate::handler::worker::leave_this_thread_behind();
             // its successor is in the middle of a line
             fs::write(&path, EVENT_START).unwrap();
             let refused = handler.deliver(&batch(1, 1)).unwrap_err().to_string();
