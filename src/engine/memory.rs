@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-/// So many changes make it worth while.
+/// So many changes make it worth while at once.
 const MUCH: u64 = 1_000;
+/// Without them it is done so often: readers of lists and connections that have gone leave free memory as well.
+const OFTEN: Duration = Duration::from_secs(30);
 /// Fewer than so many since the last look: it is quiet. Looks are half a second apart.
 const FEW: u64 = 16;
 
@@ -13,6 +15,7 @@ const FEW: u64 = 16;
 pub(super) struct Rest {
     looked_at: Duration,
     seen: u64,
+    given_back: Duration,
     given_back_at: u64,
 }
 
@@ -24,9 +27,10 @@ impl Rest {
         }
         let is_quiet = changes.saturating_sub(self.seen) < FEW;
         (self.looked_at, self.seen) = (now, changes);
-        let is_due = is_quiet && changes.saturating_sub(self.given_back_at) >= MUCH;
+        let is_much = changes.saturating_sub(self.given_back_at) >= MUCH;
+        let is_due = is_quiet && (is_much || now >= self.given_back + OFTEN);
         if is_due {
-            self.given_back_at = changes;
+            (self.given_back, self.given_back_at) = (now, changes);
         }
         is_due
     }
@@ -63,5 +67,10 @@ mod tests {
         assert!(!look(7, 10_500));
         assert!(!rest.is_due(EVERY * 7 + EVERY / 2, EVERY, 10_500), "too early to say");
         assert!(rest.is_due(EVERY * 8, EVERY, 10_500));
+        let mut look = |seconds, changes| rest.is_due(EVERY * 8 + Duration::from_secs(seconds), EVERY, changes);
+        assert!(!look(29, 10_500));
+        assert!(!look(30, 10_600), "it is busy");
+        assert!(look(31, 10_600), "half a minute has passed");
+        assert!(!look(32, 10_600));
     }
 }
