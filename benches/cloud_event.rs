@@ -5,9 +5,9 @@ use std::{hint::black_box, sync::Arc};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use deltabus::{
     cloud_event::{Encoder, Format, Formatter, template::Template},
-    dispatcher::{Event, UnitInfo},
     indexer::{Cause, Change},
     journal::{Record, Sequence, UnitId},
+    notification::{Event, UnitInfo},
     object::{Object, ResourceType},
 };
 

@@ -34,13 +34,13 @@ use deltabus::{
         ContentMode::{self, Binary, Structured},
         DATA_CONTENT_TYPE, Encoder,
     },
-    dispatcher::{Event, Notification},
     handler::{
         AsyncHandler, Form,
         nats::{ExpectLast, NatsHandler},
         webhook::{TlsOptions, Webhook, WebhookOptions},
     },
     indexer::{Cause, Change},
+    notification::{Event, Notification},
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use http::{Method, Request, Response};

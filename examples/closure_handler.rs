@@ -7,9 +7,9 @@ use std::future::Future;
 use actix::System;
 use deltabus::{
     config::HandlerOptions,
-    dispatcher::Notification,
     engine::{Engine, EngineBuilder, EngineError},
     indexer::Change,
+    notification::Notification,
 };
 use k8s_openapi::api::core::v1::Pod;
 

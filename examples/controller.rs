@@ -4,8 +4,11 @@
 
 use actix::{Actor, Context, Handler, System};
 use deltabus::config::{Config, HandlerOptions, Initial};
-use deltabus::{dispatcher::Notification, dispatcher::actor::Stopped, work_queue::WorkQueue};
 use deltabus::{engine::Engine, list_watch::kube::ClusterAccess, lister::Lister, object::FieldPath};
+use deltabus::{
+    notification::{Notification, Stopped},
+    work_queue::WorkQueue,
+};
 use futures_util::FutureExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, Client, api::Patch, api::PatchParams};

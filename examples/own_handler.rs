@@ -6,9 +6,9 @@ use std::{collections::BTreeMap, future::Future};
 
 use actix::{Actor, Context, Handler, System};
 use deltabus::config::{Config, HandlerOptions};
-use deltabus::dispatcher::{Notification, actor::Stopped};
 use deltabus::engine::{Engine, EngineError};
 use deltabus::indexer::Change;
+use deltabus::notification::{Notification, Stopped};
 use deltabus::object::{FieldPath, Object};
 
 struct Restarts<F> {

@@ -11,9 +11,9 @@ pub mod template;
 use jiff::Timestamp;
 
 use crate::{
-    dispatcher::{Event, UnitInfo},
     indexer::{Cause, Change},
     journal::{ChangeKind, Record},
+    notification::{Event, UnitInfo},
     object::Object,
 };
 

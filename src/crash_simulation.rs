@@ -1,6 +1,6 @@
 //! Crashes between any two effects of the engine's cores: append, fsync, publish, release, send, acknowledge, save.
 //!
-//! The real machines (reflector, queue, cache, journal, dispatcher, schedule, delivery) run over a model of an API server,
+//! The real machines (reflector, queue, cache, journal, delivery) run over a model of an API server,
 //! a model of a disk and sinks that remember, one step at a time in an order that a seed decides. A crash leaves what was
 //! synced and any beginning of the rest; a start goes on with that. What a sink accepts is checked as it comes, what it
 //! has once everything is at rest:
@@ -15,7 +15,7 @@
 //! `DELTABUS_SEEDS`, or `PROPTEST_CASES`, is the number of seeds; `DELTABUS_SEED=N` runs one, and says what happens.
 
 mod disk;
-mod lane;
+mod consumer;
 mod sink;
 mod site;
 mod unit;

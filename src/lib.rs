@@ -8,9 +8,9 @@
 //! API server ─list/watch─▶ Reflector ─▶ DeltaFifo ─▶ Indexer ─▶ (evmap: lock-free reads) ─▶ serve, Lister
 //!                          per resource type, one supervised unit   │
 //!                                                                   ▼
-//!                                                    Journal (sequence, release mark, positions)
+//!                                                    Journal (sequence, watermarks, cursors)
 //!                                                                   ▼
-//!                                                    Dispatcher ─▶ handler lanes
+//!                                                    HandlerActor ─▶ Worker ─▶ Handler
 //! ```
 //!
 //! # Finding your way
@@ -26,13 +26,12 @@
 //! | [`indexer`] | [`Change`](indexer::Change) | what differs from the cache |
 //! | [`journal`] | [`Record`](journal::Record) | sequence; what may be read; what a slow reader keeps |
 //! | [`rules`] | [`Verdict`](rules::Verdict) | which changes a handler wants beside what `on` says |
-//! | [`dispatcher`] | [`Notification`](dispatcher::Notification) | who gets it |
-//! | [`handler`] | – | again, in halves, or given up |
+//! | [`delivery`] | [`Notification`](notification::Notification) | batches, order, retries, dead letters |
+//! | [`handler`] | – | the sinks |
 //!
 //! [`object`] is what travels, [`scope`] where from, [`redact`] what must not travel; [`secret`] is where the engine's own
 //! secrets are. Where `[state] dir` is set the journal writes what it holds to [`journal::store`], and a slow reader
-//! costs disk instead of memory. A lane's [`dispatcher::schedule`] says which events go out together, and the
-//! [`handler::pace`] when. [`informer`] wires one type in one scope, [`supervisor`] keeps it
+//! costs disk instead of memory. [`informer`] wires one type in one scope, [`supervisor`] keeps it
 //! alive, [`engine`] runs the whole; [`engine::dry_run`] tries a configuration on two states of an object. [`lister`], [`registry`] and [`serve`] read; [`subscribe`] streams. [`work_queue`] is for handlers of
 //! controllers: what is to be done, each key once. [`simulator`] is an API server in this process for the demo, tests and
 //! benchmarks; [`bench`](mod@bench) measures an engine against a server that makes up its objects.
@@ -68,12 +67,13 @@ pub mod lister;
 pub mod journal;
 pub mod rules;
 pub mod redact;
-pub mod dispatcher;
+pub mod notification;
 pub mod cloud_event;
 pub mod handler;
 pub mod work_queue;
 
 pub mod supervisor;
+pub mod delivery;
 pub mod status;
 pub mod informer;
 pub mod registry;

@@ -16,7 +16,7 @@ use prometheus_client::{
 
 use crate::{
     build_info,
-    handler::status::{HandlerState, HandlerView},
+    delivery::status::{HandlerState, HandlerView},
     histogram::{Histogram, Snapshot},
     journal::JournalHealth,
     process::Usage,

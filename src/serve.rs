@@ -48,7 +48,7 @@ pub use self::{
 };
 use self::{budget::ResponseBudget, listener::Listener};
 use crate::{
-    handler::status::{Control, HandlerView},
+    delivery::status::{Control, HandlerView},
     journal::Journal,
     registry::Registry,
     subscribe::hub::Hub,

@@ -14,7 +14,6 @@
 pub mod actor;
 pub mod child;
 pub mod fault;
-pub mod keeper;
 #[cfg(test)]
 mod model_tests;
 mod policy;

@@ -14,8 +14,8 @@ use std::{
 
 use deltabus::{
     config::Config,
+    delivery::status::HandlerView,
     engine::{Engine, RunningEngine},
-    handler::status::HandlerView,
     list_watch::kube::ClusterAccess,
 };
 

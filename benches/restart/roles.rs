@@ -15,10 +15,10 @@ use std::{
 
 use deltabus::{
     config::{Config, HandlerOptions},
-    dispatcher::Notification,
     engine::{Engine, RunningEngine},
     handler::{HandlerError, status::Control},
     list_watch::kube::ClusterAccess,
+    notification::Notification,
     simulator::{Simulator, SimulatorOptions},
 };
 use serde_json::json;

@@ -12,11 +12,11 @@ use deltabus::{
         ContentMode::{self, Binary, Structured},
         Encoder,
     },
-    dispatcher::Notification,
     handler::kafka::{
         Acks, KafkaCompression, KafkaHandler, KafkaOptions,
         template::{KeyTemplate, TopicTemplate},
     },
+    notification::Notification,
 };
 
 use crate::{CONCURRENCY, EVENTS, Outcome, Row, Took, deliver, kafka::Broker};

@@ -20,11 +20,11 @@ use super::{
 };
 use crate::{
     config::{Config, ConfigErrors, EventType, HandlerOptions},
-    dispatcher::Notification,
     engine::{Engine, EngineError, RunningEngine},
     list_watch::kube::{AccessError, ClusterAccess},
     lister::{Lister, Selector},
     mutex::lock,
+    notification::Notification,
     object::Object,
     status::UnitView,
 };

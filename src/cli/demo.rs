@@ -15,13 +15,13 @@ use clap::Args;
 use deltabus::{
     cloud_event::Encoder,
     config::{Config, HandlerOptions, Initial},
-    dispatcher::{Notification, actor::Stopped},
     engine::{Engine, EngineBuilder, RunningEngine},
     handler::{
         Handler as _,
         stdout::{Look, Stdout},
     },
     list_watch::kube::ClusterAccess,
+    notification::{Notification, Stopped},
     simulator::{News, Simulator, SimulatorOptions, Sizes, Workload},
 };
 use tempfile::NamedTempFile;

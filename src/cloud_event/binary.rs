@@ -10,7 +10,7 @@ use super::{
     Encoder, Form, cause, copy, identity_attributes, slash, write_data, write_digits, write_id, write_subject,
     write_time,
 };
-use crate::{dispatcher::Event, indexer::Change, journal::ChangeKind, object::Object};
+use crate::{indexer::Change, journal::ChangeKind, notification::Event, object::Object};
 
 /// What the attribute `datacontenttype` says of every event.
 pub const DATA_CONTENT_TYPE: &str = "application/json";

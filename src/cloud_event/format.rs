@@ -17,8 +17,8 @@ use super::{
     template::{Template, TemplateError},
 };
 use crate::{
-    dispatcher::Event,
     indexer::Change,
+    notification::Event,
     object::{
         Object,
         difference::{json_patch, merge_patch},

@@ -17,8 +17,8 @@ use serde_json::Value as Json;
 
 use super::{Encoder, cause, copy, format::FormatError, id, plain, write_subject, write_time};
 use crate::{
-    dispatcher::Event,
     journal::ChangeKind,
+    notification::Event,
     object::{
         ChangedBy, Object,
         difference::{Difference, differences},

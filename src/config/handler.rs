@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ExecSink, Format, KafkaSink, NatsSink, WebhookSink, schema, text};
-use crate::handler::{RetryPolicy, pace::Rate};
+use crate::delivery::{attempts::RetryPolicy, pace::Rate};
 
 /// One place that changes are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

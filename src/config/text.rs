@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::{Commit, Fsync, Permissions, TypePattern};
 use crate::{
-    handler::pace::Rate,
+    delivery::pace::Rate,
     indexer::index_func::NAMESPACE_INDEX,
     lister::selector::{FieldSelector, LabelSelector},
     object::{FieldPath, Step},

@@ -6,23 +6,25 @@ mod resting;
 mod running;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     time::Duration,
 };
 
 use super::{
     HANDLERS, Hits, RecordName, UNITS,
+    consumer::{Consumer, Health, Phase, Progress},
     disk::{Disk, Write, head},
-    lane::{Health, Lane, Phase, Progress},
     name_of,
     sink::{Known, Sink, Surroundings},
     site::{Site, version_of},
     unit::{Stage, Unit},
 };
 use crate::{
-    dispatcher::{
-        Dispatcher, Route, RouteOptions, UnitInfo, UnitOptions,
+    delivery::{
+        core::Action,
+        route::{Route, RouteOptions},
         schedule::{Order, Room, ScheduleOptions},
+        table::{RouteTable, UnitOptions},
     },
     indexer::{Cause, Change, store::Reached},
     journal::{
@@ -31,6 +33,7 @@ use crate::{
         memory::{Durability, MemoryJournal},
         store::{StoredReader, StoredUnit},
     },
+    notification::UnitInfo,
     object::ResourceType,
     reflector::{ReflectorConfig, StreamingLists},
     simulator::random::Random,
@@ -40,9 +43,9 @@ use crate::{
 struct Process {
     journal_id: u64,
     journal: MemoryJournal,
-    dispatcher: Dispatcher,
+    table: RouteTable,
     units: Vec<Unit>,
-    lanes: Vec<Lane>,
+    consumers: Vec<Consumer>,
     /// A sync under way: how many writes it has, and up to where everything is durable after it.
     syncing: Option<(usize, Option<Sequence>)>,
     /// What is being saved of readers, and how many acknowledgements of each that says.
@@ -228,13 +231,11 @@ impl<'a> World<'a> {
         let journal_id = self.disk.open(self.durability);
         let recovered = self.disk.now.recovered();
         let mut journal = MemoryJournal::restored(self.durability, &recovered);
-        let mut dispatcher = Dispatcher::default();
-        let lanes: Vec<_> =
-            (0..HANDLERS).map(|handler| dispatcher.add_lane(Route::new(&route(handler)).unwrap())).collect();
+        let mut table = RouteTable::default();
         let mut units = Vec::new();
         for number in 0..UNITS {
             let id = UnitId(number);
-            let (terms, _) = dispatcher.add_unit(id, info(number), UnitOptions::default());
+            let (terms, _) = table.add_unit(id, info(number), UnitOptions::default());
             journal.add_unit(id, terms);
             let stored = self.disk.now.units.get(&id).cloned().unwrap_or_else(|| {
                 let (description, reached) = (serde_json::Value::Null, Reached::default());
@@ -247,19 +248,19 @@ impl<'a> World<'a> {
             units.push(unit);
         }
         let settled = self.disk.now.settled;
-        let mut opened = Vec::new();
-        for (handler, lane) in lanes.into_iter().enumerate() {
-            let name = Some(name_of_handler(handler));
-            let options = ReaderOptions { bounds: bounds(handler), interest: dispatcher.interest(lane), name };
+        let mut consumers = Vec::new();
+        for handler in 0..HANDLERS {
+            let (name, joins) = (Some(name_of_handler(handler)), HashSet::new());
+            let interest = table.interest_of(&Route::new(&route(handler)).unwrap(), &joins);
+            let options = ReaderOptions { bounds: bounds(handler), interest, name };
             let reader = self.open_reader(&mut journal, options);
-            opened.push(Lane::new(reader, self.schedules[handler]));
+            consumers.push(Consumer::new(reader, self.schedules[handler]));
             let states = journal.save();
             self.disk.write(Write::Readers(states.clone(), settled));
             journal.saved(&states, true);
         }
         let (syncing, saving, compacting) = (None, None, None);
-        let lanes = opened;
-        self.process = Some(Process { journal_id, journal, dispatcher, units, lanes, syncing, saving, compacting });
+        self.process = Some(Process { journal_id, journal, table, units, consumers, syncing, saving, compacting });
         self.trace(|| format!("start: journal {journal_id}, up to {}", recovered.last.0));
     }
 

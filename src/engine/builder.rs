@@ -29,8 +29,8 @@ use super::{
 };
 use crate::{
     config::{Config, HandlerOptions, Resource},
-    dispatcher::Notification,
-    handler::{AsyncHandler, HandlerError, status::HandlerView},
+    delivery::status::HandlerView,
+    handler::{AsyncHandler, HandlerError},
     indexer::index_func::IndexFunc,
     informer::Shared,
     journal::{
@@ -39,6 +39,7 @@ use crate::{
     },
     list_watch::{kube::ClusterAccess, transform::Transform},
     mutex::lock,
+    notification::Notification,
     registry::Registry,
     serve::{self, ConnectionLimits, HandlerControl, ServeState, Server},
     subscribe::hub::Hub,
@@ -181,7 +182,7 @@ impl EngineBuilder {
         let statuses: Statuses = Arc::new(move || board.views());
         let control: HandlerControl = Arc::new(move |name, control| controlled.control(name, control));
         let options = config.subscribe.options();
-        let hub = Hub::new(delivery.lanes.clone(), journal.clone(), Arc::clone(&registry), &cluster, options);
+        let hub = Hub::new(delivery.router().clone(), journal.clone(), Arc::clone(&registry), &cluster, options);
         let server = access.server_url();
         let state = |limits: &ConnectionLimits| {
             let (registry, statuses, control) = (Arc::clone(&registry), Arc::clone(&statuses), Arc::clone(&control));
@@ -204,7 +205,7 @@ impl EngineBuilder {
         let conductor = Arc::new(Conductor {
             access,
             registry,
-            lanes: delivery.lanes.clone(),
+            router: delivery.router().clone(),
             shared,
             arbiters: Arc::new(Arbiters::new(cores)),
             supervision: options::supervisor(&config.supervision),

@@ -36,7 +36,7 @@ use super::{
     state::{TypeState, Unit},
 };
 use crate::{
-    dispatcher::{UnitInfo, UnitOptions},
+    delivery::table::UnitOptions,
     indexer::{
         Cause, Change, FirstList, Retirement,
         actor::MoveReader,
@@ -47,6 +47,7 @@ use crate::{
     journal::{Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
     list_watch::scoped::Gate,
     mutex::lock,
+    notification::UnitInfo,
     object::Object,
     supervisor::actor::{StopUnit, UnitSupervisor},
 };
@@ -190,7 +191,7 @@ impl Conductor {
         }
         self.keep_seeds(name, steps).await;
         for (unit, left) in retired {
-            self.lanes.remove_unit(unit.informer.id);
+            self.router.remove_unit(unit.informer.id);
             info!(resource = %unit.spec.resource, namespace = unit.spec.namespace, left, "the unit has ended");
         }
     }
@@ -241,7 +242,7 @@ impl Conductor {
     fn dismissals(&self, moved: Moved, left: &[Object], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
         let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
         for (entry, objects) in moved {
-            for reader in self.lanes.readers_without(&entry) {
+            for reader in self.router.readers_without(&entry) {
                 gone.entry(reader).or_default().extend(objects.iter().cloned());
             }
         }
@@ -272,9 +273,9 @@ impl Conductor {
         let resync_period = spec.options.options.resync;
         let unit_options = UnitOptions { late, resync_period, cached: options.indexer.keep.is_whole() };
         let strangers = if let Some(before) = before.filter(|before| *before != spec.entry) {
-            self.lanes.add_heir(id, info, unit_options, before)
+            self.router.add_successor(id, info, unit_options, before)
         } else {
-            self.lanes.add_unit(id, info, unit_options);
+            self.router.add_unit(id, info, unit_options);
             Vec::new()
         };
         let first = match start.from {
@@ -285,7 +286,7 @@ impl Conductor {
         let resource = Arc::new(spec.resource.clone());
         let informer = Informer::new(id, &spec.entry, resource, options, Arc::clone(&kept.siblings), seed);
         informer.status.lock().late = self.registry.is_discovered();
-        if self.lanes.skips_downtime(&spec.entry) {
+        if self.router.skips_downtime(&spec.entry) {
             informer.name_what_was_missed();
         }
         let unit = Unit {

@@ -42,7 +42,7 @@ use super::{
 use crate::{
     backoff::Backoff,
     config::Config,
-    dispatcher::actor::Lanes,
+    delivery::router::Router,
     indexer::index_func::IndexFunc,
     informer::Shared,
     journal::{Move, UnitId},
@@ -62,7 +62,7 @@ const AFTER_PANIC: Duration = Duration::from_secs(1);
 pub(super) struct Conductor {
     pub(super) access: ClusterAccess,
     pub(super) registry: Arc<Registry>,
-    pub(super) lanes: Lanes,
+    pub(super) router: Router,
     pub(super) shared: Shared,
     pub(super) arbiters: Arc<Arbiters>,
     pub(super) supervision: SupervisorConfig,
@@ -162,6 +162,10 @@ impl Conductor {
         self.see_units();
         self.ask_for_types();
         self.give_back_memory();
+        self.router.forget_units();
+        if let Some(delivery) = &*lock(&self.delivery) {
+            delivery.report_losses();
+        }
         self.looks.fetch_add(1, Ordering::Relaxed);
         let Some(outlook) = self.lock().known.outlook() else { return };
         self.keep_auxiliaries(&outlook);
@@ -289,7 +293,7 @@ impl Conductor {
         let at_work = self.lock().types.values().any(|kept| kept.busy || kept.due.is_some());
         if !undecided && !at_work {
             self.registry.set_discovered();
-            self.lanes.set_discovered();
+            self.shared.journal.set_discovered();
         }
     }
 

@@ -30,10 +30,11 @@ use super::{
 use crate::{
     cloud_event::{Encoder, Formatter},
     config::{Config, Handler, TypePattern},
+    delivery::route::Route,
     discovery::{Assumed, Catalog, ObjectType},
-    dispatcher::{Event, Route},
     indexer::{Cause, Change},
     journal::{ChangeKind, ChangeSet, Record, Sequence, UnitId},
+    notification::Event,
     object::ResourceType,
     rules::Rules,
 };

@@ -26,11 +26,8 @@ use crate::supervisor::{
 };
 use crate::{
     config::{Config, HandlerOptions, Resource},
-    dispatcher::Notification,
-    handler::{
-        HandlerError,
-        status::{Control, HandlerView},
-    },
+    delivery::status::{Control, HandlerView},
+    handler::HandlerError,
     indexer::{
         actor::{AddIndexers, AddIndexersError},
         index_func::IndexFunc,
@@ -38,6 +35,7 @@ use crate::{
     journal::Journal,
     lister::Lister,
     mutex::lock,
+    notification::Notification,
     registry::{Registry, WatchedType, why_unready},
 };
 
@@ -305,12 +303,6 @@ impl EngineHandle {
     #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_handler(&self, name: &str, spot: Spot, harm: Harm) {
         drop(self.conductor.with_delivery(|delivery| delivery.sabotage_handler(name, spot, harm)));
-    }
-
-    /// Does harm to the dispatcher.
-    #[cfg(any(test, feature = "testing"))]
-    pub fn sabotage_dispatcher(&self, harm: Harm) {
-        drop(self.conductor.with_delivery(|delivery| delivery.sabotage_dispatcher(harm)));
     }
 }
 

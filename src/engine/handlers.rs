@@ -22,26 +22,31 @@ use crate::supervisor::{
 use crate::{
     cloud_event::{Encoder, Formatter, SharedBodies},
     config::{self, Config, EventType, HandlerOptions, format::event_format},
-    dispatcher::{
-        Notification, Rerouted, Route, RouteOptions,
-        actor::{DispatcherActor, LaneOptions, LaneSlot, Lanes, Look, Remove},
+    delivery::{
+        actor::{HandlerParts, HandlerSlot},
+        attempts::RetryPolicy,
+        core::CoreOptions,
+        handlers::{self, Handlers, Leftover, Remove},
+        route::{Route, RouteOptions},
+        router::Router,
+        sink::Sink,
+        status::{Control, HandlerStatus, HandlerView},
+        table::Rerouted,
+        worker::{Open, Worker},
     },
     handler::{
-        AsyncHandler, Handler, HandlerError, RetryPolicy,
-        actor::{LaneActorOptions, Sink},
+        AsyncHandler, Handler, HandlerError,
         blackhole::Blackhole,
         file::{Compression, FileHandler, FileOptions, Fsync},
-        status::{Control, HandlerStatus, HandlerView},
         stdout::Stdout,
-        worker::{Open, Worker},
     },
     indexer::Cause,
     journal::{Bounds, ChangeSet, EventName, Journal, Move, MoveKind, OpenReaderError, ReaderId, UnitId, WhenFull},
     mutex::lock,
+    notification::Notification,
     object::FieldPath,
     registry::Registry,
     rules::{Rules, RulesOptions},
-    supervisor::keeper::Keeper,
 };
 
 /// A handler of the library's user.
@@ -110,9 +115,8 @@ impl StatusBoard {
 
 /// The running end of the stream.
 pub(super) struct Delivery {
-    pub(super) lanes: Lanes,
+    handlers: Handlers,
     pub(super) board: StatusBoard,
-    dispatcher: Keeper<DispatcherActor>,
     maker: Maker,
     running: BTreeMap<String, Running>,
     /// What a handler that is removed has to deliver what waits for it.
@@ -122,7 +126,7 @@ pub(super) struct Delivery {
 /// One handler.
 struct Running {
     status: Arc<HandlerStatus>,
-    slot: LaneSlot,
+    slot: HandlerSlot,
     #[cfg(any(test, feature = "testing"))]
     sink: Sink,
     /// What was configured; a handler of the library's user has none.
@@ -201,8 +205,8 @@ enum StepKind {
 #[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
-    /// In the actor at the end of its lane, at once.
-    Lane,
+    /// In its actor, at once.
+    Actor,
     /// On its thread, with the next batch.
     Thread,
 }
@@ -216,7 +220,7 @@ impl Delivery {
     /// # Errors
     /// When a new sink cannot be made, or the engine is stopping. Then nothing was changed.
     pub(super) fn apply(&mut self, config: &Config) -> Result<Vec<(UnitId, Move)>, EngineError> {
-        if self.lanes.is_stopping() {
+        if self.handlers.is_stopping() {
             return Err(EngineError::Stopping);
         }
         let plans = Plan::all(config, &self.running);
@@ -229,9 +233,8 @@ impl Delivery {
             self.running.remove(&name);
             self.board.remove(&name);
             tracing::info!(handler = name, "removing the handler");
-            drop(self.lanes.remove_lane(&name, Remove::Drain(Instant::now() + self.drain_within)));
+            self.handlers.remove(&name, Remove::Drain(Instant::now() + self.drain_within));
         }
-        self.look();
         Ok(moves)
     }
 
@@ -240,13 +243,11 @@ impl Delivery {
     /// # Errors
     /// When the name is taken, a glob cannot be read, there is no thread to be had, or the engine is stopping (S-6).
     pub(super) fn add_own(&mut self, handler: OwnHandler) -> Result<Vec<(UnitId, Move)>, EngineError> {
-        if self.lanes.is_stopping() {
+        if self.handlers.is_stopping() {
             return Err(EngineError::Stopping);
         }
         let taken = self.running.keys().cloned().collect();
-        let moves = self.start_lane(self.maker.own(handler, &taken)?)?;
-        self.look();
-        Ok(moves)
+        self.start_handler(self.maker.own(handler, &taken)?)
     }
 
     /// Removes a handler of the library's user: its call in flight ends, what waits is forgotten. A name that is not
@@ -255,7 +256,7 @@ impl Delivery {
         if self.running.get(name).is_some_and(|running| running.plan.is_none()) {
             self.running.remove(name);
             self.board.remove(name);
-            drop(self.lanes.remove_lane(name, Remove::Discard));
+            self.handlers.remove(name, Remove::Discard);
         }
     }
 
@@ -276,7 +277,7 @@ impl Delivery {
         for Step { name, kind, route, plan } in steps {
             let sink = match kind {
                 StepKind::Reroute => {
-                    let Some((reader, rerouted)) = self.lanes.reroute_lane(&name, route, bounds(&plan.options)) else {
+                    let Some((reader, rerouted)) = self.handlers.reroute(&name, route, bounds(&plan.options)) else {
                         continue; // it has ended by itself
                     };
                     moves.extend(moves_of(reader, &rerouted));
@@ -297,46 +298,48 @@ impl Delivery {
                 plan: Some(plan),
                 name,
             };
-            moves.extend(self.start_lane(made)?);
+            moves.extend(self.start_handler(made)?);
         }
         Ok(moves)
     }
 
-    /// Puts a handler at the end of the lane of its name, which is made where there is none.
-    fn start_lane(&mut self, made: Made) -> Result<Vec<(UnitId, Move)>, EngineError> {
+    /// Starts a handler, in the place of the one of its name if there is one.
+    fn start_handler(&mut self, made: Made) -> Result<Vec<(UnitId, Move)>, EngineError> {
         let Made { name, kind, route, options, pace, sink, slot, dead_letter, takes_dead_letters, plan } = made;
-        // One that was paused stays so, whatever else it becomes.
+        // A handler stays paused when it is replaced.
         let pause = self.running.get(&name).map(|running| running.status.switch().clone()).unwrap_or_default();
-        let status = Arc::new(HandlerStatus::with_switch(&name, kind, pause.clone()));
-        let (retry, rate) = (retry(&options.retry), pace.rate);
-        let actor = LaneActorOptions { sink: sink.clone(), retry, rate, dead_letter, status: Arc::clone(&status) };
-        let lane = || {
-            let actor = actor.clone();
-            LaneOptions {
-                name: name.clone(),
-                route: route.clone(),
-                bounds: bounds(&options),
-                schedule: pace.schedule(&bounds(&options)),
-                pause: pause.clone(),
-                dead_letter: takes_dead_letters,
-                is_pipe: kind == "stdout",
-                slot: slot.clone(),
-                start: Box::new(move || actor.start()),
-            }
+        let status = Arc::new(HandlerStatus::with_switch(&name, kind, pause));
+        let bounds = bounds(&options);
+        let core = CoreOptions {
+            schedule: pace.schedule(&bounds),
+            retry: retry(&options.retry),
+            rate: pace.rate,
+            smallest: sink.smallest_form(),
+            can_cancel: sink.can_cancel(),
+            patience: self.maker.hung_after,
         };
-        let replaced = self.running.get(&name).and_then(|_| self.lanes.replace_lane(lane()));
+        let parts = HandlerParts { core, sink: sink.clone(), dead_letter, status: Arc::clone(&status) };
+        let handler = || handlers::HandlerOptions {
+            name: name.clone(),
+            route: route.clone(),
+            bounds,
+            parts: parts.clone(),
+            slot: slot.clone(),
+            takes_dead_letters,
+            is_pipe: kind == "stdout",
+        };
+        let replaced = self.running.get(&name).and_then(|_| self.handlers.replace(handler()));
         let (reader, moves) = if let Some((reader, rerouted)) = replaced {
             (reader, moves_of(reader, &rerouted))
         } else {
-            let added = self.lanes.add_late_lane(lane());
             let refused =
                 |error: OpenReaderError| EngineError::Handler { name: name.clone(), error: error.to_string() };
-            let (reader, joins) = added.map_err(refused)?;
+            let (reader, joins) = self.handlers.add(handler()).map_err(refused)?;
             let cause = (options.initial == config::Initial::Send).then_some(Cause::Replay);
             let join = Move { reader, kind: MoveKind::Join(cause) };
             (reader, joins.into_iter().map(|unit| (unit, join)).collect())
         };
-        status.attach(self.maker.journal.clone(), reader, self.lanes.types(&name));
+        status.attach(self.router().clone(), reader);
         self.board.show(Arc::clone(&status));
         let running = Running {
             status,
@@ -349,17 +352,20 @@ impl Delivery {
         Ok(moves)
     }
 
-    /// Has the new lanes started on the dispatcher's arbiter, at once.
-    fn look(&self) {
-        drop(self.dispatcher.address().try_send(Look));
+    /// Returns the router of the handlers' readers.
+    pub(super) fn router(&self) -> &Router {
+        self.handlers.router()
     }
 
-    /// Delivers what is left until the deadline, and closes the handlers. It needs no dispatcher that lives.
+    /// Logs what was dropped since the last call.
+    pub(super) fn report_losses(&self) {
+        self.handlers.report_losses();
+    }
+
+    /// Delivers what is left until the deadline, and closes the handlers.
     pub(super) async fn stop(&self, within: Duration, registry: &Registry) -> StopReport {
-        self.dispatcher.release();
-        let leftovers = self.lanes.clone().shut_down(Instant::now() + within).await;
-        self.dispatcher.end().await;
-        let named = |leftover: crate::dispatcher::actor::Leftover| {
+        let leftovers = self.handlers.shut_down(Instant::now() + within).await;
+        let named = |leftover: Leftover| {
             let name = |event: &EventName| match registry.find_unit(event.unit) {
                 Some(unit) => format!("{} {event}", unit.resource),
                 None => event.to_string(),
@@ -370,12 +376,6 @@ impl Delivery {
         StopReport { undelivered: leftovers.into_iter().map(named).collect() }
     }
 
-    /// Does harm to the dispatcher.
-    #[cfg(any(test, feature = "testing"))]
-    pub(super) fn sabotage_dispatcher(&self, harm: Harm) {
-        drop(self.dispatcher.address().try_send(Heartbeat(Fault::new(harm, Moment::Now))));
-    }
-
     /// Does harm to a handler.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn sabotage_handler(&self, name: &str, spot: Spot, harm: Harm) {
@@ -383,7 +383,7 @@ impl Delivery {
             Some(Running { sink: Sink::Thread(worker), .. }) if spot == Spot::Thread => worker.sabotage(harm),
             Some(running) => {
                 if let Some(address) = running.slot.get() {
-                    drop(address.heartbeat.try_send(Heartbeat(Fault::new(harm, Moment::Now))));
+                    drop(address.try_send(Heartbeat(Fault::new(harm, Moment::Now))));
                 }
             }
             None => {}
@@ -391,7 +391,7 @@ impl Delivery {
     }
 }
 
-/// Starts the dispatcher with a lane for each enabled handler.
+/// Starts the enabled handlers, on the current arbiter.
 pub(super) fn start(
     config: &Config,
     cluster: &str,
@@ -400,11 +400,9 @@ pub(super) fn start(
     allow_exec: bool,
 ) -> Result<Delivery, EngineError> {
     let supervision = options::supervisor(&config.supervision);
-    let encoder = Encoder::new(cluster, journal.id());
     let maker = Maker {
-        journal: journal.clone(),
         cluster: cluster.to_owned(),
-        encoder,
+        encoder: Encoder::new(cluster, journal.id()),
         bodies: SharedBodies::default(),
         allow_exec,
         hung_after: supervision.hung_after,
@@ -418,22 +416,18 @@ pub(super) fn start(
         taken.insert(made.name.clone());
         own.push(made);
     }
-    let lanes = Lanes::new(journal.clone(), supervision);
-    let kept = lanes.clone();
-    let dispatcher = Keeper::start("dispatcher", &supervision, move || DispatcherActor::new(kept.clone()));
+    let handlers = Handlers::new(Router::new(journal.clone()), supervision);
     let (board, running, drain_within) = (StatusBoard::default(), BTreeMap::new(), config.shutdown_timeout);
-    let mut delivery = Delivery { lanes, board, dispatcher, maker, running, drain_within };
+    let mut delivery = Delivery { handlers, board, maker, running, drain_within };
     delivery.carry_out(steps)?;
     for made in own {
-        delivery.start_lane(made)?;
+        delivery.start_handler(made)?;
     }
-    delivery.look();
     Ok(delivery)
 }
 
 /// Makes what handlers are made of.
 struct Maker {
-    journal: Journal,
     /// The cluster's name.
     cluster: String,
     encoder: Encoder,
@@ -452,8 +446,8 @@ struct Made {
     options: HandlerOptions,
     pace: Pace,
     sink: Sink,
-    slot: LaneSlot,
-    dead_letter: Option<LaneSlot>,
+    slot: HandlerSlot,
+    dead_letter: Option<HandlerSlot>,
     takes_dead_letters: bool,
     plan: Option<Plan>,
 }
@@ -503,7 +497,7 @@ impl Maker {
                 ("closure", thread(Open::Blocking(Arc::new(move || Ok(boxed(Closure(Arc::clone(&closure)))))))?)
             }
         };
-        let (slot, dead_letter, takes_dead_letters, plan) = (LaneSlot::default(), None, false, None);
+        let (slot, dead_letter, takes_dead_letters, plan) = (HandlerSlot::default(), None, false, None);
         Ok(Made { name, kind, route, options, pace, sink, slot, dead_letter, takes_dead_letters, plan })
     }
 

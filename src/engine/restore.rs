@@ -15,13 +15,14 @@ use tracing::{error, info, warn};
 use super::{conductor::Conductor, options, plan::UnitSpec, reconcile::First, state::Unit};
 use crate::{
     config::{Config, Resource},
-    dispatcher::{UnitInfo, UnitOptions},
+    delivery::table::UnitOptions,
     indexer::{Cause, FirstList},
     informer::{Informer, Seed},
     journal::{
         Journal, UnitId,
         store::{Recovered, StoreError, StoredUnit},
     },
+    notification::UnitInfo,
     object::ResourceType,
     redact::Redaction,
     scope::Namespaces,
@@ -149,7 +150,7 @@ impl Conductor {
                 Err(RestoreError::Store(error)) => return Err(error),
                 Err(RestoreError::Unit(error)) => {
                     error!(unit = stored.id.0, %error, "the state has a unit that cannot be made: its objects are listed anew");
-                    self.lanes.remove_unit(stored.id);
+                    self.router.remove_unit(stored.id);
                 }
             }
         }
@@ -190,12 +191,12 @@ impl Conductor {
         let unit_options = UnitOptions { late: stored.terms.late, resync_period, cached };
         let info =
             UnitInfo { entry: spec.entry.clone(), resource: spec.resource.clone(), namespace: spec.namespace.clone() };
-        let moves = self.lanes.restore_unit(id, info, unit_options, (stored.terms, stored.retired), known);
+        let moves = self.router.restore_unit(id, info, unit_options, (stored.terms, stored.retired), known);
         if stored.retired.is_some() {
             return Ok(0);
         }
         if !counts {
-            self.lanes.remove_unit(id);
+            self.router.remove_unit(id);
             return Ok(0);
         }
         let mut objects = Vec::new();
@@ -221,7 +222,7 @@ impl Conductor {
         let siblings = Arc::clone(&kept.siblings);
         let (entry, resource) = (spec.entry.clone(), Arc::new(spec.resource.clone()));
         let informer = Arc::new(Informer::new(id, &entry, resource, options, siblings, Some(seed)));
-        if self.lanes.skips_downtime(&entry) {
+        if self.router.skips_downtime(&entry) {
             informer.name_what_was_missed();
         }
         kept.units.push(Unit { spec, informer, supervisor: None, first, stopping: false, saved: true });

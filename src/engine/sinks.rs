@@ -6,7 +6,8 @@ use super::handlers::pace::Pace;
 use crate::{
     cloud_event::Formatter,
     config::{DeliveryOrder, ExecSink, KafkaSink, NatsSink, WebhookSink},
-    handler::{AsyncHandler, exec::Exec, nats::NatsHandler, webhook::Webhook, worker::OpenAsync},
+    delivery::worker::OpenAsync,
+    handler::{AsyncHandler, exec::Exec, nats::NatsHandler, webhook::Webhook},
 };
 
 /// Makes a webhook. Several events are one request where its batches may have several.

@@ -1,7 +1,7 @@
 //! A handler that counts and drops: for dry runs and measurements.
 
 use super::{Handler, HandlerError};
-use crate::dispatcher::Notification;
+use crate::notification::Notification;
 
 /// Takes everything. It never blocks, so it needs no thread.
 #[derive(Clone, Copy, Debug, Default)]

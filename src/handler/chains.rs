@@ -3,7 +3,7 @@
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::dispatcher::Event;
+use crate::notification::Event;
 
 /// The events of a batch, by their index in it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,9 +43,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        dispatcher::UnitInfo,
         indexer::Change,
         journal::{Record, Sequence, UnitId, testing::*},
+        notification::UnitInfo,
         object::ResourceType,
     };
 

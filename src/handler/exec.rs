@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{AsyncHandler, Form, HandlerError};
-use crate::{cloud_event::Formatter, dispatcher::Notification, mutex::lock};
+use crate::{cloud_event::Formatter, mutex::lock, notification::Notification};
 
 /// `EX_DATAERR` of sysexits.h: there is something wrong with an event, it would not be taken later either.
 const REJECTED: i32 = 65;
@@ -227,9 +227,9 @@ mod tests {
     use super::*;
     use crate::{
         cloud_event::Encoder,
-        dispatcher::{Event, UnitInfo},
         indexer::{Cause, Change},
         journal::{Record, Sequence, UnitId},
+        notification::{Event, UnitInfo},
         object::{Object, ResourceType},
     };
     use std::{fs, path::Path, sync::Arc};

@@ -22,8 +22,8 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{Handler, HandlerError, worker::is_left_behind};
-use crate::{cloud_event::Formatter, dispatcher::Notification, private_dir};
+use super::{Handler, HandlerError, left_behind::is_left_behind};
+use crate::{cloud_event::Formatter, notification::Notification, private_dir};
 use rotated::Rotated;
 
 /// Buffers above this size are given back.

@@ -49,7 +49,7 @@ use tokio::sync::Mutex;
 use super::{AsyncHandler, Form, HandlerError, chains::Chains};
 use crate::{
     cloud_event::Formatter,
-    dispatcher::{Event, Notification},
+    notification::{Event, Notification},
     trace::TraceContext,
 };
 use link::{Link, Watch};

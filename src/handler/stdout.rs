@@ -11,7 +11,7 @@ pub mod line;
 
 use self::line::Line;
 use super::{Handler, HandlerError};
-use crate::{cloud_event::Formatter, dispatcher::Notification};
+use crate::{cloud_event::Formatter, notification::Notification};
 
 /// Buffers above this size are given back.
 const BUFFER_KEPT_MAX: usize = 4 << 20;
@@ -128,9 +128,9 @@ mod tests {
     use super::*;
     use crate::{
         cloud_event::Encoder,
-        dispatcher::{Event, UnitInfo},
         indexer::Change,
         journal::{Record, Sequence, UnitId, testing::*},
+        notification::{Event, UnitInfo},
         object::ResourceType,
     };
 

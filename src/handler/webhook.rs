@@ -43,7 +43,7 @@ use super::{AsyncHandler, Form, HandlerError};
 use crate::{
     client_error::describe,
     cloud_event::{self, Body, ContentMode, Formatter, header_value},
-    dispatcher::{Event, Notification},
+    notification::{Event, Notification},
     secret::PlainOrSecret,
     trace::TraceContext,
 };

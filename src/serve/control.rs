@@ -10,7 +10,7 @@ use axum::{
 use serde_json::json;
 
 use super::{ServeState, auth::Caller, status_object::StatusObject};
-use crate::handler::status::Control;
+use crate::delivery::status::Control;
 
 /// Does what is asked, and answers with the handler as it is then.
 pub(super) async fn control(

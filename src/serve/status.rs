@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::ServeState;
 use crate::{
-    handler::status::HandlerState,
+    delivery::status::HandlerState,
     informer::Informer,
     journal::{Journal, NotWritable},
     list_watch::kube::Scope,

@@ -13,8 +13,8 @@ use super::{
     ring::Entry,
 };
 use crate::{
-    dispatcher::Event,
     journal::{ReaderId, Record},
+    notification::Event,
 };
 
 /// How long the ring is fed after the last subscriber has gone: one that comes back finds its place.
@@ -35,7 +35,7 @@ pub(super) struct Feed {
 impl Drop for Feed {
     /// Whatever the reason of its end: who still listens finds no ring, and its stream ends.
     fn drop(&mut self) {
-        self.hub.lanes.close_feed(self.reader);
+        self.hub.router.close(self.reader);
         self.hub.ring().take_if(|(reader, _)| *reader == self.reader);
         self.hub.news.send_modify(|news| news.count += 1);
     }
@@ -90,7 +90,7 @@ impl Feed {
     fn take(&self, records: Vec<Record>) {
         let Self { hub, reader } = self;
         let read = records.last().map(|record| record.sequence);
-        let entries: Vec<_> = hub.lanes.events(records).into_iter().map(|event| self.entry(event)).collect();
+        let entries: Vec<_> = hub.router.events(records).into_iter().map(|event| self.entry(event)).collect();
         if let Some(read) = read {
             hub.journal.ack(*reader, read);
         }

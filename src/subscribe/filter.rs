@@ -2,9 +2,9 @@
 
 use super::ring::Entry;
 use crate::{
-    dispatcher::{Event, UnitInfo},
     journal::ChangeKind,
     lister::LabelSelector,
+    notification::{Event, UnitInfo},
     object::{Object, ResourceType},
 };
 

@@ -14,8 +14,8 @@ use serde_json::json;
 use super::cursor::Gap;
 use crate::{
     cloud_event::Encoder,
-    dispatcher::Event,
     journal::{ChangeKind, Sequence},
+    notification::Event,
 };
 
 /// The media type of each format.

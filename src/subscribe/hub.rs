@@ -18,10 +18,11 @@ use tracing::info;
 use super::{SubscribeCounts, SubscribeOptions, feed::Feed, judge::Judge, query::QueryError, ring::Ring};
 use crate::{
     cloud_event::Encoder,
-    dispatcher::{Event, lanes::Lanes},
+    delivery::router::Router,
     indexer::{Cause, Change},
     journal::{Bounds, Journal, OpenReaderError, ReaderId, WhenFull},
     mutex::lock,
+    notification::Event,
     registry::Registry,
 };
 
@@ -49,7 +50,7 @@ pub(super) struct News {
 
 /// Where streams of events come from; one an engine.
 pub struct Hub {
-    pub(super) lanes: Lanes,
+    pub(super) router: Router,
     pub(super) journal: Journal,
     pub(super) registry: Arc<Registry>,
     pub(super) encoder: Encoder,
@@ -99,7 +100,7 @@ impl Drop for Seat {
 impl Hub {
     /// Makes a hub that lets nobody in before [`Hub::open`].
     pub fn new(
-        lanes: Lanes,
+        router: Router,
         journal: Journal,
         registry: Arc<Registry>,
         cluster: &str,
@@ -107,7 +108,7 @@ impl Hub {
     ) -> Arc<Self> {
         Arc::new(Self {
             encoder: Encoder::new(cluster, journal.id()).telling_who_changed(),
-            lanes,
+            router,
             journal,
             registry,
             cluster: cluster.to_owned(),
@@ -222,7 +223,7 @@ impl Hub {
         let bounds = &self.options.bounds;
         let when_full = WhenFull::DropOldest; // merged, they would not be what happened
         let bounds = Bounds { max_events: bounds.max_events.max(1), max_bytes: bounds.max_bytes, when_full };
-        let reader = self.lanes.open_feed(bounds)?;
+        let reader = self.router.open_feed(bounds)?;
         let feed = Feed { hub: Arc::clone(self), reader };
         // Whatever of it is wanted and lies behind its position will be read.
         let place = self.journal.stats(reader).position;

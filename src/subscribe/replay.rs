@@ -7,13 +7,14 @@ use jiff::Timestamp;
 
 use super::{cursor::Cursor, filter::Filter};
 use crate::{
-    dispatcher::{Event, UnitInfo, lanes::Lanes},
+    delivery::router::Router,
     indexer::{
         Cause, Change,
         store::{ReadStore as _, Snapshot},
     },
     informer::Informer,
     journal::{ChangeKind, Record, Sequence, UnitId},
+    notification::{Event, UnitInfo},
     object::{Object, ResourceVersion},
     registry::{Registry, WatchedType},
 };
@@ -59,7 +60,7 @@ impl Replay {
     }
 
     /// Returns what is shown next; `cursor` learns what was seen.
-    pub fn next(&mut self, lanes: &Lanes, filter: &Filter, cursor: &mut Cursor) -> Shown {
+    pub fn next(&mut self, router: &Router, filter: &Filter, cursor: &mut Cursor) -> Shown {
         if let Some(unit) = &mut self.of_unit {
             if let Some(object) = unit.objects.next() {
                 let change = Change::Added { object, cause: Cause::Replay };
@@ -70,7 +71,7 @@ impl Replay {
         }
         if let Some(of_type) = &mut self.of_type {
             match of_type.units.next() {
-                Some(informer) => self.open(&informer, lanes, filter, cursor),
+                Some(informer) => self.open(&informer, router, filter, cursor),
                 None => return self.close_type(filter),
             }
             return Shown::Nothing;
@@ -87,10 +88,10 @@ impl Replay {
     }
 
     /// Takes one version of a unit.
-    fn open(&mut self, informer: &Informer, lanes: &Lanes, filter: &Filter, cursor: &mut Cursor) {
+    fn open(&mut self, informer: &Informer, router: &Router, filter: &Filter, cursor: &mut Cursor) {
         let Some(of_type) = &mut self.of_type else { return };
         // One that is not known yet shows its objects as they come, one that is forgotten has none.
-        let Some(info) = lanes.unit(informer.id) else { return of_type.synced = false };
+        let Some(info) = router.unit(informer.id) else { return of_type.synced = false };
         if !filter.wants_unit(&info) {
             return;
         }

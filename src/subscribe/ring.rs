@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::frame::{Format, Frame};
-use crate::{cloud_event::Encoder, dispatcher::Event, journal::Sequence};
+use crate::{cloud_event::Encoder, journal::Sequence, notification::Event};
 
 /// What an entry takes beside its bodies, about.
 const ENTRY_BYTES: usize = 1024;
@@ -146,9 +146,9 @@ pub(super) mod testing {
 
     use super::*;
     use crate::{
-        dispatcher::UnitInfo,
         indexer::Change,
         journal::{Record, UnitId, testing::added},
+        notification::UnitInfo,
         object::ResourceType,
     };
 

@@ -203,7 +203,7 @@ impl Subscriber {
     async fn go_on(&mut self) {
         for _ in 0..STRIDE {
             let Some(replay) = &mut self.replay else { return };
-            match replay.next(&self.seat.0.lanes, &self.filter, &mut self.cursor) {
+            match replay.next(&self.seat.0.router, &self.filter, &mut self.cursor) {
                 Shown::Event(event) => {
                     self.offer(Candidate { entry: Arc::new(Entry::new(event, false)), is_place: false });
                     if !self.due.is_empty() {
@@ -243,7 +243,7 @@ impl Subscriber {
         let mut missing = missing;
         if kept_behind <= after {
             let wanted = records.len() as u64;
-            let events = self.seat.0.lanes.events(records);
+            let events = self.seat.0.router.events(records);
             missing += wanted - events.len() as u64;
             let entries = events.into_iter().map(|event| {
                 let is_initial = is_initial(&self.seat.0.journal, &event);

@@ -20,9 +20,9 @@ use crate::support::{
 use actix::{Actor, Context, Handler, ResponseFuture};
 use deltabus::{
     config::{Config, HandlerOptions, Initial},
-    dispatcher::{Notification, actor::Stopped},
     engine::Engine as InProcess,
     list_watch::kube::ClusterAccess,
+    notification::{Notification, Stopped},
     object::ObjectKey,
     simulator::{RawObject, Simulator, SimulatorOptions},
 };

@@ -185,7 +185,7 @@ fn s8_a_handler_is_synced_once_it_has_acknowledged_the_initial_state() {
         let (go, wait) = mpsc::channel::<()>();
         let said = Said::default();
         let copy = Arc::clone(&said);
-        let function = move |notification: &deltabus::dispatcher::Notification| {
+        let function = move |notification: &deltabus::notification::Notification| {
             wait.recv().unwrap_err();
             copy.lock().unwrap().extend(say(notification));
             Ok(())

@@ -16,10 +16,10 @@ use crate::support::{
     simulated::Simulated,
 };
 use deltabus::{
-    dispatcher::Notification,
     engine::RunningEngine,
     indexer::Change,
     lister::Selector,
+    notification::Notification,
     simulator::{Simulator, SimulatorOptions},
 };
 use serde_json::{Value, json};

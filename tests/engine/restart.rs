@@ -8,8 +8,8 @@ use crate::support::{
     sabotaged::{HANDLERS, Scene},
 };
 use deltabus::{
+    delivery::status::HandlerState,
     engine::Spot,
-    handler::status::HandlerState,
     indexer::index_func::IndexFunc,
     simulator::Random,
     status::UnitState,
@@ -116,31 +116,16 @@ fn i3_a_panic_of_an_indexer_between_publish_and_release_is_survived() {
 }
 
 #[test]
-fn i7_a_panic_of_the_dispatcher_is_survived() {
-    run(async {
-        let scene = Scene::start(20, QUICK, RATE).await;
-        for _ in 0..3 {
-            scene.engine.sabotage_dispatcher(Harm::Panic);
-            scene.events_flow(&[]).await;
-            actix_rt::time::sleep(Duration::from_millis(100)).await;
-        }
-        others_unaffected(&scene, "");
-        scene.engine.sabotage_dispatcher(Harm::Panic); // and it need not be there for the stop
-        scene.finish().await;
-    });
-}
-
-#[test]
-fn i7_a_panic_of_a_lane_is_survived() {
+fn i7_panic_of_a_handlers_actor_is_survived() {
     run(async {
         let scene = Scene::start(21, QUICK, RATE).await;
         for round in 1..=3 {
-            scene.engine.sabotage_handler("out", Spot::Lane, Harm::Panic);
+            scene.engine.sabotage_handler("out", Spot::Actor, Harm::Panic);
             scene.wait_for("restarted", |scene| scene.handler("out").restarts == round).await;
             scene.events_flow(&[]).await;
         }
         let view = scene.handler("out");
-        assert_eq!(view.last_error.as_deref(), Some("lane actor panicked: injected into the lane actor"));
+        assert_eq!(view.last_error.as_deref(), Some("handler actor panicked: injected into the handler actor"));
         assert_eq!(view.state, HandlerState::Running);
         others_unaffected(&scene, "out");
         scene.finish().await;
@@ -304,14 +289,10 @@ async fn any_harm(seed: u64, times: usize) {
         let hangs = random.below(8) == 0;
         let harm = if hangs { Harm::Hang(Duration::from_millis(200 + random.below(800) as u64)) } else { Harm::Panic };
         let what = match random.below(6) {
-            0 => {
+            0 | 1 => {
                 // on this thread: it must not hang
-                scene.engine.sabotage_dispatcher(Harm::Panic);
-                "dispatcher panic".to_owned()
-            }
-            1 => {
-                scene.engine.sabotage_handler(HANDLERS[random.below(2)], Spot::Lane, Harm::Panic);
-                "lane panic".to_owned()
+                scene.engine.sabotage_handler(HANDLERS[random.below(2)], Spot::Actor, Harm::Panic);
+                "handler actor panic".to_owned()
             }
             2 => {
                 // three panics over one event would give it up, as they should (S-9)

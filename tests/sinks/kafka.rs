@@ -13,7 +13,6 @@ use crate::support::{
 };
 use deltabus::{
     cloud_event::{ContentMode, Encoder},
-    dispatcher::Event,
     handler::{
         AsyncHandler as _, Form, HandlerError,
         kafka::{
@@ -22,6 +21,7 @@ use deltabus::{
         },
     },
     indexer::{Cause, Change},
+    notification::Event,
 };
 
 const TOPIC: &str = "k8s.configmaps";

@@ -32,7 +32,7 @@ fn with_stream(server: &NatsServer, change: impl FnOnce(&mut JetStreamOptions)) 
     handler(options)
 }
 
-async fn deliver(handler: &NatsHandler, events: &[deltabus::dispatcher::Event]) -> Result<(), HandlerError> {
+async fn deliver(handler: &NatsHandler, events: &[deltabus::notification::Event]) -> Result<(), HandlerError> {
     handler.deliver(&batch(events), Form::Whole).await
 }
 
@@ -198,7 +198,7 @@ async fn i4_a_server_that_is_down_at_the_start_is_waited_for() {
 }
 
 /// Delivers until it is delivered, as the delivery contract does; returns how often it failed.
-async fn deliver_at_last(handler: &NatsHandler, events: &[deltabus::dispatcher::Event]) -> u32 {
+async fn deliver_at_last(handler: &NatsHandler, events: &[deltabus::notification::Event]) -> u32 {
     let policy = RetryPolicy { initial: Duration::from_millis(10), ..RetryPolicy::default() };
     let mut failures = 0;
     while let Err(error) = deliver(handler, events).await {

@@ -9,13 +9,13 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use crate::support::receiver::{Authority, Seen, Server, Signed, fine, replace};
 use deltabus::{
     cloud_event::{ContentMode, Encoder},
-    dispatcher::{Event, Notification, UnitInfo},
     handler::{
         AsyncHandler, Form, HandlerError,
         webhook::{Auth, TlsOptions, Webhook, WebhookOptions},
     },
     indexer::{Cause, Change},
     journal::{Record, Sequence, UnitId},
+    notification::{Event, Notification, UnitInfo},
     object::{Object, ResourceType},
     secret::{PlainOrSecret, SecretRef},
 };

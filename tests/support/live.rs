@@ -10,10 +10,10 @@ use std::{
 use actix::{Actor, Context, Handler};
 use deltabus::{
     config::{Config, EventType, HandlerOptions, Initial},
-    dispatcher::{Notification, actor::Stopped},
     engine::{Engine, EngineBuilder, RunningEngine, StopReport},
     indexer::Change,
     list_watch::kube::ClusterAccess,
+    notification::{Notification, Stopped},
     simulator::{SeenRequest, Simulator, SimulatorOptions, Verb},
     status::UnitView,
 };

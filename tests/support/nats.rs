@@ -15,10 +15,10 @@ use async_nats::{
     },
 };
 use deltabus::{
-    dispatcher::{Event, Notification, UnitInfo},
     handler::nats::{JetStreamOptions, NatsAuth, NatsOptions, subject::Template},
     indexer::{Cause, Change},
     journal::{Record, Sequence, UnitId},
+    notification::{Event, Notification, UnitInfo},
     object::{Object, ResourceType},
 };
 use futures_util::StreamExt as _;

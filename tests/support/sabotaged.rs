@@ -13,8 +13,8 @@ use std::{
 
 use deltabus::{
     config::Config,
+    delivery::status::HandlerView,
     engine::{Engine, RunningEngine, StopReport},
-    handler::status::HandlerView,
     list_watch::kube::ClusterAccess,
     lister::Lister,
     simulator::{Running, Simulator, SimulatorOptions, Sizes, Workload},

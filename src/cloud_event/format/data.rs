@@ -9,7 +9,7 @@ use super::{
     FormatError,
 };
 use crate::{
-    dispatcher::Event,
+    notification::Event,
     object::{Object, difference::differences},
 };
 

@@ -5,26 +5,23 @@ use super::*;
 impl World<'_> {
     pub(super) fn read(&mut self, handler: usize) {
         let process = self.process.as_mut().expect("the process runs");
-        let Process { journal, lanes, .. } = process;
-        let lane = &lanes[handler];
-        let Some(Room { events, bytes }) = lane.schedule.room() else { return };
-        let asked = journal.to_load(lane.reader);
+        let Process { journal, consumers, .. } = process;
+        let consumer = &consumers[handler];
+        let Some(Room { events, bytes }) = consumer.core.room() else { return };
+        let asked = journal.to_load(consumer.reader);
         if !asked.places.is_empty() {
             let name = name_of_handler(handler);
             let found: Vec<_> = asked.places.iter().filter_map(|place| self.disk.now.load(&name, *place)).collect();
             assert_eq!(found.len(), asked.places.len(), "nothing is removed that is waited for");
-            journal.loaded(lane.reader, &asked, found);
+            journal.loaded(consumer.reader, &asked, found);
             self.hits.add("a reader goes on from the store");
         }
-        let records = journal.read(lane.reader, events, bytes);
+        let records = journal.read(consumer.reader, events, bytes);
         for record in &records {
             self.check_read(handler, record);
         }
-        let Process { dispatcher, lanes, .. } = self.process.as_mut().expect("the process runs");
-        for event in dispatcher.events(records) {
-            lanes[handler].last = event.record.sequence.0;
-            lanes[handler].take(event, self.now);
-        }
+        let Process { table, consumers, .. } = self.process.as_mut().expect("the process runs");
+        consumers[handler].take(table.events(records), self.now);
     }
 
     /// Checks that what is handed out is durable and in the cache, and comes in order (I3).
@@ -35,7 +32,7 @@ impl World<'_> {
         let is_durable = self.disk.synced.has(name_of(record));
         assert!(is_durable || self.durability != Durability::Group, "I3: {sequence} is handed out and not durable");
         assert!(self.disk.now.has(name_of(record)), "I3: {sequence} is handed out and not written");
-        assert!(process.lanes[handler].last < sequence, "I3: {sequence} is handed out after a later one");
+        assert!(process.consumers[handler].last < sequence, "I3: {sequence} is handed out after a later one");
         let Some(object) = record.object() else { return };
         let life = &self.sites[record.unit.0 as usize].lives[object.uid()];
         let cached = process.units[record.unit.0 as usize].lookup(object.key());
@@ -49,22 +46,18 @@ impl World<'_> {
     }
 
     pub(super) fn send(&mut self, handler: usize) {
-        let (now, flush) = (self.now, self.random.chance(0.3));
-        self.process().lanes[handler].send(now, flush);
+        let now = self.now;
+        self.process().consumers[handler].ask(now);
     }
 
     /// Brings one delivery an effect further.
     pub(super) fn deliver(&mut self, handler: usize, health: Health) {
         let Self { process, random, sinks, sites, acknowledged, lost, listed, now, .. } = self;
-        let Process { journal, lanes, journal_id, .. } = process.as_mut().expect("the process runs");
-        let lane = &mut lanes[handler];
-        if lane.calls.is_empty() {
-            return;
-        }
-        let number = random.below(lane.calls.len());
+        let Process { journal, consumers, journal_id, .. } = process.as_mut().expect("the process runs");
+        let consumer = &mut consumers[handler];
         let settled = &acknowledged[handler];
         let around = Surroundings { sites, journal_id: *journal_id, settled, lost, listed };
-        match lane.advance(number, (&mut sinks[handler], &around), health, *now, random) {
+        match consumer.advance((&mut sinks[handler], &around), health, *now, random) {
             Progress::Nothing => {}
             Progress::Accepted { repeated, answer_lost } => {
                 self.hits.add_many("an event is delivered twice", repeated);
@@ -72,7 +65,11 @@ impl World<'_> {
                 self.trace(|| format!("handler {handler}: sent, {repeated} again, answer lost: {answer_lost}"));
             }
             Progress::Done(places, names) => {
-                assert_eq!(journal.ack_each(lane.reader, &places), places.len(), "what was read can be acknowledged");
+                assert_eq!(
+                    journal.ack_each(consumer.reader, &places),
+                    places.len(),
+                    "what was read can be acknowledged"
+                );
                 acknowledged[handler].extend(names);
                 self.trace(|| format!("handler {handler}: acknowledges {places:?}"));
             }

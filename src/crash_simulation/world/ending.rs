@@ -50,8 +50,8 @@ impl World<'_> {
 
     /// Counts between which effects it happens.
     fn note_crash(&mut self) {
-        let Self { process, disk, hits, acknowledged, .. } = self;
-        let Some(Process { journal, units, lanes, syncing, saving, compacting, .. }) = process else { return };
+        let Self { process, disk, hits, acknowledged, now, .. } = self;
+        let Some(Process { journal, units, consumers, syncing, saving, compacting, .. }) = process else { return };
         for unit in units {
             match &unit.in_flight {
                 None => {}
@@ -68,17 +68,18 @@ impl World<'_> {
                 hits.add("crash: released, not durable");
             }
         }
-        for (handler, lane) in lanes.iter().enumerate() {
-            let stats = journal.stats(lane.reader);
+        for (handler, consumer) in consumers.iter().enumerate() {
+            let stats = journal.stats(consumer.reader);
             hits.add_many("crash: visible, not read", usize::from(stats.queued > 0));
-            let in_calls: usize = lane.calls.len();
-            hits.add_many("crash: read, not sent", usize::from(in_calls == 0 && stats.in_flight > 0));
-            for call in &lane.calls {
+            let under_way = consumer.core.view(*now).in_flight;
+            hits.add_many("crash: read, not sent", usize::from(under_way == 0 && stats.in_flight > 0));
+            hits.add_many("crash: between attempts", usize::from(under_way > consumer.calls.len()));
+            let is_answered = matches!(consumer.wanted, Some(Action::Acknowledge(..)));
+            hits.add_many("crash: answered, not acknowledged", usize::from(is_answered));
+            for call in &consumer.calls {
                 hits.add(match call.phase {
-                    Phase::Between => "crash: between attempts",
-                    Phase::Sent(..) => "crash: sent, not accepted",
+                    Phase::Sent => "crash: sent, not accepted",
                     Phase::Accepted(_) => "crash: accepted, not answered",
-                    Phase::Answered => "crash: answered, not acknowledged",
                 });
             }
             let saved = disk.now.settled[handler];
@@ -129,8 +130,8 @@ impl World<'_> {
             }
             end(self);
         }
-        let Process { journal, lanes, .. } = self.process();
-        let left = lanes.iter().any(|lane| journal.stats(lane.reader).position < journal.released());
+        let Process { journal, consumers, .. } = self.process();
+        let left = consumers.iter().any(|consumer| journal.stats(consumer.reader).position < journal.released());
         self.hits.add(if left { "a clean stop leaves something" } else { "a clean stop leaves nothing" });
         self.trace(|| "clean stop".to_owned());
         self.process = None;

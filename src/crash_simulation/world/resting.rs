@@ -25,9 +25,9 @@ impl World<'_> {
                 self.deliver(handler, WELL);
             }
             let Self { process, sites, .. } = self;
-            let Process { units, lanes, journal, .. } = process.as_ref().expect("the process runs");
+            let Process { units, consumers, journal, .. } = process.as_ref().expect("the process runs");
             let is_level = units.iter().zip(sites).all(|(unit, site)| unit.is_level(site));
-            if is_level && lanes.iter().all(|lane| journal.stats(lane.reader).position == journal.last()) {
+            if is_level && consumers.iter().all(|consumer| journal.stats(consumer.reader).position == journal.last()) {
                 return;
             }
         }

@@ -183,7 +183,7 @@ impl World<'_> {
         let settled = self.settled();
         let Some(Compacting { handler, step, state }) = self.process().compacting.take() else { return };
         let process = self.process();
-        let reader = process.lanes[handler].reader;
+        let reader = process.consumers[handler].reader;
         if let Some(state) = state {
             process.syncing = None;
             self.begin_sync();

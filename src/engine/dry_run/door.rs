@@ -14,7 +14,6 @@ use crate::{
     config::Config,
     delta_fifo::{DeltaFifo, Order},
     discovery::{Catalog, Owned, WantedEntry, identity, select},
-    dispatcher::UnitInfo,
     engine::{
         options::{self, Extras},
         plan::{KnownNamespaces, NamespaceLabels, UnitSpec, World, plan},
@@ -24,6 +23,7 @@ use crate::{
     informer::InformerOptions,
     list_watch::{PassedOver, WatchEvent, decode::WatchDecoder},
     lister::selector::{FieldSelector, LabelSelector},
+    notification::UnitInfo,
     object::{
         Object, ResourceType,
         packer::{Compression, Packer},

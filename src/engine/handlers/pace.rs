@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::OwnSink;
 use crate::{
     config::{self, Batch, DeliveryOrder, HandlerOptions},
-    dispatcher::schedule::{Order, ScheduleOptions},
-    handler::{
+    delivery::{
         pace::Rate,
+        schedule::{Order, ScheduleOptions},
         worker::{Open, OpenAsync},
     },
     journal::Bounds,

@@ -5,9 +5,9 @@ use std::{cell::Cell, collections::BTreeMap, fs, sync::Arc};
 use super::*;
 use crate::{
     cloud_event::Encoder,
-    dispatcher::{Event, UnitInfo},
     indexer::Change,
     journal::{Record, Sequence, UnitId, testing::*},
+    notification::{Event, UnitInfo},
     object::ResourceType,
     private_dir::tests::mode,
 };
@@ -215,7 +215,7 @@ fn i4_a_thread_that_comes_back_writes_nothing_and_cuts_nothing_that_its_successo
         let path = path.clone();
         move || {
             let mut handler = handler(returned.clone());
-            crate::handler::worker::leave_this_thread_behind();
+            crate::handler::left_behind::set(std::sync::Arc::new(true.into()));
             // its successor is in the middle of a line
             fs::write(&path, EVENT_START).unwrap();
             let refused = handler.deliver(&batch(1, 1)).unwrap_err().to_string();

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     cloud_event::Formatter,
-    dispatcher::Notification,
     handler::{AsyncHandler, Form, HandlerError, chains::Chains},
+    notification::Notification,
 };
 
 /// The handler. It connects with the first batch: brokers that are not there are a failed attempt like any other.

@@ -5,9 +5,9 @@ use std::mem;
 use super::template::{KeyTemplate, TOPIC_LEN_MAX, TopicTemplate};
 use crate::{
     cloud_event::{self, Attribute, ContentMode, Form, Formatter},
-    dispatcher::Event,
     handler::HandlerError,
     indexer::Change,
+    notification::Event,
     trace::TraceContext,
 };
 

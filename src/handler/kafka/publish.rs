@@ -12,8 +12,8 @@ use super::{
     sent::{MessageOf, Sent, State},
 };
 use crate::{
-    dispatcher::{Event, Notification},
     handler::{Form, HandlerError, chains::Chains},
+    notification::{Event, Notification},
     trace::TraceContext,
 };
 

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     cloud_event::{self, Form},
-    dispatcher::Event,
     mutex::lock,
+    notification::Event,
 };
 
 /// Messages that are remembered before those that nobody asked for again are forgotten.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
-    dispatcher::{Event, UnitInfo},
     indexer::Change,
     journal::{Record, Sequence, UnitId},
+    notification::{Event, UnitInfo},
     object::ResourceType,
 };
 

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use super::subject::{SUBJECT_LEN_MAX, Template};
 use crate::{
     cloud_event::{self, Attribute, Body, ContentMode, Form, Formatter, header_value},
-    dispatcher::Event,
     handler::HandlerError,
     indexer::Change,
+    notification::Event,
     trace::TraceContext,
 };
 

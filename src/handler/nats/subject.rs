@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{dispatcher::Event, journal::ChangeKind};
+use crate::{journal::ChangeKind, notification::Event};
 
 /// Longest subject that is sent: the server closes a connection over a command line of more than 4 KiB.
 pub const SUBJECT_LEN_MAX: usize = 2048;

@@ -6,9 +6,9 @@ use anstyle::{AnsiColor, Style};
 use jiff::{Timestamp, tz::TimeZone};
 
 use crate::{
-    dispatcher::Event,
     indexer::{Cause, Change},
     journal::ChangeKind,
+    notification::Event,
 };
 
 /// What is shown of an event.

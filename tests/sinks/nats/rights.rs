@@ -16,7 +16,7 @@ fn joe(server: &NatsServer) -> NatsAuth {
 }
 
 /// An object in a namespace that nothing may be published of.
-fn forbidden(name: &str) -> deltabus::dispatcher::Event {
+fn forbidden(name: &str) -> deltabus::notification::Event {
     let metadata = serde_json::json!({"name": name, "namespace": "secret", "uid": name, "resourceVersion": "1"});
     let json = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
     let object = deltabus::object::Object::from_json(json.to_string().as_bytes()).unwrap();

@@ -1,23 +1,24 @@
-//! Lanes that come, change and go while others run.
+//! Handlers that are added, replaced and removed while others run.
 
 use std::{
     sync::{Arc, Mutex, mpsc},
     time::Duration,
 };
 
-use actix::Actor as _;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    actor::Sink,
+    handlers::Remove,
+    sink::Sink,
+    status::{self, HandlerStatus},
     tests::{Engine, Seen, recording, thread},
     worker::OpenHandler,
-    *,
 };
 use crate::{
-    dispatcher::actor::{DispatcherActor, LaneSlot, Remove},
+    handler::{Handler, HandlerError},
     indexer::{Cause, Change},
     journal::{UnitId, testing::*},
+    notification::{Event, Notification},
 };
 
 const SOON: Duration = Duration::from_secs(30);
@@ -58,9 +59,8 @@ fn s2_s3_a_slow_handler_delays_no_other_and_each_sees_one_order() {
         let engine = Engine::new();
         let (slow, quick) = (Seen::default(), Seen::default());
         let (sink, go) = gated(&slow);
-        engine.lane("slow", sink, None);
-        engine.lane("quick", thread(recording(&quick, 0)), None);
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.add("slow", sink, None);
+        engine.add("quick", thread(recording(&quick, 0)), None);
         engine.commit(&pods(0..9));
         until(|| quick.lock().unwrap().len() == 9 && !slow.lock().unwrap().is_empty()).await;
         assert_eq!(*slow.lock().unwrap(), ["called"]);
@@ -77,15 +77,14 @@ fn s7_a_removed_handler_finishes_its_call_and_what_waits_is_discarded() {
         let engine = Engine::new();
         let seen = Seen::default();
         let (sink, go) = gated(&seen);
-        let (status, _) = engine.lane("one", sink, None);
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let (status, _) = engine.add("one", sink, None);
         engine.commit(&pods(0..9));
         until(|| !seen.lock().unwrap().is_empty()).await;
-        let removed = engine.lanes.remove_lane("one", Remove::Discard);
-        assert_eq!(engine.lanes.remove_lane("one", Remove::Discard).await, None, "again has no effect");
-        assert_eq!(engine.lanes.remove_lane("unknown", Remove::Discard).await, None);
+        for name in ["one", "one", "unknown"] {
+            engine.handlers.remove(name, Remove::Discard);
+        }
         go.send(()).unwrap();
-        assert_eq!(removed.await, None);
+        until(|| status.view(jiff::Timestamp::now()).state == status::HandlerState::Stopped).await;
         assert_eq!(seen.lock().unwrap().len(), 5, "one call with a batch of four");
         assert_eq!(
             (status.view(jiff::Timestamp::now()).state, engine.stop(SOON).await),
@@ -99,20 +98,17 @@ fn a_removed_handler_that_drains_delivers_what_waits_or_names_it_at_the_deadline
     run(async {
         let engine = Engine::new();
         let seen = Seen::default();
-        engine.lane("drains", thread(recording(&seen, 0)), None);
-        engine.lane("fails", thread(recording(&Seen::default(), usize::MAX)), None);
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.add("drains", thread(recording(&seen, 0)), None);
+        let (fails, _) = engine.add("fails", thread(recording(&Seen::default(), usize::MAX)), None);
         engine.commit(&pods(0..9));
         let deadline = Instant::now() + Duration::from_millis(200);
-        let (drains, fails) = (
-            engine.lanes.remove_lane("drains", Remove::Drain(Instant::now() + SOON)),
-            engine.lanes.remove_lane("fails", Remove::Drain(deadline)),
-        );
-        assert_eq!(drains.await, None);
-        assert_eq!(seen.lock().unwrap().len(), 9);
-        let left = fails.await.unwrap();
-        assert_eq!((left.events, left.named.len()), (9, 9));
-        engine.lane("fails", thread(recording(&seen, 0)), None);
+        engine.handlers.remove("drains", Remove::Drain(Instant::now() + SOON));
+        engine.handlers.remove("fails", Remove::Drain(deadline));
+        until(|| seen.lock().unwrap().len() == 9).await;
+        assert_eq!(fails.view(jiff::Timestamp::now()).queued, 9);
+        until(|| fails.view(jiff::Timestamp::now()).state == status::HandlerState::Stopped).await;
+        assert!(Instant::now() >= deadline);
+        engine.add("fails", thread(recording(&seen, 0)), None);
         engine.commit(&pods(9..10));
         assert_eq!(engine.stop(SOON).await, [], "its name was free");
     });
@@ -124,18 +120,17 @@ fn a_replaced_handler_takes_over_what_waits_and_nothing_is_lost_or_doubled() {
         let engine = Engine::new();
         let (before, after) = (Seen::default(), Seen::default());
         let (sink, go) = gated(&before);
-        engine.lane("one", sink, None);
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.add("one", sink, None);
         engine.commit(&pods(0..9));
         until(|| !before.lock().unwrap().is_empty()).await;
-        let (options, _) = Engine::options("one", thread(recording(&after, 0)), None);
-        assert!(engine.lanes.replace_lane(options).is_some());
+        let options = Engine::options("one", thread(recording(&after, 0)), None);
+        assert!(engine.handlers.replace(options).is_some());
         assert!(after.lock().unwrap().is_empty(), "the call in flight ends first");
         go.send(()).unwrap();
         until(|| after.lock().unwrap().len() == 5).await;
         assert_eq!(before.lock().unwrap().len(), 5);
-        let (options, _) = Engine::options("unknown", thread(recording(&after, 0)), None);
-        assert!(engine.lanes.replace_lane(options).is_none());
+        let options = Engine::options("unknown", thread(recording(&after, 0)), None);
+        assert!(engine.handlers.replace(options).is_none());
         assert_eq!(engine.stop(SOON).await, []);
         assert_eq!(after.lock().unwrap()[0], "added p4/1");
     });
@@ -151,22 +146,20 @@ fn i4_a_stop_in_the_middle_of_removals_and_replacements_does_not_hang() {
             .zip(&called)
             .map(|(name, seen)| {
                 let (sink, go) = gated(seen);
-                engine.lane(name, sink, None);
+                engine.add(name, sink, None);
                 go
             })
             .collect();
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
         engine.commit(&pods(0..9));
         until(|| called.iter().all(|seen| !seen.lock().unwrap().is_empty())).await;
-        let discarded = engine.lanes.remove_lane("a", Remove::Discard);
-        let drained = engine.lanes.remove_lane("b", Remove::Drain(Instant::now() + SOON));
-        let (options, _) = Engine::options("c", thread(recording(&Seen::default(), 0)), None);
-        engine.lanes.replace_lane(options).unwrap();
+        engine.handlers.remove("a", Remove::Discard);
+        engine.handlers.remove("b", Remove::Drain(Instant::now() + SOON));
+        let options = Engine::options("c", thread(recording(&Seen::default(), 0)), None);
+        engine.handlers.replace(options).unwrap();
         let left = engine.stop(Duration::from_millis(100)).await;
         assert_eq!(left.iter().map(|left| left.handler.as_str()).collect::<Vec<_>>(), ["b", "c"]);
-        assert!(engine.lanes.is_stopping(), "S-6");
+        assert!(engine.handlers.is_stopping(), "S-6");
         drop(gates);
-        drop((discarded.await, drained.await));
     });
 }
 
@@ -174,15 +167,14 @@ fn i4_a_stop_in_the_middle_of_removals_and_replacements_does_not_hang() {
 fn s5_s8_a_late_handler_is_shown_what_there_is_and_has_synced_when_it_has_handled_that() {
     run(async {
         let engine = Engine::new();
-        engine.lanes.set_discovered();
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        engine.journal.set_discovered();
         engine.commit(&[initial("a", "a", 1), synced(1)]);
         let seen = Seen::default();
         let (sink, go) = gated(&seen);
-        let (options, status) = Engine::options("late", sink, None);
-        let (reader, joins) = engine.lanes.add_late_lane(options).unwrap();
-        status.attach(engine.journal.clone(), reader, engine.lanes.types("late"));
-        engine.lanes.start();
+        let options = Engine::options("late", sink, None);
+        let status = Arc::clone(&options.parts.status);
+        let (reader, joins) = engine.handlers.add(options).unwrap();
+        status.attach(engine.handlers.router().clone(), reader);
         assert_eq!(joins, [UnitId(0)]);
         let replay = Change::Added { object: pod("a", "a", 1), cause: Cause::Replay };
         engine.journal.join(reader, UnitId(0), 1, &[replay], jiff::Timestamp::UNIX_EPOCH).unwrap();
@@ -201,12 +193,11 @@ fn s5_s8_a_late_handler_is_shown_what_there_is_and_has_synced_when_it_has_handle
 fn s9_an_initial_event_that_is_dead_lettered_or_given_up_counts_as_handled() {
     run(async {
         let engine = Engine::new();
-        engine.lanes.set_discovered();
+        engine.journal.set_discovered();
         let accepts = |_: &Notification| Ok(());
-        let (_, slot) = engine.lane("dlq", Sink::InPlace(Arc::new(Mutex::new(accepts))), None);
-        let (dead, _) = engine.lane("dead", thread(recording(&Seen::default(), 0)), Some(slot));
-        let (given_up, _) = engine.lane("given_up", thread(recording(&Seen::default(), 0)), None::<LaneSlot>);
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let (_, slot) = engine.add("dlq", Sink::InPlace(Arc::new(Mutex::new(accepts))), None);
+        let (dead, _) = engine.add("dead", thread(recording(&Seen::default(), 0)), Some(slot));
+        let (given_up, _) = engine.add("given_up", thread(recording(&Seen::default(), 0)), None);
         engine.commit(&[initial("poison", "p", 1), synced(1)]);
         until(|| dead.has_synced() && given_up.has_synced()).await;
         let views = [dead, given_up].map(|status| status.view(jiff::Timestamp::now()));
@@ -221,9 +212,8 @@ fn a_paused_handler_is_sent_nothing_until_it_is_resumed_and_a_stop_does_not_wait
         let engine = Engine::new();
         let (seen, other) = (Seen::default(), Seen::default());
         let (sink, go) = gated(&seen);
-        let (status, _) = engine.lane("one", sink, None);
-        engine.lane("other", thread(recording(&other, 0)), None);
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let (status, _) = engine.add("one", sink, None);
+        engine.add("other", thread(recording(&other, 0)), None);
         engine.commit(&pods(0..5));
         until(|| !seen.lock().unwrap().is_empty()).await;
         let state = || status.view(jiff::Timestamp::now()).state;
@@ -255,16 +245,13 @@ fn a_handler_that_was_replaced_stays_paused() {
     run(async {
         let engine = Engine::new();
         let (before, after) = (Seen::default(), Seen::default());
-        let (status, _) = engine.lane("one", thread(recording(&before, 0)), None);
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let (status, _) = engine.add("one", thread(recording(&before, 0)), None);
+        engine.add("other", thread(recording(&before, 0)), None);
         status.control(status::Control::Pause);
-        let (mut options, _) = Engine::options("one", thread(recording(&after, 0)), None);
-        options.pause = status.switch().clone();
-        engine.lanes.replace_lane(options).unwrap();
-        engine.commit(&pods(0..2));
-        engine.lane("other", thread(recording(&before, 0)), None);
-        engine.lanes.start();
-        engine.commit(&pods(2..3));
+        let mut options = Engine::options("one", thread(recording(&after, 0)), None);
+        options.parts.status = Arc::new(HandlerStatus::with_switch("one", "test", status.switch().clone()));
+        engine.handlers.replace(options).unwrap();
+        engine.commit(&pods(0..3));
         until(|| !before.lock().unwrap().is_empty()).await;
         assert!(after.lock().unwrap().is_empty());
         status.control(status::Control::Resume);
@@ -278,20 +265,18 @@ fn what_a_handler_gave_up_is_delivered_again_when_that_is_asked() {
     run(async {
         let engine = Engine::new();
         let (dead, seen) = (Seen::default(), Seen::default());
-        let (dlq, slot) = engine.lane("dlq", thread(recording(&dead, 0)), None);
+        let (dlq, slot) = engine.add("dlq", thread(recording(&dead, 0)), None);
         let cured = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (calls, ill) = (Arc::clone(&seen), Arc::clone(&cured));
         let handler = move |batch: &Notification| {
-            let is_ill =
-                |event: &crate::dispatcher::Event| event.record.object().is_some_and(|object| object.name() == "p1");
+            let is_ill = |event: &Event| event.record.object().is_some_and(|object| object.name() == "p1");
             if !ill.load(std::sync::atomic::Ordering::Relaxed) && batch.events().iter().any(is_ill) {
                 return Err(HandlerError::Rejected("422".into()));
             }
             calls.lock().unwrap().extend(batch.events().iter().map(|event| brief(&event.record)));
             Ok(())
         };
-        let (status, _) = engine.lane("one", Sink::InPlace(Arc::new(Mutex::new(handler))), Some(slot));
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let (status, _) = engine.add("one", Sink::InPlace(Arc::new(Mutex::new(handler))), Some(slot));
         engine.commit(&pods(0..4));
         until(|| seen.lock().unwrap().len() == 3 && !dead.lock().unwrap().is_empty()).await;
         until(|| status.view(jiff::Timestamp::now()).queued == 0).await;

@@ -6,7 +6,6 @@
 //! [`LEFT_BEHIND_MAX`] of one handler are alive at a time.
 
 use std::{
-    cell::RefCell,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -24,13 +23,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{AsyncHandler, Form, Handler, HandlerError, Outcome};
+use super::attempts::Outcome;
 #[cfg(any(test, feature = "testing"))]
 use crate::supervisor::fault::Harm;
 use crate::{
-    dispatcher::Notification,
     failures::Failures,
+    handler::{AsyncHandler, Form, Handler, HandlerError, left_behind},
     mutex::lock,
+    notification::Notification,
     supervisor::{child::panic_text, fault::SharedFault},
 };
 
@@ -146,8 +146,8 @@ impl Worker {
         }
     }
 
-    /// Returns whether a delivery ends when nobody waits for it any more.
-    pub fn can_be_cut_off(&self) -> bool {
+    /// Returns whether a delivery ends when its [`Attempt`] is dropped.
+    pub fn can_cancel(&self) -> bool {
         matches!(self.0.open, Open::Async { .. })
     }
 
@@ -318,22 +318,6 @@ fn ended() -> Outcome {
     Outcome::Failed(HandlerError::Failed("the handler's thread has ended".to_owned()))
 }
 
-thread_local! {
-    static LEFT_BEHIND: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
-}
-
-/// Returns whether this is the thread of a handler that hung and was replaced: what it undoes now, it undoes to its
-/// successor.
-pub fn is_left_behind() -> bool {
-    LEFT_BEHIND.with_borrow(|mark| mark.as_ref().is_some_and(|mark| mark.load(Ordering::Acquire)))
-}
-
-/// Makes this thread one that was replaced.
-#[cfg(test)]
-pub(super) fn leave_this_thread_behind() {
-    LEFT_BEHIND.set(Some(Arc::new(AtomicBool::new(true))));
-}
-
 /// A handler that blocks, on its thread.
 struct Blocking {
     open: OpenHandler,
@@ -344,7 +328,7 @@ struct Blocking {
 
 impl Blocking {
     fn work(mut self, queue: &crossbeam_channel::Receiver<Job>) {
-        LEFT_BEHIND.set(Some(Arc::clone(&self.left_behind)));
+        left_behind::set(Arc::clone(&self.left_behind));
         let thread = thread::current(); // named after the handler
         let handler = thread.name().and_then(|name| name.strip_prefix("handler-"));
         let (mut flushes, started) = (Failures::default(), Instant::now());

@@ -1,23 +1,20 @@
-//! What a person can see of a handler, and ask of it: what is behind `/v1/handlers` and the metrics.
+//! Status of a handler, and requests to it: behind `/v1/handlers` and the metrics.
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use jiff::Timestamp;
 use serde::Serialize;
+use tokio::sync::watch;
 
-use super::Outcome;
+use super::{attempts::Outcome, core::CoreView, router::Router};
 use crate::{
-    dispatcher::{
-        Event,
-        actor::{LaneTypes, PauseSwitch},
-    },
     histogram::Histogram,
-    journal::{Journal, ReaderId, ReaderStats, Sequence},
+    journal::{ReaderId, ReaderStats, Sequence},
     mutex::lock,
+    notification::Event,
     supervisor::Exit,
 };
 
@@ -36,7 +33,7 @@ pub enum HandlerState {
     Paused,
     /// An attempt has taken longer than `[supervision] hung_after`, and so have others: no more threads are started.
     Hung,
-    /// Its lane ended by itself and is about to be started again.
+    /// Its actor ended by itself and is about to be started again.
     Failed,
     /// It has ended: stopped as asked, or nobody listens any more.
     Stopped,
@@ -57,48 +54,66 @@ impl HandlerState {
     }
 }
 
-/// What the lane of a handler counts.
+/// Counters of a handler, and its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LaneCounts {
-    /// What it is doing.
+pub struct HandlerCounts {
+    /// `Starting`, `Running`, `Failed` or `Stopped`; the others follow from the rest.
     pub state: HandlerState,
-    /// Events delivered, as a dead letter of others too.
+    /// Events delivered, dead letters of others included.
     pub delivered: u64,
     /// Attempts that failed and were repeated.
     pub retried: u64,
     /// Of these: panics.
     pub panics: u64,
-    /// Times the lane was started, the first one included.
+    /// Starts of the handler's actor, the first one included.
     pub lives: u64,
-    /// Times the handler's thread hung and was replaced.
+    /// Times that the handler's thread hung and was replaced.
     pub threads_replaced: u64,
     /// Events given up with no dead letter to take them.
     pub given_up: u64,
     /// Events given up and taken by the dead letter.
     pub dead_lettered: u64,
-    /// Of these: no sink would take them for their size, not even as a reference.
+    /// Events given up because they were too large in every form.
     pub too_large: u64,
     /// Events that were too large for the sink, and delivered without their `old`.
     pub without_old: u64,
     /// Events that were too large for the sink, and delivered as a reference.
     pub references: u64,
-    /// The deliveries under way: when the attempt under way began, in microseconds since the Unix epoch, what a hung
-    /// handler is known by; `None` between attempts.
-    pub under_way: BTreeMap<u64, Option<i64>>,
-    /// Deliveries begun in all.
-    pub begun: u64,
-    /// Of the deliveries under way: their last attempt failed.
-    pub failing: u64,
-    /// Of the deliveries under way: they wait for `rate_limit`, or until a busy sink wants more.
-    pub rate_limited: u64,
-    /// The last thing that went wrong, and when, in microseconds since the Unix epoch.
+    /// Set while an attempt waits for a hung thread that cannot be replaced.
+    pub is_hung: bool,
+    /// State of the deliveries.
+    pub core: CoreView,
+    /// Start of the oldest attempt under way, in microseconds since the Unix epoch.
+    pub oldest_attempt: Option<i64>,
+    /// The last error, and its time in microseconds since the Unix epoch.
     pub last_error: Option<(String, i64)>,
 }
 
-impl LaneCounts {
-    /// Notes what went wrong now.
+impl HandlerCounts {
+    /// Notes an error of now.
     pub fn note_error(&mut self, error: impl Into<String>) {
         self.last_error = Some((error.into(), Timestamp::now().as_microsecond()));
+    }
+}
+
+/// Switch that pauses a handler. It outlives the handler's actors and sinks.
+#[derive(Clone, Debug, Default)]
+pub struct PauseSwitch(watch::Sender<bool>);
+
+impl PauseSwitch {
+    /// Pauses or resumes the handler.
+    pub fn set(&self, paused: bool) {
+        self.0.send_replace(paused);
+    }
+
+    /// Returns whether it is paused.
+    pub fn is_paused(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Returns a receiver of its state.
+    pub fn subscribe(&self) -> watch::Receiver<bool> {
+        self.0.subscribe()
     }
 }
 
@@ -174,7 +189,7 @@ pub struct HandlerView {
     pub retried: u64,
     /// Of these: panics.
     pub panics: u64,
-    /// Times its lane ended by itself and was started again, or its thread hung and was replaced.
+    /// Times its actor ended by itself and was started again, or its thread hung and was replaced.
     pub restarts: u64,
     /// Events lost: at the bound of its buffer, or given up with no dead letter to take them.
     pub dropped: u64,
@@ -237,9 +252,9 @@ pub struct HandlerStatus {
     name: String,
     kind: String,
     switch: PauseSwitch,
-    counts: Mutex<LaneCounts>,
+    counts: Mutex<HandlerCounts>,
     timings: Arc<HandlerTimings>,
-    reader: Mutex<Option<(Journal, ReaderId, LaneTypes)>>,
+    reader: Mutex<Option<(Router, ReaderId)>>,
 }
 
 impl HandlerStatus {
@@ -265,19 +280,13 @@ impl HandlerStatus {
         match control {
             Control::Pause => self.switch.set(true),
             Control::Resume => self.switch.set(false),
-            Control::Replay => {
-                let reader = lock(&self.reader);
-                return reader.as_ref().map_or(0, |(journal, reader, _)| journal.replay(*reader).queued);
-            }
+            Control::Replay => return self.of_reader(|router, reader| router.journal().replay(reader).queued),
         }
         0
     }
 
-    /// Keeps events of its own reader that are given up for [`Control::Replay`].
-    pub fn keep_for_replay(&self, given_up: &[Sequence]) {
-        if let Some((journal, reader, _)) = &*lock(&self.reader) {
-            journal.give_up(*reader, given_up);
-        }
+    fn of_reader<T: Default>(&self, ask: impl FnOnce(&Router, ReaderId) -> T) -> T {
+        lock(&self.reader).as_ref().map(|(router, reader)| ask(router, *reader)).unwrap_or_default()
     }
 
     /// Returns the handler's name.
@@ -285,61 +294,59 @@ impl HandlerStatus {
         &self.name
     }
 
-    /// Says which reader's numbers and which lane's types belong to this handler.
-    pub fn attach(&self, journal: Journal, reader: ReaderId, types: LaneTypes) {
-        *lock(&self.reader) = Some((journal, reader, types));
+    /// Sets the reader whose numbers and types belong to this handler.
+    pub fn attach(&self, router: Router, reader: ReaderId) {
+        *lock(&self.reader) = Some((router, reader));
     }
 
     /// Locks the counts for a change; hold it for no longer than a few assignments.
-    pub fn lock(&self) -> MutexGuard<'_, LaneCounts> {
+    pub fn lock(&self) -> MutexGuard<'_, HandlerCounts> {
         lock(&self.counts)
     }
 
     /// Counts the end of a call in the histograms.
     pub(super) fn observe_call(&self, outcome: &Outcome, events: &[Event], took: Duration) {
-        let earlier = lock(&self.reader).as_ref().map_or(Sequence(0), |(journal, ..)| journal.earlier());
+        let earlier = self.of_reader(|router, _| Some(router.journal().earlier())).unwrap_or(Sequence(0));
         self.timings.observe(outcome, events, took, Timestamp::now().as_microsecond(), earlier);
     }
 
-    /// Notes that the lane starts, and returns the number of this life.
-    pub fn begin_life(&self) -> u64 {
+    /// Notes that its actor starts.
+    pub fn begin_life(&self) {
         let mut counts = self.lock();
         counts.lives += 1;
         counts.state = HandlerState::Running;
-        counts.lives
+        (counts.is_hung, counts.core, counts.oldest_attempt) = (false, CoreView::default(), None);
     }
 
-    /// Notes that a life of the lane is over.
-    pub fn end_life(&self, life: u64, exit: &Exit) {
+    /// Notes that its actor has ended by itself.
+    pub fn end_life(&self, exit: &Exit) {
         let mut counts = self.lock();
-        let failed = counts.state != HandlerState::Stopped;
-        if failed && counts.lives == life {
-            counts.state = HandlerState::Failed;
-        }
-        if failed && *exit != Exit::Stopped {
-            counts.note_error(format!("lane actor {exit}"));
-        }
+        counts.state = HandlerState::Failed;
+        counts.note_error(format!("handler actor {exit}"));
+    }
+
+    /// Shows the deliveries; `oldest_attempt` is the age of the oldest attempt under way.
+    pub(super) fn show(&self, core: CoreView, oldest_attempt: Option<Duration>) {
+        let micros = |age: Duration| {
+            Timestamp::now().as_microsecond().saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX))
+        };
+        let mut counts = self.lock();
+        (counts.core, counts.oldest_attempt) = (core, oldest_attempt.map(micros));
     }
 
     /// Returns the numbers of its reader.
     pub fn reader_stats(&self) -> ReaderStats {
-        let reader = lock(&self.reader);
-        reader.as_ref().map(|(journal, reader, _)| journal.stats(*reader)).unwrap_or_default()
+        self.of_reader(|router, reader| router.journal().stats(reader))
     }
 
     /// Returns whether everything that its reader begins with is done with (S-8).
     pub fn has_synced(&self) -> bool {
-        let reader = lock(&self.reader);
-        reader.as_ref().is_some_and(|(journal, reader, _)| journal.has_synced(*reader))
+        self.of_reader(|router, reader| router.journal().has_synced(reader))
     }
 
     /// Copies everything out.
     pub fn view(&self, now: Timestamp) -> HandlerView {
         let stats = self.reader_stats();
-        let types = lock(&self.reader).as_ref().map(|(.., types)| types.clone());
-        let types = types.map(|types| types.names()).unwrap_or_default();
-        let last_rule_error =
-            lock(&self.reader).as_ref().and_then(|(journal, reader, _)| journal.last_filter_error(*reader));
         let counts = self.lock().clone();
         let seconds_since = |micros: i64| {
             Duration::from_micros(now.as_microsecond().saturating_sub(micros).max(0).cast_unsigned()).as_secs_f64()
@@ -350,9 +357,11 @@ impl HandlerStatus {
             state: match counts.state {
                 HandlerState::Stopped | HandlerState::Failed => counts.state,
                 _ if self.switch.is_paused() => HandlerState::Paused,
+                _ if counts.is_hung => HandlerState::Hung,
+                _ if counts.core.is_failing => HandlerState::Retrying,
                 other => other,
             },
-            types,
+            types: self.of_reader(Router::types),
             queued: stats.queued + stats.in_flight,
             delivered: counts.delivered,
             retried: counts.retried,
@@ -362,18 +371,18 @@ impl HandlerStatus {
             dead_lettered: counts.dead_lettered,
             filtered: stats.filtered,
             rule_errors: stats.filter_errors,
-            last_rule_error,
+            last_rule_error: self.of_reader(|router, reader| router.journal().last_filter_error(reader)),
             coalesced: stats.coalesced,
             olds_given_up: stats.olds_given_up,
             synced: self.has_synced(),
             position: stats.position.0,
             oldest_undelivered_age_seconds: stats.oldest_micros.map(seconds_since),
-            in_flight: counts.under_way.len() as u64,
-            rate_limited: counts.rate_limited > 0 && !self.switch.is_paused(),
+            in_flight: counts.core.in_flight as u64,
+            rate_limited: counts.core.is_limited && !self.switch.is_paused(),
             without_old: counts.without_old,
             references: counts.references,
             too_large: counts.too_large,
-            in_flight_seconds: counts.under_way.values().flatten().min().copied().map(seconds_since),
+            in_flight_seconds: counts.oldest_attempt.map(seconds_since),
             last_error_age_seconds: counts.last_error.as_ref().map(|(_, at)| seconds_since(*at)),
             last_error: counts.last_error.map(|(error, _)| error),
             timings: Arc::clone(&self.timings),
@@ -385,10 +394,10 @@ impl HandlerStatus {
 mod tests {
     use super::*;
     use crate::{
-        dispatcher::UnitInfo,
         handler::HandlerError,
         indexer::Change,
         journal::{Record, UnitId, testing::*},
+        notification::UnitInfo,
         object::ResourceType,
     };
 

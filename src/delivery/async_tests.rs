@@ -1,4 +1,4 @@
-//! Handlers that wait without blocking: several deliveries of a lane side by side.
+//! Handlers that wait without blocking: several deliveries side by side.
 
 use std::{
     collections::BTreeMap,
@@ -9,23 +9,22 @@ use std::{
     time::Duration,
 };
 
-use actix::Actor as _;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::sync::Semaphore;
 
 use super::{
-    actor::Sink,
     pace::Rate,
     run_time_tests::{run, until},
-    status::{Control, HandlerState},
-    tests::{Engine, Seen, schedule},
+    sink::Sink,
+    status::{self, Control, HandlerState},
+    tests::{Engine, Seen},
     worker::{Open, OpenAsync, Worker},
-    *,
 };
 use crate::{
-    dispatcher::{actor::DispatcherActor, schedule::ScheduleOptions},
+    handler::{AsyncHandler, Form, HandlerError},
     indexer::Change,
     journal::testing::*,
+    notification::Notification,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -103,12 +102,10 @@ impl AsyncHandler for Remote {
     }
 }
 
-fn lane(engine: &Engine, sink: Sink) -> Arc<status::HandlerStatus> {
-    let (mut options, status) = Engine::options("remote", sink, None);
-    options.schedule = ScheduleOptions { batch_events: 1, ..options.schedule };
-    let reader = engine.lanes.add_lane(options).unwrap();
-    status.attach(engine.journal.clone(), reader, engine.lanes.types("remote"));
-    status
+fn add(engine: &Engine, sink: Sink) -> Arc<status::HandlerStatus> {
+    let mut options = Engine::options("remote", sink, None);
+    options.parts.core.schedule.batch_events = 1;
+    engine.start(options).0
 }
 
 fn pods(names: &[&str]) -> Vec<Change> {
@@ -124,8 +121,7 @@ fn one_object_that_waits_holds_up_its_own_events_alone() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let gate = remote.hold("a");
-        let status = lane(&engine, remote.sink(3, SOON));
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let status = add(&engine, remote.sink(3, SOON));
         engine.commit(&pods(&["a", "b", "c", "d"]));
         engine.commit(&[updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
         until(|| remote.seen().len() == 4).await;
@@ -148,8 +144,7 @@ fn so_many_deliveries_are_side_by_side_and_no_more() {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let names = ["a", "b", "c", "d", "e", "f"];
         let gates = names.map(|name| remote.hold(name));
-        lane(&engine, remote.sink(3, SOON));
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        add(&engine, remote.sink(3, SOON));
         engine.commit(&pods(&names));
         until(|| remote.begun.lock().unwrap().len() == 3).await;
         for gate in &gates {
@@ -165,8 +160,7 @@ fn an_attempt_that_takes_too_long_has_failed_and_comes_again() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let gate = remote.hold("a");
-        let status = lane(&engine, remote.sink(2, Duration::from_millis(50)));
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let status = add(&engine, remote.sink(2, Duration::from_millis(50)));
         engine.commit(&pods(&["a"]));
         until(|| view(&status).retried > 0).await;
         assert_eq!(view(&status).last_error.unwrap(), "no answer within 50ms");
@@ -186,8 +180,7 @@ fn what_is_too_large_is_delivered_in_a_smaller_form_and_counted() {
             _ => Ok(()),
         });
         let engine = Engine::new();
-        let status = lane(&engine, remote.sink(2, SOON));
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let status = add(&engine, remote.sink(2, SOON));
         engine.commit(&pods(&["old", "ref", "none", "fits"]));
         assert_eq!(engine.stop(SOON).await, []);
         let view = view(&status);
@@ -205,8 +198,7 @@ fn s9_a_panic_in_one_delivery_ends_no_other() {
         });
         let engine = Engine::new();
         let gate = remote.hold("slow");
-        let status = lane(&engine, remote.sink(4, SOON));
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let status = add(&engine, remote.sink(4, SOON));
         engine.commit(&pods(&["slow", "poison", "b"]));
         until(|| view(&status).dropped == 1).await;
         gate.add_permits(1);
@@ -228,8 +220,7 @@ fn i7_a_thread_that_blocks_is_left_behind_and_its_deliveries_come_again() {
         });
         let engine = Engine::new();
         let sink = remote.sink_that_may_hang(4, Duration::from_secs(1), Duration::from_secs(2));
-        let status = lane(&engine, sink);
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let status = add(&engine, sink);
         engine.commit(&pods(&["a", "b"]));
         until(|| view(&status).delivered == 2).await;
         assert_eq!(view(&status).restarts, 1, "one thread for all that waited for it");
@@ -242,8 +233,7 @@ fn i4_the_deadline_of_a_stop_ends_a_delivery_that_waits_and_names_it() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
         let _gate = remote.hold("a");
-        let status = lane(&engine, remote.sink(2, SOON));
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let status = add(&engine, remote.sink(2, SOON));
         engine.commit(&pods(&["a", "b"]));
         until(|| view(&status).delivered == 1 && view(&status).queued == 1).await;
         let left = engine.stop(Duration::from_millis(500)).await;
@@ -264,8 +254,7 @@ fn a_busy_sink_and_a_rate_hold_up_all_deliveries_and_say_so() {
             Err(HandlerError::Busy { reason: "429".into(), retry_after: Duration::from_mins(10) })
         });
         let engine = Engine::new();
-        let status = lane(&engine, remote.sink(2, SOON));
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let status = add(&engine, remote.sink(2, SOON));
         engine.commit(&pods(&["a"]));
         until(|| view(&status).retried == 1).await;
         engine.commit(&pods(&["b"]));
@@ -282,18 +271,10 @@ fn a_busy_sink_and_a_rate_hold_up_all_deliveries_and_say_so() {
 fn a_rate_is_kept_by_all_deliveries_together() {
     run(async {
         let (engine, remote) = (Engine::new(), Remote::new(|_, _| Ok(())));
-        let sink = remote.sink(4, SOON);
-        let status = Arc::new(status::HandlerStatus::new("remote", "test"));
-        let rate = Some(Rate { deliveries: 2, period: Duration::from_hours(1) });
-        let (retry, dead_letter) = (RetryPolicy::default(), None);
-        let actor = actor::LaneActorOptions { sink, retry, rate, dead_letter, status: Arc::clone(&status) };
-        let (mut options, _) =
-            Engine::options("remote", Sink::InPlace(Arc::new(Mutex::new(blackhole::Blackhole::default()))), None);
-        options.schedule = ScheduleOptions { batch_events: 1, concurrency: 4, ..schedule() };
-        options.start = Box::new(move || actor.start());
-        let reader = engine.lanes.add_lane(options).unwrap();
-        status.attach(engine.journal.clone(), reader, engine.lanes.types("remote"));
-        let _dispatcher = DispatcherActor::new(engine.lanes.clone()).start();
+        let mut options = Engine::options("remote", remote.sink(4, SOON), None);
+        options.parts.core.schedule.batch_events = 1;
+        options.parts.core.rate = Some(Rate { deliveries: 2, period: Duration::from_hours(1) });
+        let (status, _) = engine.start(options);
         engine.commit(&pods(&["a", "b", "c"]));
         until(|| view(&status).rate_limited && view(&status).delivered == 2 && view(&status).queued == 1).await;
         assert_eq!(engine.stop(Duration::from_millis(500)).await[0].events, 1);

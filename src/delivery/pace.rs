@@ -27,21 +27,20 @@ impl Pace {
         Self { rate, begun: VecDeque::new(), not_before: Duration::ZERO }
     }
 
-    /// Begins an attempt, or returns when to ask again, nothing having begun.
-    pub fn begin(&mut self, now: Duration) -> Result<(), Duration> {
-        if now < self.not_before {
-            return Err(self.not_before);
-        }
-        let Some(rate) = self.rate else { return Ok(()) };
+    /// Returns when the next attempt may begin; it may be past.
+    pub fn next(&self) -> Duration {
+        let is_full = |rate: &Rate| self.begun.len() >= rate.deliveries.max(1) as usize;
+        let by_rate = self.rate.filter(is_full).and_then(|rate| self.begun.front().map(|first| *first + rate.period));
+        by_rate.unwrap_or_default().max(self.not_before)
+    }
+
+    /// Notes that an attempt begins, not before [`Pace::next`].
+    pub fn begin(&mut self, now: Duration) {
+        let Some(rate) = self.rate else { return };
         if self.begun.len() >= rate.deliveries.max(1) as usize {
-            let next = self.begun.front().map_or(now, |first| *first + rate.period);
-            if now < next {
-                return Err(next);
-            }
             self.begun.pop_front();
         }
         self.begun.push_back(now);
-        Ok(())
     }
 
     /// Lets nothing begin before `until`: the sink said so.
@@ -59,10 +58,11 @@ mod tests {
     #[test]
     fn without_a_rate_only_a_busy_sink_is_waited_for() {
         let (mut pace, at) = (Pace::new(None), Duration::from_secs);
-        assert_eq!((pace.begin(at(1)), pace.begin(at(1))), (Ok(()), Ok(())));
+        pace.begin(at(1));
+        assert_eq!(pace.next(), at(0));
         pace.hold(at(9));
         pace.hold(at(5));
-        assert_eq!((pace.begin(at(8)), pace.begin(at(9))), (Err(at(9)), Ok(())));
+        assert_eq!(pace.next(), at(9));
     }
 
     proptest! {
@@ -76,11 +76,9 @@ mod tests {
             let (mut now, mut begun) = (Duration::ZERO, Vec::new());
             for pause in pauses {
                 now += Duration::from_millis(pause);
-                if let Err(when) = pace.begin(now) {
-                    prop_assert!(when > now && when <= now + period);
-                    now = when;
-                    prop_assert_eq!(pace.begin(now), Ok(()));
-                }
+                prop_assert!(pace.next() <= now + period);
+                now = now.max(pace.next());
+                pace.begin(now);
                 begun.push(now);
             }
             for first in &begun {

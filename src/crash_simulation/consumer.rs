@@ -1,0 +1,170 @@
+//! One handler: what was read goes out, is repeated where that failed, and is acknowledged.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    RecordName, name_of,
+    sink::{Sink, Surroundings},
+};
+use crate::{
+    delivery::{
+        attempts::{Outcome, RetryPolicy},
+        core::{Action, CoreOptions, DeliveryId, HandlerCore},
+        schedule::ScheduleOptions,
+    },
+    handler::{Form, HandlerError},
+    journal::{ReaderId, Sequence},
+    notification::{Event, Notification},
+    simulator::random::Random,
+};
+
+/// Panics over one batch, at most: three over one event would give it up.
+const PANICS_MAX: u32 = 2;
+
+/// Where an attempt at a batch is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It is on its way to the sink.
+    Sent,
+    /// The sink has it, and its answer is on its way.
+    Accepted(Outcome),
+}
+
+#[derive(Debug)]
+pub(super) struct Call {
+    delivery: DeliveryId,
+    events: Notification,
+    form: Form,
+    pub(super) phase: Phase,
+}
+
+#[derive(Debug)]
+pub(super) struct Consumer {
+    pub(super) reader: ReaderId,
+    pub(super) core: HandlerCore,
+    /// An action that the core wants, and that has no effect yet.
+    pub(super) wanted: Option<Action>,
+    pub(super) calls: Vec<Call>,
+    panics: BTreeMap<DeliveryId, u32>,
+    /// What was read, and not acknowledged.
+    names: BTreeMap<Sequence, RecordName>,
+    /// The last place that was read.
+    pub(super) last: u64,
+}
+
+/// How well a handler works: how often an attempt fails, and how often its answer is lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Health {
+    pub(super) fails: f64,
+    pub(super) loses_answers: f64,
+}
+
+/// What one step led to.
+pub(super) enum Progress {
+    Nothing,
+    /// So many events were accepted for another time; and what became of the answer.
+    Accepted {
+        repeated: usize,
+        answer_lost: bool,
+    },
+    /// It is done: these can be acknowledged, and what they name.
+    Done(Vec<Sequence>, Vec<RecordName>),
+}
+
+impl Consumer {
+    pub(super) fn new(reader: ReaderId, schedule: ScheduleOptions) -> Self {
+        let millis = Duration::from_millis;
+        let retry = RetryPolicy { initial: millis(1), max: millis(100), jitter: false, give_up_after: Duration::MAX };
+        let options = CoreOptions {
+            schedule,
+            retry,
+            rate: None,
+            smallest: Form::Reference,
+            can_cancel: false,
+            patience: Duration::ZERO,
+        };
+        Self {
+            reader,
+            core: HandlerCore::new(options),
+            wanted: None,
+            calls: Vec::new(),
+            panics: BTreeMap::new(),
+            names: BTreeMap::new(),
+            last: 0,
+        }
+    }
+
+    pub(super) fn take(&mut self, events: Vec<Event>, now: Duration) {
+        for Event { record, .. } in &events {
+            self.last = record.sequence.0;
+            self.names.insert(record.sequence, name_of(record));
+        }
+        self.core.read(Some(events), now);
+    }
+
+    /// Has the core say what it wants next.
+    pub(super) fn ask(&mut self, now: Duration) {
+        self.wanted = self.wanted.take().or_else(|| self.core.next(now));
+    }
+
+    /// Brings what is wanted, or a call, one effect further.
+    pub(super) fn advance(
+        &mut self,
+        (sink, around): (&mut Sink, &Surroundings<'_>),
+        health: Health,
+        now: Duration,
+        random: &mut Random,
+    ) -> Progress {
+        match self.wanted.take() {
+            Some(Action::Send(delivery, events, form)) => {
+                self.calls.push(Call { delivery, events, form, phase: Phase::Sent });
+                return Progress::Nothing;
+            }
+            Some(Action::Acknowledge(_, sequences)) => {
+                let names = sequences.iter().map(|sequence| self.names.remove(sequence).expect("it was read"));
+                let names = names.collect();
+                return Progress::Done(sequences, names);
+            }
+            Some(other) => panic!("nothing is given up, and nothing closes: {other:?}"),
+            None if self.calls.is_empty() => return Progress::Nothing,
+            None => {}
+        }
+        let number = random.below(self.calls.len());
+        match std::mem::replace(&mut self.calls[number].phase, Phase::Sent) {
+            Phase::Sent => {
+                let refusal = random.chance(health.fails).then(|| self.refusal(number, random));
+                let call = &mut self.calls[number];
+                let len = call.events.events().len();
+                let part = if refusal.is_some() { random.below(len + 1) } else { len };
+                let part = call.events.slice(0..part);
+                let repeated = part.events().iter().filter(|event| sink.accept(event, around)).count();
+                let answer_lost = refusal.is_none() && random.chance(health.loses_answers);
+                let lost = || Outcome::Failed(HandlerError::Failed("no answer in time".into()));
+                let outcome = refusal.or_else(|| answer_lost.then(lost)).unwrap_or(Outcome::Delivered);
+                call.phase = Phase::Accepted(outcome);
+                Progress::Accepted { repeated, answer_lost }
+            }
+            Phase::Accepted(outcome) => {
+                let call = self.calls.remove(number);
+                self.core.finished(call.delivery, outcome, now, 0.5);
+                Progress::Nothing
+            }
+        }
+    }
+
+    fn refusal(&mut self, number: usize, random: &mut Random) -> Outcome {
+        let Call { delivery, events, form, .. } = &self.calls[number];
+        let (events, panics) = (events.events().len(), self.panics.entry(*delivery).or_default());
+        let reason = || "not now".to_owned();
+        match random.below(5) {
+            0 if events > 1 => Outcome::Failed(HandlerError::Rejected(reason())),
+            1 if events > 1 || *form == Form::Whole => Outcome::Failed(HandlerError::TooLarge(reason())),
+            2 => Outcome::Failed(HandlerError::Busy { reason: reason(), retry_after: Duration::from_millis(100) }),
+            3 if *panics < PANICS_MAX => {
+                *panics += 1;
+                Outcome::Panicked(reason())
+            }
+            _ => Outcome::Failed(HandlerError::Failed(reason())),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Delivery of events to handlers, from the journal's readers to the sinks.
+//!
+//! ```text
+//! journal reader ─▶ HandlerActor ─▶ Worker ─▶ Handler
+//!                     HandlerCore
+//! ```
+//!
+//! [`table`] says which reader wants which records, and [`router`] keeps it over the journal. [`core`](mod@core) decides for one
+//! handler: [`schedule`] forms its batches, [`attempts`] repeats or gives up, [`pace`] limits the rate. [`actor`] carries
+//! it out, and [`worker`] is the thread of a sink. [`handlers`] adds, replaces and removes handlers, and restarts their
+//! actors. A handler that fails, hangs or panics affects no other (I7).
+
+pub mod actor;
+pub mod attempts;
+pub mod core;
+pub mod handlers;
+mod log;
+pub mod pace;
+pub mod route;
+pub mod router;
+pub mod schedule;
+pub mod sink;
+pub mod status;
+pub mod table;
+pub mod worker;
+#[cfg(test)]
+mod async_tests;
+#[cfg(test)]
+mod run_time_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! Shell of [`HandlerCore`]: the actor that reads for a handler, sends to its sink, and acknowledges.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use actix::{
+    Actor, ActorContext as _, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, Message, ResponseFuture,
+    SpawnHandle, WrapFuture as _,
+};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
+use tracing::{error, info};
+
+use super::{
+    attempts::{GiveUp, Outcome},
+    core::{Action, CoreOptions, DeliveryId, HandlerCore, Order, Owner},
+    log::DeliveryLog,
+    router::Router,
+    sink::Sink,
+    status::{HandlerState, HandlerStatus},
+};
+use crate::{
+    handler::Form,
+    journal::ReaderId,
+    mutex::lock,
+    notification::{Notification, Stopped},
+    supervisor::{child::Heartbeat, fault::Moment},
+};
+
+/// Address of a handler, which outlives its actors.
+#[derive(Clone, Debug, Default)]
+pub struct HandlerSlot(Arc<Mutex<Option<Addr<HandlerActor>>>>);
+
+impl HandlerSlot {
+    /// Returns the address of the running actor, if there is one.
+    pub fn get(&self) -> Option<Addr<HandlerActor>> {
+        lock(&self.0).clone()
+    }
+
+    pub(super) fn set(&self, address: Option<Addr<HandlerActor>>) {
+        *lock(&self.0) = address;
+    }
+}
+
+/// Parts of a handler's actor, the same for each of its lives.
+#[derive(Clone)]
+pub struct HandlerParts {
+    /// Decisions.
+    pub core: CoreOptions,
+    /// Destination of the events.
+    pub sink: Sink,
+    /// Handler that takes what this one gives up.
+    pub dead_letter: Option<HandlerSlot>,
+    /// Status, counters and pause switch.
+    pub status: Arc<HandlerStatus>,
+}
+
+/// End of an actor that did not panic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Its sink was closed, as ordered.
+    Closed,
+    /// Its sink is closed for good; the reason.
+    Sink(String),
+}
+
+/// Request of the engine to a handler's actor; it replaces the one before.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct Ordered {
+    /// Request, with times since the epoch of the actor.
+    pub(super) order: Order,
+    /// Set when the handler is paused.
+    pub(super) is_paused: bool,
+}
+
+/// Events that another handler gave up.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Stopped>")]
+struct DeadLetter(Notification);
+
+/// Actor of a handler. It ends by itself only after its core has said so, or by a panic.
+pub struct HandlerActor {
+    parts: HandlerParts,
+    router: Router,
+    reader: ReaderId,
+    core: HandlerCore,
+    log: DeliveryLog,
+    epoch: Instant,
+    attempts: HashMap<DeliveryId, SpawnHandle>,
+    answers: HashMap<DeliveryId, oneshot::Sender<Result<(), Stopped>>>,
+    reading: Option<SpawnHandle>,
+    alarm: Option<(Duration, SpawnHandle)>,
+    end: Option<oneshot::Sender<End>>,
+}
+
+impl HandlerActor {
+    /// Makes the actor of a reader, whose times count from `epoch`; `end` gets how it ends.
+    pub(super) fn new(
+        parts: HandlerParts,
+        (router, reader): (Router, ReaderId),
+        epoch: Instant,
+        end: oneshot::Sender<End>,
+    ) -> Self {
+        let (core, log) = (HandlerCore::new(parts.core), DeliveryLog::new(Arc::clone(&parts.status)));
+        let (attempts, answers, end) = (HashMap::new(), HashMap::new(), Some(end));
+        Self { parts, router, reader, core, log, epoch, attempts, answers, reading: None, alarm: None, end }
+    }
+
+    /// Does what the core wants, until it waits for something.
+    fn advance(&mut self, ctx: &mut Context<Self>) {
+        let now = self.epoch.elapsed();
+        while let Some(action) = self.core.next(now) {
+            self.perform(action, ctx);
+        }
+        self.read(ctx);
+        self.set_alarm(ctx);
+        let view = self.core.view(now);
+        let oldest_attempt = view.oldest_attempt.map(|since| now.saturating_sub(since));
+        self.parts.status.show(view, oldest_attempt);
+    }
+
+    fn perform(&mut self, action: Action, ctx: &mut Context<Self>) {
+        match action {
+            Action::Send(delivery, events, form) => self.send(delivery, events, form, ctx),
+            Action::Cancel(delivery) => {
+                self.attempts.remove(&delivery).map(|attempt| ctx.cancel_future(attempt));
+            }
+            Action::GiveUp(delivery, events, reason, owner) => self.give_up(delivery, events, reason, owner, ctx),
+            Action::Acknowledge(delivery, sequences) => {
+                self.log.end(delivery);
+                self.router.journal().ack_each(self.reader, &sequences);
+            }
+            Action::Answer(delivery, answer) => {
+                self.log.end(delivery);
+                // The handler that asked may have ended meanwhile.
+                self.answers.remove(&delivery).map(|asked| asked.send(answer));
+            }
+            Action::Close => {
+                let sink = self.parts.sink.clone();
+                let closed = async move { sink.close().await }.into_actor(self).map(|outcome, actor, ctx| {
+                    let handler = actor.parts.status.name();
+                    match outcome {
+                        Outcome::Delivered => info!(handler, "closed the handler"),
+                        Outcome::Failed(error) => error!(handler, %error, "failed to close the handler"),
+                        Outcome::Panicked(panic) => error!(handler, %panic, "panicked when it closed the handler"),
+                    }
+                    actor.end(End::Closed, ctx);
+                });
+                ctx.spawn(closed);
+            }
+            Action::End(reason) => self.end(End::Sink(reason), ctx),
+        }
+    }
+
+    fn send(&mut self, delivery: DeliveryId, events: Notification, form: Form, ctx: &mut Context<Self>) {
+        let events = self.log.begin(delivery, events);
+        let HandlerParts { sink, status, .. } = self.parts.clone();
+        let attempt = async move {
+            let begun = Instant::now();
+            let outcome = sink.deliver(events.clone(), form, &status).await;
+            (outcome, events, begun.elapsed())
+        };
+        let finished = attempt.into_actor(self).map(move |(outcome, events, took), actor, ctx| {
+            actor.attempts.remove(&delivery);
+            let now = actor.epoch.elapsed();
+            let error = actor.log.count(&outcome, &events, form, took);
+            let failure = actor.core.finished(delivery, outcome, now, rand::random());
+            if let (Some(error), Some(failure)) = (&error, failure) {
+                actor.log.failed(delivery, (error, failure), (&events, form), now);
+            } else if error.is_none() && !actor.core.is_failing() {
+                actor.log.works();
+            }
+            actor.advance(ctx);
+        });
+        self.attempts.insert(delivery, ctx.spawn(finished));
+    }
+
+    fn give_up(
+        &mut self,
+        delivery: DeliveryId,
+        events: Notification,
+        reason: GiveUp,
+        owner: Owner,
+        ctx: &mut Context<Self>,
+    ) {
+        let (dead_letter, letter) = (self.parts.dead_letter.clone(), DeadLetter(events.clone()));
+        let handed_over = async move {
+            match dead_letter.and_then(|slot| slot.get()) {
+                Some(handler) => matches!(handler.send(letter).await, Ok(Ok(()))),
+                None => false,
+            }
+        };
+        ctx.spawn(handed_over.into_actor(self).map(move |is_taken, actor, ctx| {
+            actor.log.gave_up(delivery, &events, &reason, is_taken);
+            if owner == Owner::Reader {
+                let sequences: Vec<_> = events.events().iter().map(|event| event.record.sequence).collect();
+                actor.router.journal().give_up(actor.reader, &sequences);
+            }
+            actor.core.gave_up(delivery);
+            actor.advance(ctx);
+        }));
+    }
+
+    /// Begins to read, or stops it, as the core has room.
+    fn read(&mut self, ctx: &mut Context<Self>) {
+        match (self.core.room(), self.reading) {
+            (Some(room), None) => {
+                let (router, reader, waits) = (self.router.clone(), self.reader, self.core.is_exhausted());
+                let read = async move {
+                    if waits {
+                        router.journal().readable(reader).await;
+                        return None; // there may be other room meanwhile
+                    }
+                    Some(router.read(reader, room).await)
+                };
+                self.reading = Some(ctx.spawn(read.into_actor(self).map(|events, actor, ctx| {
+                    actor.reading = None;
+                    actor.core.read(events, actor.epoch.elapsed());
+                    actor.advance(ctx);
+                })));
+            }
+            (None, Some(reading)) => {
+                ctx.cancel_future(reading);
+                self.reading = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn set_alarm(&mut self, ctx: &mut Context<Self>) {
+        let wake_at = self.core.wake_at();
+        if wake_at == self.alarm.map(|(at, _)| at) {
+            return;
+        }
+        if let Some((_, alarm)) = self.alarm.take() {
+            ctx.cancel_future(alarm);
+        }
+        self.alarm = wake_at.map(|at| {
+            let alarm = sleep_until(self.epoch + at).into_actor(self).map(|(), actor, ctx| {
+                actor.alarm = None;
+                actor.advance(ctx);
+            });
+            (at, ctx.spawn(alarm))
+        });
+    }
+
+    fn end(&mut self, end: End, ctx: &mut Context<Self>) {
+        self.parts.status.lock().state = HandlerState::Stopped;
+        if let Some(told) = self.end.take() {
+            drop(told.send(end)); // nobody may wait any more
+        }
+        ctx.stop();
+    }
+}
+
+impl Actor for HandlerActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        self.advance(ctx);
+    }
+}
+
+impl Handler<Ordered> for HandlerActor {
+    type Result = ();
+
+    fn handle(&mut self, Ordered { order, is_paused }: Ordered, ctx: &mut Self::Context) {
+        self.core.order(order, is_paused, self.epoch.elapsed());
+        self.advance(ctx);
+    }
+}
+
+impl Handler<DeadLetter> for HandlerActor {
+    type Result = ResponseFuture<Result<(), Stopped>>;
+
+    fn handle(&mut self, DeadLetter(events): DeadLetter, ctx: &mut Self::Context) -> Self::Result {
+        let (answer, answered) = oneshot::channel();
+        self.answers.insert(self.core.dead_letter(events), answer);
+        self.advance(ctx);
+        Box::pin(async move { answered.await.unwrap_or_else(|_| Err(Stopped("the handler has ended".to_owned()))) })
+    }
+}
+
+impl Handler<Heartbeat> for HandlerActor {
+    type Result = ();
+
+    fn handle(&mut self, Heartbeat(mut fault): Heartbeat, _ctx: &mut Self::Context) {
+        fault.strike(Moment::Now, "handler actor");
+    }
+}

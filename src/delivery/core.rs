@@ -1,0 +1,419 @@
+//! Decisions on the events of one handler: which go out next, what an outcome means, when the handler is done.
+//!
+//! [`HandlerCore`] is pure. It takes what the reader, the sink and the engine report, and returns [`Action`]s for its shell,
+//! `delivery/actor.rs`. Times are of one monotonic clock.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    hash::BuildHasher as _,
+    time::Duration,
+};
+
+use super::{
+    attempts::{Attempts, GiveUp, Outcome, RETRY_AFTER_MAX, RetryPolicy, Step},
+    pace::{Pace, Rate},
+    schedule::{BatchId, Item, Room, Schedule, ScheduleOptions},
+};
+use crate::{
+    handler::{Form, HandlerError},
+    journal::{ChangeKind, Sequence},
+    notification::{Event, Notification, Stopped},
+    object::Object,
+};
+
+/// Properties of a handler that its core depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct CoreOptions {
+    /// Order and size of batches.
+    pub schedule: ScheduleOptions,
+    /// Repetition of failed attempts.
+    pub retry: RetryPolicy,
+    /// Largest rate of attempts.
+    pub rate: Option<Rate>,
+    /// Smallest form that the sink can be sent.
+    pub smallest: Form,
+    /// Set when an attempt under way can be cancelled.
+    pub can_cancel: bool,
+    /// Time for attempts under way, once a paused handler is asked to drain.
+    pub patience: Duration,
+}
+
+/// Name of a delivery: one batch, with all attempts at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeliveryId(u64);
+
+/// Owner of the events of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The handler's reader.
+    Reader,
+    /// Another handler, which gave them up.
+    Other,
+}
+
+/// Instruction to the shell.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Send these events to the sink; then call [`HandlerCore::finished`].
+    Send(DeliveryId, Notification, Form),
+    /// Drop the attempt under way.
+    Cancel(DeliveryId),
+    /// Hand these events to the dead letter, or count them as dropped; then call [`HandlerCore::gave_up`].
+    GiveUp(DeliveryId, Notification, GiveUp, Owner),
+    /// Acknowledge these events of the reader: the delivery has ended.
+    Acknowledge(DeliveryId, Vec<Sequence>),
+    /// Answer the handler that gave these events up: the delivery has ended.
+    Answer(DeliveryId, Result<(), Stopped>),
+    /// Close the sink. No action follows.
+    Close,
+    /// End without closing: the sink is closed for good, with this reason. No action follows.
+    End(String),
+}
+
+/// Request of the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Deliver events as they come.
+    #[default]
+    Run,
+    /// Deliver what waits, then close.
+    Drain,
+    /// Begin nothing; close when the attempts under way have ended, which those that can be cancelled do at this time.
+    Close(Duration),
+}
+
+/// Failed attempt, for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Its number since something of the batch was delivered, from 1.
+    pub attempt: u32,
+    /// Delay of the next attempt; `None` if there is none.
+    pub retry_in: Option<Duration>,
+}
+
+/// State of a core, for the status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoreView {
+    /// Deliveries under way, those included that wait to be repeated.
+    pub in_flight: usize,
+    /// A delivery waits for its rate, or for a sink that asked for a delay.
+    pub is_limited: bool,
+    /// The last attempt at some delivery failed.
+    pub is_failing: bool,
+    /// Start of the oldest attempt under way.
+    pub oldest_attempt: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Delivery {
+    /// Batch of the reader's events; `None` for those of another handler.
+    batch: Option<BatchId>,
+    events: Notification,
+    attempts: Attempts,
+    phase: Phase,
+    /// Failed attempts, and the one under way, since something was delivered.
+    count: u32,
+    is_failing: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Its next step can be taken.
+    Between,
+    Waiting(Duration),
+    /// The sink has it since this time.
+    AtSink(Duration),
+    GivingUp,
+}
+
+/// The machine.
+///
+/// **Invariants:** at most as many deliveries as the schedule's concurrency are under way, those of other handlers included.
+/// Own events and those of other handlers take turns.
+#[derive(Debug)]
+pub struct HandlerCore {
+    options: CoreOptions,
+    schedule: Schedule<Event>,
+    pace: Pace,
+    deliveries: BTreeMap<DeliveryId, Delivery>,
+    /// Batches of other handlers that wait for their turn.
+    others: VecDeque<(DeliveryId, Notification)>,
+    others_next: bool,
+    last_id: u64,
+    is_paused: bool,
+    order: Order,
+    /// The last read found nothing.
+    is_exhausted: bool,
+    is_over: bool,
+}
+
+impl HandlerCore {
+    /// Makes the core of a handler that was sent nothing yet.
+    pub fn new(options: CoreOptions) -> Self {
+        Self {
+            options,
+            schedule: Schedule::new(options.schedule),
+            pace: Pace::new(options.rate),
+            deliveries: BTreeMap::new(),
+            others: VecDeque::new(),
+            others_next: false,
+            last_id: 0,
+            is_paused: false,
+            order: Order::Run,
+            is_exhausted: false,
+            is_over: false,
+        }
+    }
+
+    /// Takes what the engine wants now. A paused handler that is to drain closes instead.
+    pub fn order(&mut self, order: Order, is_paused: bool, now: Duration) {
+        let order = match order {
+            Order::Drain if is_paused && self.is_closing() => self.order,
+            Order::Drain if is_paused => Order::Close(now + self.options.patience),
+            order => order,
+        };
+        if (order, is_paused) != (self.order, self.is_paused) {
+            (self.order, self.is_paused, self.is_exhausted) = (order, is_paused, false);
+        }
+    }
+
+    /// Returns how much the reader is to read now; `None` if nothing. Then call [`HandlerCore::read`].
+    pub fn room(&self) -> Option<Room> {
+        let is_done = self.is_over || self.is_closing() || (self.order == Order::Drain && self.is_exhausted);
+        if is_done || self.is_paused { None } else { self.schedule.room() }
+    }
+
+    /// Returns whether the last read found nothing: the next one waits until there is something.
+    pub fn is_exhausted(&self) -> bool {
+        self.is_exhausted
+    }
+
+    /// Takes what the reader read; `None` when there may be something to read again.
+    pub fn read(&mut self, events: Option<Vec<Event>>, now: Duration) {
+        self.is_exhausted = events.as_ref().is_some_and(Vec::is_empty);
+        for event in events.into_iter().flatten() {
+            self.schedule.push(item(event), now);
+        }
+    }
+
+    /// Takes events that another handler gave up, and names their delivery.
+    pub fn dead_letter(&mut self, events: Notification) -> DeliveryId {
+        let id = self.new_id();
+        self.others.push_back((id, events));
+        id
+    }
+
+    /// Takes the outcome of an attempt; `random` is in [0, 1). Returns the failure to be logged.
+    pub fn finished(&mut self, id: DeliveryId, outcome: Outcome, now: Duration, random: f64) -> Option<Failure> {
+        let delivery = self.deliveries.get_mut(&id)?;
+        if let Outcome::Failed(HandlerError::Busy { retry_after, .. }) = &outcome {
+            self.pace.hold(now + RETRY_AFTER_MAX.min(*retry_after));
+        }
+        delivery.phase = Phase::Between;
+        delivery.is_failing = outcome != Outcome::Delivered;
+        let attempt = delivery.count;
+        delivery.attempts.finished(outcome, now, random);
+        if !delivery.is_failing {
+            delivery.count = 0;
+            return None;
+        }
+        let retry_in = match delivery.attempts.step() {
+            Step::Wait(delay) => Some(delay),
+            Step::Attempt(..) => Some(Duration::ZERO),
+            Step::GiveUp(..) | Step::Done => None,
+            Step::Closed(..) => return None, // the end of the handler is logged
+        };
+        Some(Failure { attempt, retry_in })
+    }
+
+    /// Notes that events given up are where they belong.
+    pub fn gave_up(&mut self, id: DeliveryId) {
+        if let Some(delivery) = self.deliveries.get_mut(&id) {
+            delivery.attempts.given_up();
+            delivery.phase = Phase::Between;
+        }
+    }
+
+    /// Returns the next action. Ask until there is none, and again after each report and at [`HandlerCore::wake_at`].
+    pub fn next(&mut self, now: Duration) -> Option<Action> {
+        while !self.is_over {
+            if let Some(id) = self.due(now) {
+                match self.advance(id, now) {
+                    Some(action) => return Some(action),
+                    None => continue,
+                }
+            }
+            if self.is_closing() {
+                if let Some((id, _)) = self.others.pop_front() {
+                    return Some(Action::Answer(id, Err(closed())));
+                }
+            } else if self.begin(now) {
+                continue;
+            }
+            let is_idle = self.deliveries.is_empty();
+            let is_drained = self.order == Order::Drain && self.is_exhausted && self.schedule.is_empty();
+            if !is_idle || !(self.is_closing() || (is_drained && self.others.is_empty())) {
+                return None;
+            }
+            self.is_over = true;
+            return Some(Action::Close);
+        }
+        None
+    }
+
+    /// Returns when there is something to do if nothing is reported before.
+    pub fn wake_at(&self) -> Option<Duration> {
+        let phases = || self.deliveries.values().map(|delivery| delivery.phase);
+        if let Order::Close(until) = self.order {
+            let can_cancel = self.options.can_cancel && phases().any(|phase| matches!(phase, Phase::AtSink(_)));
+            return can_cancel.then_some(until);
+        }
+        let waits = phases().filter_map(|phase| if let Phase::Waiting(until) = phase { Some(until) } else { None });
+        let is_held = !self.is_paused && phases().any(|phase| phase == Phase::Between);
+        let held = is_held.then(|| self.pace.next());
+        let linger = self.schedule.due().filter(|_| !self.is_paused && self.has_turn());
+        waits.chain(held).chain(linger).min()
+    }
+
+    /// Returns whether the last attempt at some delivery failed.
+    pub fn is_failing(&self) -> bool {
+        self.deliveries.values().any(|delivery| delivery.is_failing)
+    }
+
+    /// Returns its state for the status.
+    pub fn view(&self, now: Duration) -> CoreView {
+        let deliveries = || self.deliveries.values();
+        let is_held = |delivery: &Delivery| !matches!(delivery.phase, Phase::AtSink(_));
+        CoreView {
+            in_flight: self.deliveries.len(),
+            is_limited: self.pace.next() > now && deliveries().any(is_held),
+            is_failing: self.is_failing(),
+            oldest_attempt: deliveries()
+                .filter_map(|delivery| if let Phase::AtSink(since) = delivery.phase { Some(since) } else { None })
+                .min(),
+        }
+    }
+
+    fn is_closing(&self) -> bool {
+        matches!(self.order, Order::Close(_))
+    }
+
+    fn has_turn(&self) -> bool {
+        self.deliveries.len() < self.options.schedule.concurrency.max(1)
+    }
+
+    /// Returns a delivery that has something to do now.
+    fn due(&self, now: Duration) -> Option<DeliveryId> {
+        let is_cut = matches!(self.order, Order::Close(until) if until <= now && self.options.can_cancel);
+        let may_attempt = self.is_closing() || (!self.is_paused && self.pace.next() <= now);
+        let is_due = |delivery: &Delivery| match delivery.phase {
+            Phase::Between => may_attempt || !matches!(delivery.attempts.step(), Step::Attempt(..)),
+            Phase::Waiting(until) => until <= now || self.is_closing(),
+            Phase::AtSink(_) => is_cut,
+            Phase::GivingUp => false,
+        };
+        self.deliveries.iter().find(|(_, delivery)| is_due(delivery)).map(|(id, _)| *id)
+    }
+
+    /// Takes the next step of a delivery that is due.
+    fn advance(&mut self, id: DeliveryId, now: Duration) -> Option<Action> {
+        let is_closing = self.is_closing();
+        let delivery = self.deliveries.get_mut(&id)?;
+        match delivery.phase {
+            Phase::Waiting(_) => {
+                delivery.attempts.waited();
+                delivery.phase = Phase::Between;
+                return None;
+            }
+            Phase::AtSink(_) => {
+                // The delivery is dropped with its next step.
+                delivery.phase = Phase::Between;
+                return Some(Action::Cancel(id));
+            }
+            Phase::Between | Phase::GivingUp => {}
+        }
+        match delivery.attempts.step() {
+            Step::Done => Some(self.end(id)),
+            Step::Closed(_, reason) => {
+                self.is_over = true;
+                Some(Action::End(reason))
+            }
+            _ if is_closing => {
+                let dropped = self.deliveries.remove(&id)?;
+                dropped.batch.is_none().then(|| Action::Answer(id, Err(closed())))
+            }
+            Step::Attempt(range, form) => {
+                self.pace.begin(now);
+                delivery.phase = Phase::AtSink(now);
+                delivery.count += 1;
+                Some(Action::Send(id, delivery.events.slice(range), form))
+            }
+            Step::Wait(delay) => {
+                delivery.phase = Phase::Waiting(now + delay);
+                None
+            }
+            Step::GiveUp(range, reason) => {
+                delivery.phase = Phase::GivingUp;
+                let owner = if delivery.batch.is_some() { Owner::Reader } else { Owner::Other };
+                Some(Action::GiveUp(id, delivery.events.slice(range), reason, owner))
+            }
+        }
+    }
+
+    fn end(&mut self, id: DeliveryId) -> Action {
+        match self.deliveries.remove(&id).and_then(|delivery| delivery.batch) {
+            Some(batch) => {
+                self.is_exhausted &= self.order != Order::Drain; // it reads once more before it closes
+                Action::Acknowledge(id, self.schedule.finished(batch))
+            }
+            None => Action::Answer(id, Ok(())),
+        }
+    }
+
+    /// Begins with the next batch; returns `false` where there is none, or it has to wait.
+    fn begin(&mut self, now: Duration) -> bool {
+        if self.is_paused || !self.has_turn() {
+            return false;
+        }
+        let mut next = if std::mem::take(&mut self.others_next) { self.next_of_others() } else { None };
+        next = next.or_else(|| self.next_own(now)).or_else(|| self.next_of_others());
+        let Some((id, batch, events)) = next else { return false };
+        self.others_next = batch.is_some();
+        let attempts = Attempts::new(self.options.retry, events.events().len(), self.options.smallest);
+        let delivery = Delivery { batch, events, attempts, phase: Phase::Between, count: 0, is_failing: false };
+        self.deliveries.insert(id, delivery);
+        true
+    }
+
+    fn next_own(&mut self, now: Duration) -> Option<(DeliveryId, Option<BatchId>, Notification)> {
+        let (batch, events) = self.schedule.next(now, self.order == Order::Drain)?;
+        Some((self.new_id(), Some(batch), Notification::new(events)))
+    }
+
+    fn next_of_others(&mut self) -> Option<(DeliveryId, Option<BatchId>, Notification)> {
+        self.others.pop_front().map(|(id, events)| (id, None, events))
+    }
+
+    fn new_id(&mut self) -> DeliveryId {
+        self.last_id += 1;
+        DeliveryId(self.last_id)
+    }
+}
+
+fn closed() -> Stopped {
+    Stopped("closed in the middle of a batch".to_owned())
+}
+
+fn item(event: Event) -> Item<Event> {
+    let hasher = foldhash::fast::FixedState::with_seed(11);
+    let Event { unit, record } = &event;
+    let resource = hasher.hash_one((&unit.resource.group, &unit.resource.plural));
+    let object = record.object();
+    let bytes = object.map_or(0, Object::size_bytes) + record.old().map_or(0, Object::size_bytes);
+    let gone = matches!(ChangeKind::of(&record.change), ChangeKind::Deleted | ChangeKind::Removed);
+    let object = object.map(|object| hasher.hash_one((resource, object.key())));
+    Item { sequence: record.sequence, resource, object, gone, bytes, content: event }
+}

@@ -1,0 +1,412 @@
+//! All handlers of an engine: added, replaced, removed, restarted, and shut down.
+//!
+//! A task per handler keeps its actor running. What a handler is asked for is kept here, so it outlives the actor.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use actix_rt::ArbiterHandle;
+use futures_util::future::join_all;
+use tokio::{
+    sync::{oneshot, watch},
+    time::{Instant, sleep_until, timeout, timeout_at},
+};
+use tracing::{error, info, warn};
+
+use super::{
+    actor::{End, HandlerActor, HandlerParts, HandlerSlot, Ordered},
+    core::Order,
+    route::Route,
+    router::Router,
+    table::Rerouted,
+};
+use crate::{
+    journal::{Bounds, EventName, OpenReaderError, ReaderId, UnitId},
+    mutex::lock,
+    supervisor::{
+        Exit, Restart, RestartPolicy, SupervisorConfig,
+        child::{exit_of, spawn},
+    },
+};
+
+/// Time for attempts under way at the deadline of a shutdown.
+const ANSWER_GRACE: Duration = Duration::from_millis(500);
+/// Time for a sink to close after the attempts under way have ended.
+const CLOSE_GRACE: Duration = Duration::from_millis(500);
+/// Events that a report names; the rest is counted.
+const NAMED_MAX: usize = 100;
+
+/// Parts of a handler.
+pub struct HandlerOptions {
+    /// Its name.
+    pub name: String,
+    /// Selection of its events.
+    pub route: Route,
+    /// Bounds of the events that wait for it.
+    pub bounds: Bounds,
+    /// Parts of its actor.
+    pub parts: HandlerParts,
+    /// Where its address is kept.
+    pub slot: HandlerSlot,
+    /// It takes what others give up, so it is closed after them.
+    pub takes_dead_letters: bool,
+    /// It writes to a pipe. Events that are left once the pipe's reader has ended are not lost.
+    pub is_pipe: bool,
+}
+
+/// Way to remove a handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remove {
+    /// Deliver what waits until the deadline, and name the rest.
+    Drain(Instant),
+    /// End the calls in flight, and discard what waits (S-7).
+    Discard,
+}
+
+/// Events that a stop left undelivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    /// Name of the handler.
+    pub handler: String,
+    /// Number of events.
+    pub events: u64,
+    /// The oldest of them, up to a hundred.
+    pub named: Vec<EventName>,
+}
+
+/// Requests to a handler.
+#[derive(Clone, Copy, Debug)]
+struct Wishes {
+    /// Raised when it is replaced.
+    generation: u64,
+    replaced_at: Instant,
+    removed: Option<Remove>,
+    wish: Wish,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Wish {
+    Run,
+    /// Drain until a time, then close; attempts under way have this time to end.
+    Drain(Instant, Duration),
+    /// Close; attempts under way have until this time to end.
+    Close(Instant),
+}
+
+impl Wishes {
+    /// Returns what the actor of a generation is to do, and when that changes by itself.
+    fn order(&self, generation: u64, now: Instant, hung_after: Duration) -> (Wish, Option<Instant>) {
+        if generation != self.generation {
+            return (Wish::Close(self.replaced_at + hung_after), None);
+        }
+        match self.wish {
+            Wish::Drain(until, patience) if until <= now => (Wish::Close(until + patience), None),
+            Wish::Drain(until, _) => (self.wish, Some(until)),
+            wish => (wish, None),
+        }
+    }
+}
+
+/// State of the task that keeps a handler's actor running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Kept,
+    /// It was closed as asked.
+    Closed,
+    /// Its sink is closed for good.
+    Ended,
+}
+
+struct Member {
+    reader: ReaderId,
+    name: String,
+    options: Mutex<Arc<HandlerOptions>>,
+    wishes: watch::Sender<Wishes>,
+    standing: watch::Sender<Standing>,
+}
+
+impl Member {
+    fn options(&self) -> Arc<HandlerOptions> {
+        Arc::clone(&lock(&self.options))
+    }
+
+    fn standing(&self) -> Standing {
+        *self.standing.borrow()
+    }
+
+    fn removed(&self) -> Option<Remove> {
+        self.wishes.borrow().removed
+    }
+}
+
+/// All handlers of an engine.
+#[derive(Clone)]
+pub struct Handlers {
+    router: Router,
+    members: Arc<Mutex<Vec<Arc<Member>>>>,
+    arbiter: ArbiterHandle,
+    is_stopping: Arc<AtomicBool>,
+    supervision: SupervisorConfig,
+}
+
+impl Handlers {
+    /// Makes an empty set; `supervision` says when an actor that has panicked starts again. All actors run on the current
+    /// arbiter.
+    ///
+    /// # Panics
+    /// Without an arbiter.
+    pub fn new(router: Router, supervision: SupervisorConfig) -> Self {
+        let arbiter = actix_rt::Arbiter::current();
+        Self { router, members: Arc::default(), arbiter, is_stopping: Arc::default(), supervision }
+    }
+
+    /// Returns the router of their readers.
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// Returns whether [`Handlers::shut_down`] was called.
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Adds a handler and starts it. It gets what is released from now on. Returns its reader and the running units, which
+    /// have to add the reader (S-5).
+    ///
+    /// # Errors
+    /// When the journal opens no reader.
+    pub fn add(&self, options: HandlerOptions) -> Result<(ReaderId, Vec<UnitId>), OpenReaderError> {
+        let (reader, joins) = self.router.open(&options.name, options.route.clone(), options.bounds)?;
+        let wishes = Wishes { generation: 0, replaced_at: Instant::now(), removed: None, wish: Wish::Run };
+        let member = Arc::new(Member {
+            reader,
+            name: options.name.clone(),
+            options: Mutex::new(Arc::new(options)),
+            wishes: watch::Sender::new(wishes),
+            standing: watch::Sender::new(Standing::Kept),
+        });
+        lock(&self.members).push(Arc::clone(&member));
+        let all = self.clone();
+        self.arbiter.spawn_fn(move || drop(actix_rt::spawn(all.keep(member))));
+        Ok((reader, joins))
+    }
+
+    /// Replaces the handler of that name, with route, bounds and sink; its reader stays, with all that waits. Returns the
+    /// reader and the units that have to add or remove it; `None` where there is no such handler, or its sink was closed
+    /// for good: then it is removed. The calls in flight end, the old sink is closed, and the new one gets the rest.
+    pub fn replace(&self, options: HandlerOptions) -> Option<(ReaderId, Rerouted)> {
+        let member = self.find(&options.name)?;
+        if member.standing() != Standing::Kept {
+            self.forget(&member, Remove::Discard);
+            return None;
+        }
+        let rerouted = self.reroute(&options.name, options.route.clone(), options.bounds)?;
+        *lock(&member.options) = Arc::new(options);
+        member.wishes.send_modify(|wishes| {
+            wishes.generation += 1;
+            wishes.replaced_at = Instant::now();
+        });
+        Some(rerouted)
+    }
+
+    /// As [`Handlers::replace`], but the sink stays.
+    pub fn reroute(&self, name: &str, route: Route, bounds: Bounds) -> Option<(ReaderId, Rerouted)> {
+        let member = self.find(name)?;
+        Some((member.reader, self.router.reroute(member.reader, route, bounds)))
+    }
+
+    /// Removes a handler in the background; its name is free at once. An unknown name has no effect (S-7).
+    pub fn remove(&self, name: &str, how: Remove) {
+        let Some(member) = self.find(name) else { return };
+        member.wishes.send_modify(|wishes| {
+            wishes.removed = Some(how);
+            wishes.wish = match how {
+                Remove::Drain(until) => Wish::Drain(until, self.supervision.hung_after),
+                Remove::Discard => Wish::Close(Instant::now() + self.supervision.hung_after),
+            };
+        });
+        if member.standing() != Standing::Kept {
+            self.forget(&member, how);
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Member>> {
+        lock(&self.members).clone()
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<Member>> {
+        lock(&self.members).iter().find(|member| member.name == name && member.removed().is_none()).cloned()
+    }
+
+    /// Keeps a handler's actor running until the handler has ended.
+    async fn keep(self, member: Arc<Member>) {
+        let mut policy = RestartPolicy::new(&self.supervision);
+        let clock = Instant::now();
+        let handler = &member.name;
+        let standing = loop {
+            let options = member.options();
+            let generation = member.wishes.borrow().generation;
+            policy.healthy(clock.elapsed());
+            let ended = self.live(&member, &options, generation).await;
+            options.slot.set(None);
+            let is_replaced = member.wishes.borrow().generation != generation;
+            match ended {
+                Ok(End::Closed) if is_replaced => info!(handler, "the handler was replaced"),
+                Ok(End::Closed) => break Standing::Closed,
+                Ok(End::Sink(reason)) => {
+                    self.report_end(&member, &reason);
+                    break Standing::Ended;
+                }
+                Err(exit) => {
+                    options.parts.status.end_life(&exit);
+                    let Restart { attempt, delay } = policy.failed(clock.elapsed(), rand::random());
+                    warn!(handler, cause = %exit, attempt, ?delay, "the handler's actor has ended, starting it again");
+                    let is_over =
+                        |wishes: &Wishes| !matches!(wishes.wish, Wish::Run) || wishes.generation != generation;
+                    drop(timeout(delay, member.wishes.subscribe().wait_for(is_over)).await);
+                }
+            }
+            self.router.journal().rewind(member.reader);
+        };
+        member.standing.send_replace(standing);
+        if let Some(how) = member.removed().filter(|_| !self.is_stopping()) {
+            self.forget(&member, how);
+        }
+    }
+
+    /// Runs one actor of a handler to its end; `Err` is an end by itself.
+    async fn live(&self, member: &Member, options: &HandlerOptions, generation: u64) -> Result<End, Exit> {
+        let (end, mut ended) = oneshot::channel();
+        let epoch = Instant::now();
+        let source = (self.router.clone(), member.reader);
+        let (address, task) = spawn(HandlerActor::new(options.parts.clone(), source, epoch, end));
+        options.slot.set(Some(address.clone()));
+        options.parts.status.begin_life();
+        let mut wishes = member.wishes.subscribe();
+        let mut paused = options.parts.status.switch().subscribe();
+        loop {
+            let wish = wishes.borrow_and_update().order(generation, Instant::now(), self.supervision.hung_after);
+            let (order, changes_at) = match wish {
+                (Wish::Run, at) => (Order::Run, at),
+                (Wish::Drain(..), at) => (Order::Drain, at),
+                (Wish::Close(until), _) if until + CLOSE_GRACE <= Instant::now() => {
+                    error!(handler = %member.name, "the handler does not answer, it was not closed");
+                    task.abort();
+                    drop(task.await); // before its arbiter ends, or actix polls it once more without one
+                    return Ok(End::Closed);
+                }
+                (Wish::Close(until), _) => {
+                    (Order::Close(until.saturating_duration_since(epoch)), Some(until + CLOSE_GRACE))
+                }
+            };
+            let is_paused = *paused.borrow_and_update();
+            address.do_send(Ordered { order, is_paused });
+            tokio::select! {
+                end = &mut ended => return match end {
+                    Ok(end) => Ok(end),
+                    Err(_) => Err(exit_of(task.await)),
+                },
+                _ = wishes.changed() => {}
+                _ = paused.changed() => {}
+                () = sleep_until(changes_at.unwrap_or_else(Instant::now)), if changes_at.is_some() => {}
+            }
+        }
+    }
+
+    /// Logs that the sink of a handler was closed for good, and lets nothing wait for it.
+    fn report_end(&self, member: &Member, reason: &str) {
+        member.standing.send_replace(Standing::Ended);
+        let left = self.router.journal().stats(member.reader);
+        let (handler, undelivered) = (&member.name, left.queued + left.in_flight);
+        if self.is_unread() {
+            info!(handler, %reason, undelivered, "the handler has ended");
+        } else {
+            warn!(handler, %reason, undelivered, "the handler has ended");
+        }
+        self.router.journal().abandon(member.reader);
+    }
+
+    /// Removes a handler that has ended, and names what it left.
+    fn forget(&self, member: &Arc<Member>, how: Remove) {
+        let handler = &member.name;
+        if let Some(left) = self.leftover(member).filter(|_| how != Remove::Discard) {
+            for event in &left.named {
+                warn!(handler, %event, "not delivered when the handler was removed");
+            }
+            warn!(handler, events = left.events, "removed the handler before everything was delivered");
+        }
+        self.report_losses_of(member);
+        lock(&self.members).retain(|other| !Arc::ptr_eq(other, member));
+        self.router.close(member.reader);
+    }
+
+    /// Returns whether all handlers are pipes whose readers have ended: `deltabus run … | head` ends then.
+    fn is_unread(&self) -> bool {
+        let is_unread = |member: &Arc<Member>| member.standing() == Standing::Ended && member.options().is_pipe;
+        let members = lock(&self.members);
+        !members.is_empty() && members.iter().all(is_unread)
+    }
+
+    /// Logs what was dropped since the last call: at the bounds of buffers, or because a handler has ended (I6).
+    pub fn report_losses(&self) {
+        if !self.is_unread() {
+            self.all().iter().for_each(|member| self.report_losses_of(member));
+        }
+    }
+
+    fn report_losses_of(&self, member: &Member) {
+        let handler = &member.name;
+        let why = if member.standing() == Standing::Ended { "the handler has ended" } else { "the buffer is full" };
+        let losses = self.router.journal().take_losses(member.reader);
+        for event in &losses.named {
+            warn!(handler, %event, why, "dropped an event");
+        }
+        if losses.unnamed > 0 {
+            warn!(handler, events = losses.unnamed, why, "dropped more events");
+        }
+    }
+
+    fn leftover(&self, member: &Member) -> Option<Leftover> {
+        let journal = self.router.journal();
+        let stats = journal.stats(member.reader);
+        let events = stats.queued + stats.in_flight;
+        let named = || journal.undelivered(member.reader, NAMED_MAX);
+        (events > 0).then(|| Leftover { handler: member.name.clone(), events, named: named() })
+    }
+
+    /// Delivers what is released, and returns what is left at the deadline. Handlers that take dead letters end last. At the
+    /// deadline the sinks are closed where they are, so that they flush what they wrote.
+    pub async fn shut_down(&self, deadline: Instant) -> Vec<Leftover> {
+        self.is_stopping.store(true, Ordering::Release);
+        let all = self.all();
+        for takes_dead_letters in [false, true] {
+            let members = all.iter().filter(|member| member.options().takes_dead_letters == takes_dead_letters);
+            let ended = members.map(|member| {
+                member.wishes.send_modify(|wishes| {
+                    // A removal may be under way, with another deadline.
+                    wishes.wish = match wishes.wish {
+                        Wish::Close(until) => Wish::Close(until.min(deadline + ANSWER_GRACE)),
+                        Wish::Run | Wish::Drain(..) => Wish::Drain(deadline, ANSWER_GRACE),
+                    };
+                });
+                let mut standing = member.standing.subscribe();
+                async move { drop(standing.wait_for(|standing| *standing != Standing::Kept).await) }
+            });
+            drop(timeout_at(deadline, join_all(ended)).await);
+        }
+        let ended = all.iter().map(|member| {
+            let mut standing = member.standing.subscribe();
+            async move { drop(standing.wait_for(|standing| *standing != Standing::Kept).await) }
+        });
+        // The tasks end by then, but for an arbiter that has stopped.
+        drop(timeout_at(deadline.max(Instant::now()) + ANSWER_GRACE + CLOSE_GRACE * 2, join_all(ended)).await);
+        self.report_losses();
+        let left = all.iter().filter(|member| member.removed() != Some(Remove::Discard));
+        left.filter_map(|member| self.leftover(member)).collect()
+    }
+}

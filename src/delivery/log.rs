@@ -1,0 +1,126 @@
+//! Log lines, counters and spans of a handler's deliveries.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tracing::{error, field, info, warn};
+
+use super::{
+    attempts::{GiveUp, Outcome},
+    core::{DeliveryId, Failure},
+    status::HandlerStatus,
+};
+use crate::{failures::Failures, handler::Form, notification::Notification, trace::Span};
+
+/// Record of the deliveries of one handler.
+pub(super) struct DeliveryLog {
+    status: Arc<HandlerStatus>,
+    failures: Failures,
+    spans: HashMap<DeliveryId, Span>,
+}
+
+impl DeliveryLog {
+    /// Makes the record of a handler.
+    pub(super) fn new(status: Arc<HandlerStatus>) -> Self {
+        Self { status, failures: Failures::default(), spans: HashMap::new() }
+    }
+
+    /// Begins the span of a delivery with its first attempt, and adds its context to the events.
+    pub(super) fn begin(&mut self, delivery: DeliveryId, events: Notification) -> Notification {
+        let span = self.spans.entry(delivery).or_insert_with(|| {
+            let sequences = events.events().iter().map(|event| event.record.sequence.0);
+            Span::of_delivery(self.status.name(), events.trace(), sequences)
+        });
+        let context = span.context();
+        events.traced(context)
+    }
+
+    /// Ends the span of a delivery.
+    pub(super) fn end(&mut self, delivery: DeliveryId) {
+        self.spans.remove(&delivery);
+    }
+
+    /// Counts an attempt; returns its error if it failed.
+    pub(super) fn count(&self, outcome: &Outcome, events: &Notification, form: Form, took: Duration) -> Option<String> {
+        self.status.observe_call(outcome, events.events(), took);
+        let events = events.events().len() as u64;
+        let mut counts = self.status.lock();
+        counts.is_hung = false;
+        let error = match outcome {
+            Outcome::Delivered => {
+                counts.delivered += events;
+                match form {
+                    Form::Whole => {}
+                    Form::WithoutOld => counts.without_old += events,
+                    Form::Reference => counts.references += events,
+                }
+                return None;
+            }
+            Outcome::Failed(error) => error.to_string(),
+            Outcome::Panicked(panic) => {
+                counts.panics += 1;
+                format!("panicked: {panic}")
+            }
+        };
+        counts.retried += 1;
+        counts.note_error(error.as_str());
+        Some(error)
+    }
+
+    /// Logs that nothing fails any more, if a failure was logged.
+    pub(super) fn works(&mut self) {
+        if let Some(failures) = self.failures.worked() {
+            info!(handler = self.status.name(), failures, "delivers again");
+        }
+    }
+
+    /// Logs at `now` that an attempt failed, if a line is due.
+    pub(super) fn failed(
+        &mut self,
+        delivery: DeliveryId,
+        (error, failure): (&str, Failure),
+        (events, form): (&Notification, Form),
+        now: Duration,
+    ) {
+        if let Some(span) = self.spans.get_mut(&delivery) {
+            span.attempt_failed(failure.attempt, error);
+        }
+        let Some(suppressed) = self.failures.failed(now) else { return };
+        warn!(
+            handler = self.status.name(),
+            event = events.events().first().map(|event| field::display(event.record.event_name())),
+            events = events.events().len(),
+            form = (form != Form::Whole).then(|| field::debug(form)),
+            attempt = failure.attempt,
+            retry_in = failure.retry_in.map(|delay| format!("{:.1}s", delay.as_secs_f64())),
+            suppressed = (suppressed > 0).then_some(suppressed),
+            error,
+            "failed to deliver"
+        );
+    }
+
+    /// Counts and names events that were given up; `is_taken` says that the dead letter took them (I4, I6).
+    pub(super) fn gave_up(&mut self, delivery: DeliveryId, events: &Notification, reason: &GiveUp, is_taken: bool) {
+        if let Some(span) = self.spans.get_mut(&delivery) {
+            span.fail(reason);
+        }
+        let handler = self.status.name();
+        for event in events.events() {
+            let event = event.record.event_name();
+            if is_taken {
+                warn!(handler, %event, %reason, "gave up an event to the dead letter");
+            } else {
+                error!(handler, %event, %reason, "gave up an event, no dead letter took it");
+            }
+        }
+        let count = events.events().len() as u64;
+        let mut counts = self.status.lock();
+        if matches!(reason, GiveUp::TooLarge(_)) {
+            counts.too_large += count;
+        }
+        if is_taken {
+            counts.dead_lettered += count;
+        } else {
+            counts.given_up += count;
+        }
+    }
+}

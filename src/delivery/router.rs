@@ -1,0 +1,211 @@
+//! Readers of the journal by route: those of handlers, and the feeds of the event streams.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use super::{
+    route::{Route, RouteOptions},
+    schedule::Room,
+    table::{Rerouted, RouteTable, UnitOptions},
+};
+use crate::{
+    indexer::Cause,
+    journal::{
+        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, Record, Sequence, Start,
+        UnitId, UnitTerms,
+    },
+    mutex::lock,
+    notification::{Event, UnitInfo},
+};
+
+/// Table of routes over a journal, shared by all who add units, handlers and feeds.
+#[derive(Clone, Debug)]
+pub struct Router {
+    journal: Journal,
+    table: Arc<Mutex<RouteTable>>,
+}
+
+impl Router {
+    /// Makes a router without routes.
+    pub fn new(journal: Journal) -> Self {
+        Self { journal, table: Arc::default() }
+    }
+
+    /// Returns its journal.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    fn table(&self) -> MutexGuard<'_, RouteTable> {
+        lock(&self.table)
+    }
+
+    /// Opens the reader of a handler. It reads what is released from now on, and of the running units, which are
+    /// returned, only what follows after they have added it (S-5).
+    ///
+    /// # Errors
+    /// When the journal opens no reader.
+    pub fn open(&self, name: &str, route: Route, bounds: Bounds) -> Result<(ReaderId, Vec<UnitId>), OpenReaderError> {
+        let mut table = self.table();
+        let joins = table.taken(&route);
+        let reader = self.add(&mut table, Some(name), route, bounds, joins.clone())?;
+        Ok((reader, joins))
+    }
+
+    /// Opens a reader of every change of every unit, later ones included, from now on; unchanged objects and resyncs
+    /// aside. It ends with the process. Close it by [`Router::close`].
+    ///
+    /// # Errors
+    /// When the journal opens no reader.
+    pub fn open_feed(&self, bounds: Bounds) -> Result<ReaderId, OpenReaderError> {
+        let on = RouteOptions::default().on.with(ChangeSet::SYNCED);
+        let route = Route::new(&RouteOptions { on, initial: true, ..RouteOptions::default() });
+        self.add(&mut self.table(), None, route.expect("\"*\" is a glob"), bounds, Vec::new())
+    }
+
+    fn add(
+        &self,
+        table: &mut RouteTable,
+        name: Option<&str>,
+        route: Route,
+        bounds: Bounds,
+        joins: Vec<UnitId>,
+    ) -> Result<ReaderId, OpenReaderError> {
+        let (name, joins) = (name.map(str::to_owned), joins.into_iter().collect());
+        let options = ReaderOptions { bounds, interest: table.interest_of(&route, &joins), name: name.clone() };
+        let reader = self.journal.open_reader(Start::Next, options)?;
+        table.add_route(reader, name, route, joins);
+        Ok(reader)
+    }
+
+    /// Replaces route and bounds of a reader, which keeps what waits. Returns the units that have to add or remove it.
+    pub fn reroute(&self, reader: ReaderId, route: Route, bounds: Bounds) -> Rerouted {
+        let mut table = self.table();
+        let rerouted = table.reroute(reader, route);
+        self.journal.set_bounds(reader, bounds);
+        self.journal.set_interest(reader, &table.interest(reader));
+        rerouted
+    }
+
+    /// Closes a reader.
+    pub fn close(&self, reader: ReaderId) {
+        self.table().remove_route(reader);
+        self.journal.close_reader(reader);
+    }
+
+    /// Returns the running types that a reader takes, as `plural.group`, in order.
+    pub fn types(&self, reader: ReaderId) -> Vec<String> {
+        self.table().types(reader)
+    }
+
+    /// Adds a unit. Call it before the unit appends anything.
+    pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions) {
+        let mut table = self.table();
+        let (terms, takers) = table.add_unit(unit, info, options);
+        self.open_unit(&table, unit, terms, &takers);
+    }
+
+    /// Adds a unit that continues the units of the entry `before`. Returns the readers that did not take those. The unit
+    /// has to add them, and shows them nothing before (S-5).
+    pub fn add_successor(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: &str) -> Vec<ReaderId> {
+        let mut table = self.table();
+        let (terms, takers, new) = table.add_successor(unit, info, options, before);
+        self.open_unit(&table, unit, terms, &takers);
+        new
+    }
+
+    /// Adds a unit of an earlier run, before any other. `known` are the readers of that run. Returns the readers that the
+    /// unit has to add or remove: those that take it now and did not see it then, and the reverse.
+    pub fn restore_unit(
+        &self,
+        unit: UnitId,
+        info: UnitInfo,
+        options: UnitOptions,
+        stored: (UnitTerms, Option<Sequence>),
+        known: &BTreeSet<String>,
+    ) -> Vec<Move> {
+        let (terms, retired) = stored;
+        let mut table = self.table();
+        let takers = table.restore_unit(unit, info, options, terms.resource, retired);
+        let mut moves = Vec::new();
+        for (reader, name, changes) in table.handlers().filter(|_| retired.is_none()) {
+            let saw = self.journal.joined(reader).contains(&unit);
+            let kind = match (takers.contains(&reader), saw) {
+                (true, false) => {
+                    let is_shown = changes.has(ChangeSet::INITIAL);
+                    let is_known = known.contains(name);
+                    MoveKind::Join(if is_known { Some(Cause::Reload) } else { is_shown.then_some(Cause::Replay) })
+                }
+                (false, true) => MoveKind::Leave,
+                _ => continue,
+            };
+            moves.push(Move { reader, kind });
+        }
+        for joining in moves.iter().filter(|moved| matches!(moved.kind, MoveKind::Join(_))) {
+            table.will_join(joining.reader, unit);
+        }
+        self.open_unit(&table, unit, terms, &takers);
+        moves
+    }
+
+    fn open_unit(&self, table: &RouteTable, unit: UnitId, terms: UnitTerms, takers: &[ReaderId]) {
+        self.journal.add_unit(unit, terms);
+        for reader in takers {
+            self.journal.set_interest(*reader, &table.interest(*reader));
+        }
+    }
+
+    /// Returns whether a handler that takes this entry skips changes made during downtime.
+    pub fn skips_downtime(&self, entry: &str) -> bool {
+        self.table().skips_downtime(entry)
+    }
+
+    /// Returns the readers that do not take units of an entry.
+    pub fn readers_without(&self, entry: &str) -> Vec<ReaderId> {
+        self.table().readers_without(entry)
+    }
+
+    /// Removes a unit that appends nothing more, once nothing of it waits anywhere.
+    pub fn remove_unit(&self, unit: UnitId) {
+        self.table().retire_unit(unit, self.journal.retire_unit(unit));
+    }
+
+    /// Forgets removed units that every reader has passed.
+    pub fn forget_units(&self) {
+        for unit in self.table().forget_units(self.journal.passed()) {
+            self.journal.forget_unit(unit);
+        }
+    }
+
+    /// Adds to records the description of their units. Leaves out records of units that are forgotten.
+    pub fn events(&self, records: Vec<Record>) -> Vec<Event> {
+        self.table().events(records)
+    }
+
+    /// Returns the description of a unit.
+    pub fn unit(&self, unit: UnitId) -> Option<Arc<UnitInfo>> {
+        self.table().unit(unit)
+    }
+
+    /// Reads the next events of a handler without waiting for more; empty when nothing waits. Nothing is in flight if it is
+    /// dropped early.
+    pub async fn read(&self, reader: ReaderId, room: Room) -> Vec<Event> {
+        loop {
+            let records = self.journal.fetch(reader, room.events, room.bytes).await;
+            let sequences: Vec<_> = records.iter().map(|record| record.sequence).collect();
+            let events = self.events(records);
+            if events.len() == sequences.len() {
+                return events;
+            }
+            let is_known = |sequence: &Sequence| events.iter().any(|event| event.record.sequence == *sequence);
+            let unknown: Vec<_> = sequences.into_iter().filter(|sequence| !is_known(sequence)).collect();
+            tracing::warn!(events = unknown.len(), "did not deliver events of a unit that is forgotten");
+            self.journal.ack_each(reader, &unknown);
+            if !events.is_empty() {
+                return events;
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Destination of a handler's events: a worker thread, code that never blocks, or an actor.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use actix::Recipient;
+use tokio::time::timeout;
+use tracing::error;
+
+use super::{
+    attempts::Outcome,
+    status::HandlerStatus,
+    worker::{Attempt, Heard, Worker, guard},
+};
+use crate::{
+    handler::{Form, Handler, HandlerError},
+    mutex::lock,
+    notification::{Notification, Stopped},
+};
+
+/// Destination of a handler's events.
+#[derive(Clone)]
+pub enum Sink {
+    /// Thread of its own, for a sink that blocks or waits.
+    Thread(Worker),
+    /// Code that never blocks, called in place.
+    InPlace(Arc<Mutex<dyn Handler>>),
+    /// Actor of the library's user. Its answer `Err` means that it has ended. Without an answer in this time the attempt has
+    /// failed, and is repeated.
+    Actor(Recipient<Notification>, Duration),
+}
+
+impl Sink {
+    /// Returns how many deliveries it takes at a time.
+    pub fn concurrency(&self) -> usize {
+        match self {
+            Self::Thread(worker) => worker.concurrency(),
+            Self::InPlace(_) | Self::Actor(..) => 1,
+        }
+    }
+
+    /// Returns the smallest form that it can be sent.
+    pub fn smallest_form(&self) -> Form {
+        match self {
+            Self::Thread(worker) => worker.smallest_form(),
+            Self::InPlace(_) | Self::Actor(..) => Form::Whole,
+        }
+    }
+
+    /// Returns whether an attempt ends when its future is dropped.
+    pub fn can_cancel(&self) -> bool {
+        matches!(self, Self::Thread(worker) if worker.can_cancel())
+    }
+
+    /// Delivers events.
+    pub(super) async fn deliver(&self, notification: Notification, form: Form, status: &HandlerStatus) -> Outcome {
+        match self {
+            Self::Thread(worker) => hear(worker.deliver(notification, form), status).await,
+            Self::InPlace(handler) => guard(|| lock(handler).deliver(&notification)),
+            Self::Actor(actor, patience) => match timeout(*patience, actor.send(notification)).await {
+                Ok(Ok(Ok(()))) => Outcome::Delivered,
+                Ok(Ok(Err(Stopped(reason)))) => Outcome::Failed(HandlerError::Closed(reason)),
+                Ok(Err(_)) if actor.connected() => Outcome::Panicked("the handler's actor dropped the batch".into()),
+                Ok(Err(_)) => Outcome::Failed(HandlerError::Closed("the handler's actor has ended".into())),
+                Err(_) => Outcome::Failed(HandlerError::Failed(format!("no answer within {patience:?}"))),
+            },
+        }
+    }
+
+    /// Closes the sink; no delivery follows.
+    pub(super) async fn close(&self) -> Outcome {
+        match self {
+            Self::Thread(worker) => worker.close().await,
+            Self::InPlace(handler) => guard(|| lock(handler).close()),
+            Self::Actor(..) => Outcome::Delivered,
+        }
+    }
+}
+
+/// Waits for the end of an attempt on a thread, and reports when the thread is hung. The attempt has failed if the thread was
+/// replaced.
+async fn hear(mut attempt: Attempt<'_>, status: &HandlerStatus) -> Outcome {
+    loop {
+        match attempt.hear().await {
+            Heard::Answer(outcome) => return outcome,
+            Heard::Replaced(silent) => {
+                status.lock().threads_replaced += 1;
+                let error = format!("no answer within {silent:.1?}, the handler's thread was replaced");
+                return Outcome::Failed(HandlerError::Failed(error));
+            }
+            Heard::Stuck(silent) => {
+                let error = format!("no answer within {silent:.1?}, and too many of the handler's threads hang");
+                let mut counts = status.lock();
+                counts.note_error(error.as_str());
+                let was_hung = std::mem::replace(&mut counts.is_hung, true);
+                drop(counts);
+                if !was_hung {
+                    error!(handler = status.name(), %error, "handler hangs, waiting for one of its threads");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+use super::*;
+use crate::{
+    delivery::route::{RESYNC_MIN, RouteOptions},
+    indexer::{Cause, Change},
+    journal::{Sequence, testing::*},
+    notification::Notification,
+};
+
+fn info(entry: &str) -> UnitInfo {
+    let (group, version, kind) = (String::new(), "v1".into(), "Pod".into());
+    UnitInfo {
+        entry: entry.into(),
+        resource: ResourceType { group, version, kind, plural: "pods".into(), namespaced: true },
+        namespace: None,
+    }
+}
+
+fn add(table: &mut RouteTable, unit: u32, entry: &str) -> Vec<ReaderId> {
+    table.add_unit(UnitId(unit), info(entry), UnitOptions::default()).1
+}
+
+/// Adds a route to all units, or to those that come later alone.
+fn add_route(table: &mut RouteTable, route: Route, is_late: bool) -> ReaderId {
+    let reader = ReaderId(u32::try_from(table.routes.len()).unwrap());
+    let joins = if is_late { table.taken(&route).into_iter().collect() } else { HashSet::new() };
+    table.add_route(reader, None, route, joins);
+    reader
+}
+
+fn record(unit: u32, change: Change) -> Record {
+    Record { sequence: Sequence(1), unit: UnitId(unit), time_micros: 0, change, old_lost: false }
+}
+
+#[test]
+fn s5_successor_of_another_entry_adds_readers_that_did_not_take_it() {
+    let mut table = RouteTable::default();
+    let [both, old, new] = ["*", "old", "new"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO), false));
+    add(&mut table, 1, "old");
+    let (_, takers, added) = table.add_successor(UnitId(2), info("new"), UnitOptions::default(), "old");
+    assert_eq!((takers, added), (vec![both, new], vec![new]));
+    assert_eq!(table.readers_without("new"), [old]);
+    let joins = |reader| table.interest(reader).units.get(&UnitId(2)).map(|interest| interest.joins);
+    assert_eq!([both, old, new].map(joins), [Some(false), None, Some(true)]);
+}
+
+#[test]
+fn d7_units_of_one_type_share_a_number_until_none_of_it_is_left() {
+    let mut table = RouteTable::default();
+    let mut number = |unit, group: &str, plural: &str| {
+        let (group, plural) = (group.to_owned(), plural.to_owned());
+        let info = UnitInfo { resource: ResourceType { group, plural, ..info("all").resource }, ..info("all") };
+        table.add_unit(UnitId(unit), info, UnitOptions::default()).0.resource
+    };
+    let types = [("", "pods"), ("", "jobs"), ("batch", "jobs")];
+    let numbers: Vec<_> = (1..).zip(types).map(|(unit, (group, plural))| number(unit, group, plural)).collect();
+    assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[2] != numbers[0]);
+    assert_eq!(number(4, "", "pods"), numbers[0]);
+
+    table.retire_unit(UnitId(1), Sequence(5));
+    assert_eq!(table.forget_units(Sequence(5)), [UnitId(1)]);
+    assert_eq!(add_numbered(&mut table, 5), numbers[0], "there was a unit of the type all the time");
+    for unit in [4, 5] {
+        table.retire_unit(UnitId(unit), Sequence(6));
+    }
+    assert_eq!(table.forget_units(Sequence(6)).len(), 2);
+    assert!(!numbers.contains(&add_numbered(&mut table, 6)), "a number is used once");
+}
+
+fn add_numbered(table: &mut RouteTable, unit: u32) -> TypeNumber {
+    table.add_unit(UnitId(unit), info("all"), UnitOptions::default()).0.resource
+}
+
+/// Says which of all kinds of changes a route takes.
+fn taken(options: &RouteOptions) -> String {
+    let unchanged = |cause| Change::Unchanged { object: pod("a", "a", 1), cause };
+    let missed = Change::Deleted { object: pod("a", "a", 1), tombstone: true, cause: Cause::Downtime };
+    let changes = [
+        ('a', added("a", "a", 1)),
+        ('i', initial("a", "a", 1)),
+        ('u', updated("a", "a", 1, 2)),
+        ('d', deleted("a", "a", 1)),
+        ('r', removed("a", "a", 1)),
+        ('m', missed),
+        ('s', synced(1)),
+        ('=', unchanged(Cause::Relist)),
+        ('~', unchanged(Cause::Resync { round: 1 })),
+    ];
+    let route = Route::new(options).unwrap();
+    changes.into_iter().filter(|(_, change)| route.changes().contains(change)).map(|(sign, _)| sign).collect()
+}
+
+#[test]
+fn a_route_takes_what_on_and_the_switches_say() {
+    let with = RouteOptions::default;
+    assert_eq!(taken(&with()), "audrm");
+    assert_eq!(taken(&RouteOptions { initial: true, ..with() }), "aiudrm");
+    assert_eq!(taken(&RouteOptions { initial: true, on: ChangeSet::DELETED, ..with() }), "dm");
+    assert_eq!(taken(&RouteOptions { on: ChangeSet::ADDED.with(ChangeSet::SYNCED), ..with() }), "as");
+    assert_eq!(taken(&RouteOptions { deliver_unchanged: true, ..with() }), "audrm=");
+    assert_eq!(taken(&RouteOptions { catch_up: false, ..with() }), "audr");
+    assert_eq!(taken(&RouteOptions { resync: RESYNC_MIN, ..with() }), "audrm~");
+    assert_eq!(
+        taken(&RouteOptions { resync: RESYNC_MIN, deliver_unchanged: true, on: ChangeSet::ADDED, ..with() }),
+        "a"
+    );
+    assert_eq!(taken(&RouteOptions { on: ChangeSet::ALL, ..with() }), "audrms");
+}
+
+#[test]
+fn routes_take_units_by_entry_in_any_order() {
+    let mut table = RouteTable::default();
+    add(&mut table, 0, "pods");
+    let [some, all] = ["work*", "*"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO), false));
+    assert_eq!(add(&mut table, 70, "workloads"), [some, all]);
+    assert_eq!(add(&mut table, 71, "workloads"), [some, all]);
+    let wants = |reader, unit| table.interest(reader).units.contains_key(&UnitId(unit));
+    assert_eq!([0, 70, 71, 72].map(|unit| wants(some, unit)), [false, true, true, false]);
+    assert_eq!([0, 70, 71, 72].map(|unit| wants(all, unit)), [true, true, true, false]);
+    assert!(Route::new(&RouteOptions { resources: vec!["a[".into()], ..RouteOptions::default() }).is_err());
+}
+
+#[test]
+fn a_notification_knows_its_units_and_can_be_cut() {
+    let mut table = RouteTable::default();
+    add(&mut table, 1, "pods");
+    add(&mut table, 2, "jobs");
+    let records = vec![record(1, added("a", "a", 1)), record(9, synced(0)), record(2, synced(0)), record(1, synced(0))];
+    let all = Notification::new(table.events(records));
+    let entries = |part: &Notification| part.events().iter().map(|event| event.unit.entry.clone()).collect::<Vec<_>>();
+    assert_eq!(entries(&all), ["pods", "jobs", "pods"]);
+    assert_eq!(entries(&all.slice(1..3)), ["jobs", "pods"]);
+    assert_eq!(entries(&all.slice(1..3).slice(1..2)), ["pods"]);
+}
+
+fn with(resources: &str, resync: Duration) -> Route {
+    Route::new(&RouteOptions { resources: vec![resources.into()], resync, ..RouteOptions::default() }).unwrap()
+}
+
+#[test]
+fn s10_s11_a_period_is_at_least_a_second_and_a_multiple_of_the_units_own() {
+    let every =
+        |wanted: u64, own: u64| with("*", Duration::from_millis(wanted)).resync_every(Duration::from_millis(own));
+    assert_eq!(every(0, 1_000), 0, "never");
+    assert_eq!(every(5_000, 0), 0, "the unit makes none");
+    assert_eq!(every(10, 1_000), 1);
+    assert_eq!(every(10, 400), 3, "a second, rounded up");
+    assert_eq!(every(5_000, 1_000), 5);
+    assert_eq!(every(5_001, 1_000), 6);
+    assert_eq!(every(1_000, 60_000), 1);
+    let only_added = RouteOptions { on: ChangeSet::ADDED, resync: RESYNC_MIN, ..RouteOptions::default() };
+    assert_eq!(Route::new(&only_added).unwrap().resync_every(RESYNC_MIN), 0);
+}
+
+#[test]
+fn s5_late_reader_is_added_by_running_units_and_sees_later_ones() {
+    let mut table = RouteTable::default();
+    add(&mut table, 0, "pods");
+    add(&mut table, 1, "jobs");
+    add(&mut table, 2, "pods");
+    table.retire_unit(UnitId(2), Sequence(9));
+    let route = with("pods", Duration::ZERO);
+    assert_eq!(table.taken(&route), [UnitId(0)]);
+    let reader = add_route(&mut table, route, true);
+    assert_eq!(add(&mut table, 3, "pods"), [reader]);
+    let rerouted = table.reroute(reader, with("jobs", Duration::ZERO));
+    assert_eq!(rerouted, Rerouted { joins: vec![UnitId(1)], leaves: vec![UnitId(0), UnitId(3)] });
+    let rerouted = table.reroute(reader, with("*", Duration::ZERO));
+    assert_eq!(rerouted, Rerouted { joins: vec![UnitId(0), UnitId(3)], leaves: vec![] });
+    let joins = |unit| table.interest(reader).units[&UnitId(unit)].joins;
+    assert_eq!([0, 1, 3].map(joins), [true; 3]);
+    assert_eq!(table.types(reader), ["pods"]);
+    table.remove_route(reader);
+    assert_eq!(table.interest(reader), Interest::default());
+}
+
+#[test]
+fn a_unit_that_has_ended_is_forgotten_once_nothing_of_it_waits() {
+    let mut table = RouteTable::default();
+    let reader = add_route(&mut table, with("*", Duration::ZERO), false);
+    for round in 0..100 {
+        add(&mut table, round, "pods");
+        table.retire_unit(UnitId(round), Sequence(u64::from(round)));
+        assert_eq!(table.events(vec![record(round, synced(0))]).len(), 1);
+        assert_eq!(table.forget_units(Sequence(u64::from(round))), [UnitId(round)]);
+    }
+    assert_eq!((table.units.len(), table.types.len(), table.interest(reader).units.len()), (0, 0, 0));
+    add(&mut table, 200, "pods");
+    table.retire_unit(UnitId(200), Sequence(300));
+    assert!(table.forget_units(Sequence(299)).is_empty());
+}
