@@ -3,7 +3,6 @@
 //! [`delivery`](crate::delivery) calls them. The files here are the sinks.
 
 pub mod blackhole;
-mod chains;
 pub mod exec;
 pub mod file;
 pub mod kafka;

@@ -15,8 +15,9 @@ use std::{
 
 use deltabus::{
     config::{Config, HandlerOptions},
+    delivery::status::Control,
     engine::{Engine, RunningEngine},
-    handler::{HandlerError, status::Control},
+    handler::HandlerError,
     list_watch::kube::ClusterAccess,
     notification::Notification,
     simulator::{Simulator, SimulatorOptions},

@@ -9,13 +9,11 @@ use actix::System;
 use clap::Args;
 use deltabus::{
     config::{Config, ConfigErrors, EventType, Finding, Handler, Initial, Loaded, Sink},
+    delivery::status::{HandlerState, HandlerView},
     engine::{
         Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport, reload::ConfigFiles,
     },
-    handler::{
-        exec::kill_all,
-        status::{HandlerState, HandlerView},
-    },
+    handler::exec::kill_all,
     trace,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};

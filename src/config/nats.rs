@@ -192,12 +192,11 @@ pub enum ExpectLast {
 type Problem = (Vec<&'static str>, String);
 
 impl NatsSink {
-    /// Makes what the handler is made of; `cluster` is the configured name of the cluster, and `total_order` says that
-    /// messages are sent one after the other, whatever their object. Looks at no file and no server.
+    /// Makes the options of the handler; `cluster` is the configured name of the cluster. Looks at no file and no server.
     ///
     /// # Errors
     /// All that is wrong: keys from the handler's own, each with a sentence.
-    pub(crate) fn options(&self, cluster: &str, total_order: bool) -> Result<NatsOptions, Vec<Problem>> {
+    pub(crate) fn options(&self, cluster: &str) -> Result<NatsOptions, Vec<Problem>> {
         let mut problems = Vec::new();
         self.check_servers(&mut problems);
         let template = Template::parse(&self.subject).map_err(|error| problems.push((vec!["subject"], error)));
@@ -216,7 +215,6 @@ impl NatsSink {
                 cluster: cluster.to_owned(),
                 mode: self.mode,
                 jetstream: self.jetstream.as_ref().map(NatsJetStream::meant),
-                total_order,
             }),
             _ => Err(problems),
         }
@@ -224,7 +222,7 @@ impl NatsSink {
 
     /// Returns what is wrong.
     pub(crate) fn mistakes(&self) -> Vec<Problem> {
-        self.options("", false).err().unwrap_or_default()
+        self.options("").err().unwrap_or_default()
     }
 
     /// Returns what is allowed and odd.

@@ -134,6 +134,7 @@ impl<'a> World<'a> {
         let schedules = std::array::from_fn(|handler| ScheduleOptions {
             order: if handler == 2 { Order::Total } else { Order::PerObject },
             concurrency: 1 + random.below(3),
+            distinct: handler == 0,
             batch_events: 1 + random.below(4),
             batch_bytes: 1 << 20,
             linger: Duration::ZERO,

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::journal::Sequence;
 
@@ -35,6 +35,8 @@ pub struct ScheduleOptions {
     pub order: Order,
     /// Batches in delivery at a time; one of them means [`Order::Total`].
     pub concurrency: usize,
+    /// A batch has one event of an object at most: for sinks that store the events of a batch side by side.
+    pub distinct: bool,
     /// Largest batch: events.
     pub batch_events: usize,
     /// Largest batch: bytes of bodies, unless one event has more.
@@ -152,8 +154,9 @@ impl<T> Schedule<T> {
     pub fn new(options: ScheduleOptions) -> Self {
         let concurrency = if options.order == Order::Total { 1 } else { options.concurrency.max(1) };
         let order = if concurrency == 1 { Order::Total } else { options.order };
+        let batch_events = if options.distinct && options.order == Order::Total { 1 } else { options.batch_events };
         Self {
-            options: ScheduleOptions { order, concurrency, batch_events: options.batch_events.max(1), ..options },
+            options: ScheduleOptions { order, concurrency, batch_events: batch_events.max(1), ..options },
             queues: HashMap::new(),
             ready: BTreeMap::new(),
             free: Load::default(),
@@ -258,17 +261,22 @@ impl<T> Schedule<T> {
 
     /// Takes a batch out of what is ready.
     fn take(&mut self) -> (Vec<Sent>, Vec<T>) {
-        let ScheduleOptions { batch_events, batch_bytes, .. } = self.options;
+        let ScheduleOptions { batch_events, batch_bytes, distinct, order, .. } = self.options;
         let (mut sent, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
-        let mut gone = Vec::new();
+        // Objects of which nothing more is in this batch.
+        let mut closed = HashSet::new();
         while let Some((arrival, key)) = self.ready.first_key_value().map(|(arrival, key)| (*arrival, *key)) {
             let queue = self.queues.get_mut(&key).expect("what is ready waits");
             let next = &queue.waiting.front().expect("what is ready waits").item;
             if batch.len() == batch_events || (bytes + next.bytes > batch_bytes && !batch.is_empty()) {
                 break;
             }
+            let is_closed = next.object.is_some_and(|object| closed.contains(&object));
+            if is_closed && order == Order::None {
+                break;
+            }
             self.ready.remove(&arrival);
-            if next.object.is_some_and(|object| gone.contains(&object)) && self.options.order != Order::None {
+            if is_closed {
                 continue; // its key is in the batch, and ready again when that is finished
             }
             let Waiting { item, .. } = queue.waiting.pop_front().expect("just seen");
@@ -276,7 +284,7 @@ impl<T> Schedule<T> {
             queue.bytes -= item.bytes;
             self.free.events -= 1;
             self.free.bytes -= item.bytes;
-            gone.extend(item.object.filter(|_| item.gone));
+            closed.extend(item.object.filter(|_| distinct || (item.gone && order != Order::None)));
             let Item { sequence, resource, bytes, content, .. } = item;
             sent.push(Sent { arrival, sequence, resource, key, bytes });
             batch.push(content);

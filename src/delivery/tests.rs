@@ -69,6 +69,7 @@ pub(super) fn schedule() -> ScheduleOptions {
     ScheduleOptions {
         order: Order::PerObject,
         concurrency: 1,
+        distinct: false,
         batch_events: 4,
         batch_bytes: 1 << 20,
         linger: Duration::ZERO,

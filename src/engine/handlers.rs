@@ -525,9 +525,7 @@ impl Maker {
                 Open::Blocking(Arc::new(move || Ok(boxed(Stdout::new(formatter.clone())))))
             }
             config::Sink::Webhook(options) => plan.pace.opens(sinks::webhook(options, &plan.pace, formatter()?)?),
-            config::Sink::Nats(options) => {
-                plan.pace.opens(sinks::nats(options, &self.cluster, &plan.pace, formatter()?)?)
-            }
+            config::Sink::Nats(options) => plan.pace.opens(sinks::nats(options, &self.cluster, formatter()?)?),
             config::Sink::Exec(_) if !self.allow_exec => {
                 return Err(io::Error::other("it runs a program, which has to be allowed: start with --allow-exec"));
             }

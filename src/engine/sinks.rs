@@ -18,9 +18,8 @@ pub(super) fn webhook(sink: &WebhookSink, pace: &Pace, formatter: Formatter) -> 
 }
 
 /// Makes a handler for NATS, of the cluster of this name; it connects with its first batch.
-pub(super) fn nats(sink: &NatsSink, cluster: &str, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
-    let is_total = pace.order == DeliveryOrder::Total;
-    let options = sink.options(cluster, is_total).map_err(|problems| refused(&problems))?;
+pub(super) fn nats(sink: &NatsSink, cluster: &str, formatter: Formatter) -> io::Result<OpenAsync> {
+    let options = sink.options(cluster).map_err(|problems| refused(&problems))?;
     Ok(Arc::new(move || Ok(Arc::new(NatsHandler::new(options.clone(), formatter.clone())))))
 }
 

@@ -2,8 +2,8 @@
 //!
 //! # Order
 //!
-//! Messages of one object are sent one after the other, each when the one before it is acknowledged; messages of
-//! different objects all at once. One key is one partition, within which the client keeps the order of what it was given,
+//! The messages of a batch are of different objects and sent at once. The next message of an object is in a batch that
+//! begins when this one is acknowledged. One key is one partition, within which the client keeps the order of what it was given,
 //! whatever becomes of connections: it repeats a message until it is stored, and where it is `idempotent` a broker
 //! knows the repetition again. An attempt that ends without an answer leaves its messages with the client, and the next
 //! attempt waits for the same ones (`kafka/sent.rs`).

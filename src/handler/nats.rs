@@ -46,7 +46,7 @@ use async_nats::{
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
-use super::{AsyncHandler, Form, HandlerError, chains::Chains};
+use super::{AsyncHandler, Form, HandlerError};
 use crate::{
     cloud_event::Formatter,
     notification::{Event, Notification},
@@ -162,8 +162,7 @@ impl NatsHandler {
                     self.check_large(batch, form, max)?;
                     let make = |index: usize| self.message(&batch.events()[index], batch.trace(), form, max);
                     let publisher = Publisher::new(options.expect_last, &self.memory, &link, &stream, &make).await?;
-                    let chains = Chains::of(batch.events(), self.options.total_order);
-                    publisher.store_all(chains, watch.clone()).await
+                    publisher.store_all(batch.events().len(), watch.clone()).await
                 }
                 None => self.send_only(&link, batch, form, &watch).await,
             }

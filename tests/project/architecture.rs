@@ -60,14 +60,10 @@ const CORES: &[&str] = &[
     "journal/store/wire.rs",
     "rules.rs",
     "rules/",
-    "dispatcher.rs",
-    "dispatcher/schedule.rs",
+    "notification.rs",
     "cloud_event.rs",
     "cloud_event/",
     "handler.rs",
-    "handler/chains.rs",
-    "handler/failures.rs",
-    "handler/pace.rs",
     "handler/nats/last.rs",
     "handler/nats/message.rs",
     "handler/nats/subject.rs",
@@ -81,6 +77,13 @@ const CORES: &[&str] = &[
     "work_queue/",
     "supervisor.rs",
     "supervisor/policy.rs",
+    "delivery.rs",
+    "delivery/attempts.rs",
+    "delivery/core.rs",
+    "delivery/pace.rs",
+    "delivery/route.rs",
+    "delivery/schedule.rs",
+    "delivery/table.rs",
     "engine/dry_run.rs",
     "engine/dry_run/",
     "engine/facts.rs",
@@ -91,7 +94,7 @@ const CORES: &[&str] = &[
 ];
 
 /// Files among them that are shells.
-const SHELLS: &[&str] = &["actor.rs", "log.rs", "ask.rs", "lane.rs", "worker.rs", "handle.rs"];
+const SHELLS: &[&str] = &["actor.rs", "log.rs", "ask.rs", "handle.rs"];
 
 /// What a shell may name although it comes later in the order, and why.
 const LATER: &[(&str, &[&str])] = &[
@@ -99,13 +102,6 @@ const LATER: &[(&str, &[&str])] = &[
     ("reflector/actor.rs", &["delta_fifo", "supervisor", "status"]),
     ("delta_fifo/actor.rs", &["supervisor", "status"]),
     ("indexer/actor.rs", &["journal", "supervisor", "status"]),
-    // they answer heartbeats, and are restarted by the same policy
-    ("dispatcher/actor.rs", &["supervisor"]),
-    ("dispatcher/lane.rs", &["supervisor"]),
-    ("dispatcher/lanes.rs", &["supervisor"]),
-    ("handler/actor.rs", &["supervisor"]),
-    ("handler/worker.rs", &["supervisor"]),
-    ("handler/status.rs", &["supervisor"]),
     // it starts and restarts units
     ("supervisor/actor.rs", &["informer", "status", "engine"]),
 ];

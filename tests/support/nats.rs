@@ -110,7 +110,6 @@ impl NatsServer {
             cluster: "prod.eu".to_owned(),
             mode: deltabus::cloud_event::ContentMode::Binary,
             jetstream: Some(JetStreamOptions::new("K8S")),
-            total_order: false,
         }
     }
 

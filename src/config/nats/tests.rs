@@ -15,7 +15,7 @@ fn load(lines: &str) -> Result<NatsSink, String> {
 #[test]
 fn the_shortest_handler_has_the_documented_defaults() {
     let nats = load("servers = [\"nats://a:4222\"]\njetstream = { stream = \"K8S\" }").unwrap();
-    let options = nats.options("prod", false).unwrap();
+    let options = nats.options("prod").unwrap();
     assert_eq!(options.subject, Template::parse("k8s.{cluster}.{group}.{resource}.{namespace}.{name}").unwrap());
     assert_eq!((options.mode, options.auth, options.tls), (ContentMode::Binary, nats::NatsAuth::None, None));
     assert_eq!(options.jetstream, Some(nats::JetStreamOptions::new("K8S")));
@@ -35,7 +35,7 @@ fn each_way_to_log_in_is_meant_as_it_is_written() {
         ),
     ] {
         let nats = load(&format!("servers = [\"nats://a:4222\"]\nauth = {auth}")).unwrap();
-        assert_eq!(nats.options("", false).unwrap().auth, expected);
+        assert_eq!(nats.options("").unwrap().auth, expected);
     }
 }
 
@@ -86,7 +86,7 @@ fn secret_that_may_travel_in_clear_is_warned_of() {
 
 #[test]
 fn one_tls_address_requires_tls_of_all_servers() {
-    let requires = |lines: &str| load(lines).unwrap().options("", false).unwrap().requires_tls();
+    let requires = |lines: &str| load(lines).unwrap().options("").unwrap().requires_tls();
     assert!(requires(r#"servers = ["TLS://a:4222", "nats://b:4222"]"#), "the cluster names servers without a scheme");
     assert!(requires("servers = [\"nats://a\"]\ntls = {}"));
     assert!(!requires("servers = [\"nats://tls.example:4222\"]"));

@@ -15,6 +15,7 @@ fn options(concurrency: usize, batch_events: usize) -> CoreOptions {
     let schedule = ScheduleOptions {
         order: schedule::Order::PerObject,
         concurrency,
+        distinct: false,
         batch_events,
         batch_bytes: 1 << 20,
         linger: Duration::ZERO,

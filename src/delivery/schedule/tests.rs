@@ -10,6 +10,7 @@ fn options() -> ScheduleOptions {
     ScheduleOptions {
         order: Order::PerObject,
         concurrency: 3,
+        distinct: false,
         batch_events: 2,
         batch_bytes: 100,
         linger: Duration::ZERO,
@@ -64,6 +65,21 @@ fn without_order_an_object_may_be_in_several_batches() {
     let items = (1..6).map(|sequence| item(sequence, 7));
     let mut schedule = schedule(ScheduleOptions { order: Order::None, ..options() }, items);
     assert_eq!(batches(&mut schedule), [vec![1, 2], vec![3, 4], vec![5]]);
+}
+
+#[test]
+fn distinct_batch_has_one_event_of_an_object() {
+    let items = || [(1, 7), (2, 7), (3, 8), (4, 7)].map(|(sequence, object)| item(sequence, object));
+    let distinct = ScheduleOptions { distinct: true, batch_events: 9, ..options() };
+    let mut per_object = schedule(distinct, items());
+    let (first, batch) = per_object.next(Duration::ZERO, false).unwrap();
+    assert_eq!((batch, batches(&mut per_object)), (vec![1, 3], Vec::new()));
+    per_object.finished(first);
+    assert_eq!(batches(&mut per_object), [[2]]);
+    let mut total = schedule(ScheduleOptions { order: Order::Total, ..distinct }, items());
+    assert_eq!(batches(&mut total), [[1]]);
+    let mut without = schedule(ScheduleOptions { order: Order::None, ..distinct }, items());
+    assert_eq!(batches(&mut without), [vec![1], vec![2, 3], vec![4]]);
 }
 
 #[test]
@@ -218,6 +234,10 @@ impl Model {
                 }
             }
         }
+        let mut objects = batch.iter().filter_map(|sequence| self.read[sequence].0.object);
+        let mut seen = HashSet::new();
+        assert!(!self.options.distinct || objects.all(|object| seen.insert(object)), "one event of an object");
+        assert!(batch.len() == 1 || !(self.options.distinct && self.options.order == Order::Total));
         self.in_delivery.push((id, batch));
         assert!(self.in_delivery.len() <= self.options.concurrency);
     }
@@ -239,13 +259,13 @@ proptest! {
     #[test]
     fn any_history_sends_each_event_once_in_the_order_of_its_object(
         order in prop_oneof![Just(Order::PerObject), Just(Order::Total), Just(Order::None)],
-        concurrency in 1..4_usize,
+        (concurrency, distinct) in (1..4_usize, any::<bool>()),
         batch_events in 1..5_usize,
         linger in 0..3_u64,
         acts in proptest::collection::vec(act(), 0..120),
     ) {
         let linger = Duration::from_secs(linger * 10);
-        let options = ScheduleOptions { order, concurrency, batch_events, linger, ..options() };
+        let options = ScheduleOptions { order, concurrency, distinct, batch_events, linger, ..options() };
         let schedule = Schedule::new(options);
         let (read, in_delivery, now) = (BTreeMap::new(), Vec::new(), Duration::ZERO);
         let (sent, finished) = (HashSet::new(), HashSet::new());

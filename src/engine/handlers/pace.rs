@@ -26,6 +26,8 @@ pub(in crate::engine) struct Pace {
     pub(in crate::engine) order: DeliveryOrder,
     /// Deliveries at a time.
     pub(in crate::engine) concurrency: usize,
+    /// The sink stores the events of a batch side by side.
+    distinct: bool,
     pub(in crate::engine) rate: Option<Rate>,
     /// What an attempt of a sink that waits for answers may take.
     pub(in crate::engine) timeout: Duration,
@@ -36,7 +38,11 @@ impl Pace {
     pub(in crate::engine) fn of(handler: &config::Handler) -> Self {
         let HandlerOptions { order, timeout, .. } = handler.options;
         let concurrency = handler.concurrency() as usize;
-        Self { batch: handler.batch(), order, concurrency, rate: handler.rate_limit, timeout }
+        let distinct = match &handler.sink {
+            config::Sink::Nats(nats) => nats.jetstream.is_some(),
+            sink => matches!(sink, config::Sink::Kafka(_)),
+        };
+        Self { batch: handler.batch(), order, concurrency, distinct, rate: handler.rate_limit, timeout }
     }
 
     /// Of a handler of the library's user.
@@ -44,7 +50,7 @@ impl Pace {
         let HandlerOptions { order, timeout, concurrency, .. } = *options;
         let is_concurrent = matches!(sink, OwnSink::Async(_)) && order != DeliveryOrder::Total;
         let concurrency = if is_concurrent { concurrency as usize } else { 1 };
-        Self { batch: Batch::WHAT_WAITS, order, concurrency, rate: None, timeout }
+        Self { batch: Batch::WHAT_WAITS, order, concurrency, distinct: false, rate: None, timeout }
     }
 
     /// Makes what is opened of a handler that waits without blocking.
@@ -64,6 +70,7 @@ impl Pace {
                 DeliveryOrder::None => Order::None,
             },
             concurrency: self.concurrency,
+            distinct: self.distinct,
             batch_events,
             batch_bytes,
             linger: self.batch.timeout,

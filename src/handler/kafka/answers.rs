@@ -1,7 +1,7 @@
 //! What becomes of the messages of one attempt, as the client's thread tells it.
 //!
-//! Each message has a [`Ticket`], which the client keeps as long as it has the message. An attempt is woken when there is
-//! something to do for it: when a message is answered that another one waits for, or when all are answered.
+//! Each message has a [`Ticket`], which the client keeps as long as it has the message. The attempt is woken when all are
+//! answered.
 
 use std::{
     future::poll_fn,
@@ -29,9 +29,7 @@ pub(super) struct Answers(Mutex<Inbox>);
 struct Inbox {
     /// By the index of the message.
     unread: Vec<(usize, Answer)>,
-    /// One of these is to be read at once.
-    is_urgent: bool,
-    /// Whoever waits, and for how many.
+    /// Number of answers that the attempt waits for.
     waits: Option<(usize, Waker)>,
     /// Once the attempt is over: who is told of a message.
     left_open: Option<HashMap<usize, oneshot::Sender<Answer>>>,
@@ -42,28 +40,25 @@ struct Inbox {
 pub(super) struct Ticket {
     answers: Option<Arc<Answers>>,
     message: usize,
-    is_urgent: bool,
 }
 
 impl Answers {
-    /// Makes the ticket of a message; an urgent one's answer is to be read at once.
-    pub(super) fn ticket(self: &Arc<Self>, message: usize, is_urgent: bool) -> Ticket {
-        Ticket { answers: Some(Arc::clone(self)), message, is_urgent }
+    /// Makes the ticket of a message.
+    pub(super) fn ticket(self: &Arc<Self>, message: usize) -> Ticket {
+        Ticket { answers: Some(Arc::clone(self)), message }
     }
 
-    /// Waits for an urgent answer, or until there are as many as are still to come; adds those that there are to `read`.
-    pub(super) async fn read(&self, to_come: usize, read: &mut Vec<(usize, Answer)>) {
+    /// Waits for so many answers, and returns them.
+    pub(super) async fn read(&self, to_come: usize) -> Vec<(usize, Answer)> {
         poll_fn(|context| {
             let mut inbox = lock(&self.0);
-            if inbox.is_urgent || inbox.unread.len() >= to_come {
-                inbox.is_urgent = false;
-                read.append(&mut inbox.unread);
-                return Poll::Ready(());
+            if inbox.unread.len() >= to_come {
+                return Poll::Ready(std::mem::take(&mut inbox.unread));
             }
             inbox.waits = Some((to_come, context.waker().clone()));
             Poll::Pending
         })
-        .await;
+        .await
     }
 
     /// Ends the attempt: returns where the answers to its open messages arrive from now on.
@@ -82,15 +77,14 @@ impl Answers {
         reports
     }
 
-    fn put(&self, message: usize, answer: Answer, is_urgent: bool) {
+    fn put(&self, message: usize, answer: Answer) {
         let mut inbox = lock(&self.0);
         if let Some(left_open) = &mut inbox.left_open {
             return tell(left_open, message, answer);
         }
         inbox.unread.push((message, answer));
-        inbox.is_urgent |= is_urgent;
-        let (is_urgent, unread) = (inbox.is_urgent, inbox.unread.len());
-        let waits = inbox.waits.take_if(|(to_come, _)| is_urgent || unread >= *to_come);
+        let unread = inbox.unread.len();
+        let waits = inbox.waits.take_if(|(to_come, _)| unread >= *to_come);
         drop(inbox);
         if let Some((_, waker)) = waits {
             waker.wake();
@@ -112,7 +106,7 @@ impl Ticket {
 
     fn put(&mut self, answer: Answer) {
         if let Some(answers) = self.answers.take() {
-            answers.put(self.message, answer, self.is_urgent);
+            answers.put(self.message, answer);
         }
     }
 }
@@ -125,38 +119,29 @@ impl Drop for Ticket {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::{FutureExt as _, poll};
+    use futures_util::poll;
 
     use super::*;
 
     #[tokio::test]
-    async fn an_attempt_is_woken_by_what_others_wait_for_and_by_the_last_answer() {
-        let (answers, mut read) = (Arc::new(Answers::default()), Vec::new());
-        let [first, second, third, fourth] = [(0, false), (1, true), (2, false), (3, false)]
-            .map(|(message, is_urgent)| answers.ticket(message, is_urgent));
+    async fn attempt_is_woken_by_the_last_answer() {
+        let answers = Arc::new(Answers::default());
+        let [first, second] = [0, 1].map(|message| answers.ticket(message));
+        let mut reading = Box::pin(answers.read(2));
         first.answer(Ok(()));
-        assert_eq!(answers.read(4, &mut read).now_or_never(), None, "there is nothing to do yet");
-        let mut reading = Box::pin(answers.read(4, &mut read));
-        assert!(poll!(&mut reading).is_pending());
-        second.answer(Ok(()));
-        reading.await;
-        assert_eq!(read, [(0, Ok(())), (1, Ok(()))]);
-        read.clear();
-        let mut reading = Box::pin(answers.read(2, &mut read));
-        third.answer(Err(Failure::Dropped));
         assert!(poll!(&mut reading).is_pending());
         let waiting = async {
             tokio::task::yield_now().await;
-            drop(fourth);
+            drop(second);
         };
-        futures_util::join!(reading, waiting);
-        assert_eq!(read, [(2, Err(Failure::Dropped)), (3, Err(Failure::Dropped))], "a ticket that is dropped");
+        let (read, ()) = futures_util::join!(reading, waiting);
+        assert_eq!(read, [(0, Ok(())), (1, Err(Failure::Dropped))], "a ticket that is dropped");
     }
 
     #[tokio::test]
     async fn d8_what_was_open_when_the_attempt_ended_is_told_one_by_one() {
         let answers = Arc::new(Answers::default());
-        let [before, behind, never] = [0, 1, 2].map(|message| answers.ticket(message, false));
+        let [before, behind, never] = [0, 1, 2].map(|message| answers.ticket(message));
         before.answer(Ok(()));
         let reports = answers.leave(0..3);
         behind.answer(Err(Failure::Dropped));

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     cloud_event::Formatter,
-    handler::{AsyncHandler, Form, HandlerError, chains::Chains},
+    handler::{AsyncHandler, Form, HandlerError},
     notification::Notification,
 };
 
@@ -56,13 +56,12 @@ impl KafkaHandler {
         client.look_again().await;
         let mut watch = client.watch();
         let publisher = Publisher::new(&client, &self.writer, &self.sent, batch, form);
-        let chains = Chains::of(batch.events(), self.options.total_order);
         // Said before whoever waits for the whole attempt says less.
         let patience = self.options.timeout.mul_f64(0.9);
         let stored = timeout(patience, async {
             tokio::select! {
                 biased;
-                stored = publisher.store_all(chains) => stored,
+                stored = publisher.store_all() => stored,
                 trouble = watch.stopped() => Err(HandlerError::Failed(trouble)),
             }
         });

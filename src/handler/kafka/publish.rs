@@ -1,6 +1,6 @@
-//! Storing the messages of one batch: each object's one after the other, all objects at once.
+//! Storing the messages of one batch, all at once.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 
@@ -12,7 +12,7 @@ use super::{
     sent::{MessageOf, Sent, State},
 };
 use crate::{
-    handler::{Form, HandlerError, chains::Chains},
+    handler::{Form, HandlerError},
     notification::{Event, Notification},
     trace::TraceContext,
 };
@@ -26,10 +26,7 @@ pub(super) struct Publisher<'a> {
     events: &'a [Event],
     trace: Option<TraceContext>,
     form: Form,
-    followers: Vec<Option<usize>>,
     progress: Vec<Progress>,
-    /// What is to be sent now.
-    ready: VecDeque<usize>,
     answers: Arc<Answers>,
     unanswered: usize,
     /// Messages that an earlier attempt sent.
@@ -68,9 +65,7 @@ impl<'a> Publisher<'a> {
             events,
             trace: batch.trace(),
             form,
-            followers: Vec::new(),
             progress: vec![Progress::None; events.len()],
-            ready: VecDeque::new(),
             answers: Arc::default(),
             unanswered: 0,
             left_over: FuturesUnordered::new(),
@@ -79,27 +74,18 @@ impl<'a> Publisher<'a> {
         }
     }
 
-    /// Stores chains of messages: those of one chain each when the one before it is acknowledged, the chains side by
-    /// side. Goes on after a failure with the other chains, and returns the first one.
-    pub(super) async fn store_all(mut self, chains: Chains) -> Result<(), HandlerError> {
-        self.followers = chains.followers;
-        self.ready = chains.heads.into();
-        let mut read = Vec::new();
-        loop {
-            while let Some(index) = self.ready.pop_front() {
-                self.begin(index);
+    /// Stores all messages side by side. Continues after a failure, and returns the first one.
+    pub(super) async fn store_all(mut self) -> Result<(), HandlerError> {
+        for index in 0..self.events.len() {
+            self.begin(index);
+        }
+        if self.unanswered > 0 {
+            for (index, answer) in self.answers.read(self.unanswered).await {
+                self.take(index, answer);
             }
-            tokio::select! {
-                biased;
-                () = self.answers.read(self.unanswered, &mut read), if self.unanswered > 0 => {
-                    self.unanswered -= read.len();
-                    for (index, answer) in read.drain(..) {
-                        self.take(index, answer);
-                    }
-                }
-                Some((index, answer)) = self.left_over.next() => self.take(index, answer),
-                else => break,
-            }
+        }
+        while let Some((index, answer)) = self.left_over.next().await {
+            self.take(index, answer);
         }
         let result = std::mem::replace(&mut self.result, Ok(()));
         if result.is_ok() {
@@ -123,21 +109,16 @@ impl<'a> Publisher<'a> {
                     }
                     self.progress[index] = Progress::Sent;
                     self.unanswered += 1;
-                    let is_awaited = self.followers[index].is_some();
-                    self.client.send(&self.message, self.answers.ticket(index, is_awaited));
+                    self.client.send(&self.message, self.answers.ticket(index));
                 }
                 Err(error) => self.fail(index, error),
             },
         }
     }
 
-    /// Goes on with the next message of the object, where one is stored.
     fn take(&mut self, index: usize, answer: Answer) {
         match answer {
-            Ok(()) => {
-                self.progress[index] = Progress::Stored;
-                self.ready.extend(self.followers[index]);
-            }
+            Ok(()) => self.progress[index] = Progress::Stored,
             Err(failure) => {
                 let error = self.meaning(&failure, &self.events[index]);
                 self.fail(index, error);
@@ -145,7 +126,6 @@ impl<'a> Publisher<'a> {
         }
     }
 
-    /// Ends a chain: what follows in it is not sent.
     fn fail(&mut self, index: usize, error: HandlerError) {
         self.progress[index] = Progress::None;
         if self.result.is_ok() {

@@ -24,8 +24,6 @@ pub struct NatsOptions {
     pub mode: ContentMode,
     /// The stream; without one, messages are sent and forgotten.
     pub jetstream: Option<JetStreamOptions>,
-    /// Messages are sent one after the other, whatever their object: `order = "total"`.
-    pub total_order: bool,
 }
 
 impl NatsOptions {

@@ -1,7 +1,7 @@
-//! Publishing to a stream: each object's messages one after the other, all objects at once.
+//! Publishing to a stream: the messages of a batch at once, as each is of another object.
 //!
-//! A message is sent when its predecessor of the same object is acknowledged. So whatever a lost connection swallows,
-//! nothing of an object is stored before what came before it.
+//! The next message of an object is in a batch that begins when this one is acknowledged. So whatever a lost connection
+//! swallows, nothing of an object is stored before what came before it.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -20,7 +20,7 @@ use super::{
     message::Message,
     stored::{Memory, Sought, Stored},
 };
-use crate::handler::{HandlerError, chains::Chains};
+use crate::handler::HandlerError;
 
 /// Times that a message is sent because somebody else was faster.
 const CONFLICTS_MAX: u32 = 8;
@@ -48,7 +48,6 @@ pub(super) struct Publisher<'a> {
 struct Slot {
     /// Where it was sent; empty before that.
     subject: Subject,
-    follower: Option<usize>,
     /// How often it met with somebody else's.
     conflicts: u32,
     is_awaited: bool,
@@ -85,12 +84,12 @@ impl<'a> Publisher<'a> {
         })
     }
 
-    /// Stores chains of messages: those of one chain in order, the chains side by side. Goes on after a failure with the
-    /// other chains, and returns the first one; but a message that the server refuses first of all.
-    pub(super) async fn store_all(mut self, chains: Chains, mut watch: Watch) -> Result<(), HandlerError> {
-        let slot = |follower| Slot { subject: Subject::from_static(""), follower, conflicts: 0, is_awaited: false };
-        self.slots = chains.followers.into_iter().map(slot).collect();
-        self.ready.extend(chains.heads.into_iter().map(|head| (head, None)));
+    /// Stores so many messages side by side. Continues after a failure, and returns the first one; but a message that
+    /// the server refuses before all others.
+    pub(super) async fn store_all(mut self, messages: usize, mut watch: Watch) -> Result<(), HandlerError> {
+        let slot = |_| Slot { subject: Subject::from_static(""), conflicts: 0, is_awaited: false };
+        self.slots = (0..messages).map(slot).collect();
+        self.ready.extend((0..messages).map(|index| (index, None)));
         loop {
             while let Some((index, expected)) = self.ready.pop_front() {
                 if let Err(error) = self.begin(index, expected).await {
@@ -145,7 +144,7 @@ impl<'a> Publisher<'a> {
 
     fn found(&mut self, index: usize, found: Result<Stored, HandlerError>) {
         match found {
-            Ok(Stored::This) => self.advance(index),
+            Ok(Stored::This) => {}
             Ok(Stored::Other(last)) => self.ready.push_back((index, Some(last))),
             Err(error) => self.fail(index, error),
         }
@@ -188,7 +187,6 @@ impl<'a> Publisher<'a> {
                         ExpectLast::PerSubject if is_duplicate => self.memory.forget(subject),
                         ExpectLast::PerSubject => self.memory.remember(subject, sequence),
                     }
-                    self.advance(index);
                 }
                 Err(Refusal::Error(error)) if is_conflict(error.error_code()) => self.conflict(index),
                 Err(refusal) => {
@@ -220,14 +218,6 @@ impl<'a> Publisher<'a> {
         }
     }
 
-    /// Goes on with the next message of the object.
-    fn advance(&mut self, index: usize) {
-        if let Some(follower) = self.slots[index].follower {
-            self.ready.push_back((follower, None));
-        }
-    }
-
-    /// Ends a chain: what follows in it is not sent.
     fn fail(&mut self, index: usize, error: HandlerError) {
         self.memory.forget(&self.slots[index].subject);
         if self.result.is_ok() {
