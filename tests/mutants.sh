@@ -15,12 +15,11 @@ case "$core" in
   reflector) modules="mutex object backoff list_watch reflector testing" ;;
   delta_fifo) modules=$cached ;;
   indexer) modules="$cached indexer lister" ;;
-  dispatcher) modules="$cached indexer journal dispatcher testing" ;;
   work_queue) modules="mutex work_queue" ;;
   supervisor) modules="backoff supervisor" ;;
   *)
     echo "usage: bash tests/mutants.sh <core> [arguments of cargo mutants]" >&2
-    echo "cores: reflector delta_fifo indexer dispatcher work_queue supervisor" >&2
+    echo "cores: reflector delta_fifo indexer work_queue supervisor" >&2
     exit 2
     ;;
 esac
@@ -28,7 +27,7 @@ shift
 command -v cargo-mutants >/dev/null || { echo "cargo-mutants is missing: cargo install cargo-mutants" >&2; exit 1; }
 
 # Actors, and what only they use.
-shells="actor log lanes keeper child kube scoped codec"
+shells="actor log child kube scoped codec"
 crates="arc-swap|bytes|evmap|foldhash|futures-util|globset|hashbrown|jiff|memchr|proptest|rand|serde|serde_json|thiserror|tokio"
 
 tree=$PWD

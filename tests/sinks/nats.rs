@@ -11,8 +11,9 @@ use crate::support::nats::{Keys, NatsServer, added, batch, config_map, deleted, 
 use async_nats::jetstream::{self, context::PublishAckFuture, message::PublishMessage, stream::Config};
 use deltabus::{
     cloud_event::{ContentMode, Encoder, Format, Formatter, template::Template as TextTemplate},
+    delivery::attempts::RetryPolicy,
     handler::{
-        AsyncHandler as _, Form, HandlerError, RetryPolicy,
+        AsyncHandler as _, Form, HandlerError,
         nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions, NatsTls, subject::Template},
     },
     indexer::{Cause, Change},
