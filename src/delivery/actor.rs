@@ -1,83 +1,28 @@
 //! Shell of [`HandlerCore`]: the actor that reads for a handler, sends to its sink, and acknowledges.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use actix::{
-    Actor, ActorContext as _, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, Message, ResponseFuture,
+    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, ResponseFuture,
     SpawnHandle, WrapFuture as _,
 };
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, info};
 
 use super::{
     attempts::{GiveUp, Outcome},
-    core::{Action, CoreOptions, DeliveryId, HandlerCore, Order, Owner},
-    log::DeliveryLog,
+    core::{Action, DeliveryId, HandlerCore, Owner},
+    handlers::{End, HandlerParts, Ordered},
+    log::{DeliveryLog, Sent},
     router::Router,
-    sink::Sink,
-    status::{HandlerState, HandlerStatus},
+    status::HandlerState,
 };
 use crate::{
     handler::Form,
     journal::ReaderId,
-    mutex::lock,
     notification::{Notification, Stopped},
     supervisor::{child::Heartbeat, fault::Moment},
 };
-
-/// Address of a handler, which outlives its actors.
-#[derive(Clone, Debug, Default)]
-pub struct HandlerSlot(Arc<Mutex<Option<Addr<HandlerActor>>>>);
-
-impl HandlerSlot {
-    /// Returns the address of the running actor, if there is one.
-    pub fn get(&self) -> Option<Addr<HandlerActor>> {
-        lock(&self.0).clone()
-    }
-
-    pub(super) fn set(&self, address: Option<Addr<HandlerActor>>) {
-        *lock(&self.0) = address;
-    }
-}
-
-/// Parts of a handler's actor, the same for each of its lives.
-#[derive(Clone)]
-pub struct HandlerParts {
-    /// Decisions.
-    pub core: CoreOptions,
-    /// Destination of the events.
-    pub sink: Sink,
-    /// Handler that takes what this one gives up.
-    pub dead_letter: Option<HandlerSlot>,
-    /// Status, counters and pause switch.
-    pub status: Arc<HandlerStatus>,
-}
-
-/// End of an actor that did not panic.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// Its sink was closed, as ordered.
-    Closed,
-    /// Its sink is closed for good; the reason.
-    Sink(String),
-}
-
-/// Request of the engine to a handler's actor; it replaces the one before.
-#[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "()")]
-pub(super) struct Ordered {
-    /// Request, with times since the epoch of the actor.
-    pub(super) order: Order,
-    /// Set when the handler is paused.
-    pub(super) is_paused: bool,
-}
 
 /// Events that another handler gave up.
 #[derive(Clone, Debug, Message)]
@@ -95,7 +40,7 @@ pub struct HandlerActor {
     attempts: HashMap<DeliveryId, SpawnHandle>,
     answers: HashMap<DeliveryId, oneshot::Sender<Result<(), Stopped>>>,
     reading: Option<SpawnHandle>,
-    alarm: Option<(Duration, SpawnHandle)>,
+    alarm: Option<SpawnHandle>,
     end: Option<oneshot::Sender<End>>,
 }
 
@@ -119,7 +64,9 @@ impl HandlerActor {
             self.perform(action, ctx);
         }
         self.read(ctx);
-        self.set_alarm(ctx);
+        self.alarm.take().map(|alarm| ctx.cancel_future(alarm));
+        let wake_in = self.core.wake_at().map(|at| at.saturating_sub(now));
+        self.alarm = wake_in.map(|wait| ctx.run_later(wait, |actor, ctx| actor.advance(ctx)));
         let view = self.core.view(now);
         let oldest_attempt = view.oldest_attempt.map(|since| now.saturating_sub(since));
         self.parts.status.show(view, oldest_attempt);
@@ -164,18 +111,13 @@ impl HandlerActor {
         let attempt = async move {
             let begun = Instant::now();
             let outcome = sink.deliver(events.clone(), form, &status).await;
-            (outcome, events, begun.elapsed())
+            Sent { events, form, outcome, took: begun.elapsed() }
         };
-        let finished = attempt.into_actor(self).map(move |(outcome, events, took), actor, ctx| {
+        let finished = attempt.into_actor(self).map(move |sent, actor, ctx| {
             actor.attempts.remove(&delivery);
             let now = actor.epoch.elapsed();
-            let error = actor.log.count(&outcome, &events, form, took);
-            let failure = actor.core.finished(delivery, outcome, now, rand::random());
-            if let (Some(error), Some(failure)) = (&error, failure) {
-                actor.log.failed(delivery, (error, failure), (&events, form), now);
-            } else if error.is_none() && !actor.core.is_failing() {
-                actor.log.works();
-            }
+            let failure = actor.core.finished(delivery, sent.outcome.clone(), now, rand::random());
+            actor.log.finished(delivery, &sent, failure, actor.core.is_failing(), now);
             actor.advance(ctx);
         });
         self.attempts.insert(delivery, ctx.spawn(finished));
@@ -231,23 +173,6 @@ impl HandlerActor {
             }
             _ => {}
         }
-    }
-
-    fn set_alarm(&mut self, ctx: &mut Context<Self>) {
-        let wake_at = self.core.wake_at();
-        if wake_at == self.alarm.map(|(at, _)| at) {
-            return;
-        }
-        if let Some((_, alarm)) = self.alarm.take() {
-            ctx.cancel_future(alarm);
-        }
-        self.alarm = wake_at.map(|at| {
-            let alarm = sleep_until(self.epoch + at).into_actor(self).map(|(), actor, ctx| {
-                actor.alarm = None;
-                actor.advance(ctx);
-            });
-            (at, ctx.spawn(alarm))
-        });
     }
 
     fn end(&mut self, end: End, ctx: &mut Context<Self>) {

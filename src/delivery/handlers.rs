@@ -5,11 +5,12 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{self, AtomicBool},
     },
     time::Duration,
 };
 
+use actix::{Addr, Message};
 use actix_rt::ArbiterHandle;
 use futures_util::future::join_all;
 use tokio::{
@@ -19,10 +20,12 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use super::{
-    actor::{End, HandlerActor, HandlerParts, HandlerSlot, Ordered},
-    core::Order,
+    actor::HandlerActor,
+    core::{CoreOptions, Order},
     route::Route,
     router::Router,
+    sink::Sink,
+    status::HandlerStatus,
     table::Rerouted,
 };
 use crate::{
@@ -40,6 +43,53 @@ const ANSWER_GRACE: Duration = Duration::from_millis(500);
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 /// Events that a report names; the rest is counted.
 const NAMED_MAX: usize = 100;
+
+/// Address of a handler, which outlives its actors.
+#[derive(Clone, Debug, Default)]
+pub struct HandlerSlot(Arc<Mutex<Option<Addr<HandlerActor>>>>);
+
+impl HandlerSlot {
+    /// Returns the address of the running actor, if there is one.
+    pub fn get(&self) -> Option<Addr<HandlerActor>> {
+        lock(&self.0).clone()
+    }
+
+    pub(super) fn set(&self, address: Option<Addr<HandlerActor>>) {
+        *lock(&self.0) = address;
+    }
+}
+
+/// Parts of a handler's actor, the same for each of its lives.
+#[derive(Clone)]
+pub struct HandlerParts {
+    /// Decisions.
+    pub core: CoreOptions,
+    /// Destination of the events.
+    pub sink: Sink,
+    /// Handler that takes what this one gives up.
+    pub dead_letter: Option<HandlerSlot>,
+    /// Status, counters and pause switch.
+    pub status: Arc<HandlerStatus>,
+}
+
+/// End of an actor that did not panic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Its sink was closed, as ordered.
+    Closed,
+    /// Its sink is closed for good; the reason.
+    Sink(String),
+}
+
+/// Request of the engine to a handler's actor; it replaces the one before.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct Ordered {
+    /// Request, with times since the epoch of the actor.
+    pub(super) order: Order,
+    /// Set when the handler is paused.
+    pub(super) is_paused: bool,
+}
 
 /// Parts of a handler.
 pub struct HandlerOptions {
@@ -172,7 +222,7 @@ impl Handlers {
 
     /// Returns whether [`Handlers::shut_down`] was called.
     pub fn is_stopping(&self) -> bool {
-        self.is_stopping.load(Ordering::Acquire)
+        self.is_stopping.load(atomic::Ordering::Acquire)
     }
 
     /// Adds a handler and starts it. It gets what is released from now on. Returns its reader and the running units, which
@@ -382,7 +432,7 @@ impl Handlers {
     /// Delivers what is released, and returns what is left at the deadline. Handlers that take dead letters end last. At the
     /// deadline the sinks are closed where they are, so that they flush what they wrote.
     pub async fn shut_down(&self, deadline: Instant) -> Vec<Leftover> {
-        self.is_stopping.store(true, Ordering::Release);
+        self.is_stopping.store(true, atomic::Ordering::Release);
         let all = self.all();
         for takes_dead_letters in [false, true] {
             let members = all.iter().filter(|member| member.options().takes_dead_letters == takes_dead_letters);

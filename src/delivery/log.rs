@@ -11,6 +11,14 @@ use super::{
 };
 use crate::{failures::Failures, handler::Form, notification::Notification, trace::Span};
 
+/// Attempt that has ended.
+pub(super) struct Sent {
+    pub(super) events: Notification,
+    pub(super) form: Form,
+    pub(super) outcome: Outcome,
+    pub(super) took: Duration,
+}
+
 /// Record of the deliveries of one handler.
 pub(super) struct DeliveryLog {
     status: Arc<HandlerStatus>,
@@ -39,9 +47,43 @@ impl DeliveryLog {
         self.spans.remove(&delivery);
     }
 
+    /// Counts an attempt that ended at `now`. Logs it if a line is due: one for a `failure`, or one when nothing fails any more.
+    pub(super) fn finished(
+        &mut self,
+        delivery: DeliveryId,
+        sent: &Sent,
+        failure: Option<Failure>,
+        is_failing: bool,
+        now: Duration,
+    ) {
+        let Some(error) = self.count(sent) else {
+            if !is_failing && let Some(failures) = self.failures.worked() {
+                info!(handler = self.status.name(), failures, "delivers again");
+            }
+            return;
+        };
+        let Some(Failure { attempt, retry_in }) = failure else { return };
+        if let Some(span) = self.spans.get_mut(&delivery) {
+            span.attempt_failed(attempt, &error);
+        }
+        let Some(suppressed) = self.failures.failed(now) else { return };
+        let Sent { events, form, .. } = sent;
+        warn!(
+            handler = self.status.name(),
+            event = events.events().first().map(|event| field::display(event.record.event_name())),
+            events = events.events().len(),
+            form = (*form != Form::Whole).then(|| field::debug(form)),
+            attempt,
+            retry_in = retry_in.map(|delay| format!("{:.1}s", delay.as_secs_f64())),
+            suppressed = (suppressed > 0).then_some(suppressed),
+            error,
+            "failed to deliver"
+        );
+    }
+
     /// Counts an attempt; returns its error if it failed.
-    pub(super) fn count(&self, outcome: &Outcome, events: &Notification, form: Form, took: Duration) -> Option<String> {
-        self.status.observe_call(outcome, events.events(), took);
+    fn count(&self, Sent { events, form, outcome, took }: &Sent) -> Option<String> {
+        self.status.observe_call(outcome, events.events(), *took);
         let events = events.events().len() as u64;
         let mut counts = self.status.lock();
         counts.is_hung = false;
@@ -64,38 +106,6 @@ impl DeliveryLog {
         counts.retried += 1;
         counts.note_error(error.as_str());
         Some(error)
-    }
-
-    /// Logs that nothing fails any more, if a failure was logged.
-    pub(super) fn works(&mut self) {
-        if let Some(failures) = self.failures.worked() {
-            info!(handler = self.status.name(), failures, "delivers again");
-        }
-    }
-
-    /// Logs at `now` that an attempt failed, if a line is due.
-    pub(super) fn failed(
-        &mut self,
-        delivery: DeliveryId,
-        (error, failure): (&str, Failure),
-        (events, form): (&Notification, Form),
-        now: Duration,
-    ) {
-        if let Some(span) = self.spans.get_mut(&delivery) {
-            span.attempt_failed(failure.attempt, error);
-        }
-        let Some(suppressed) = self.failures.failed(now) else { return };
-        warn!(
-            handler = self.status.name(),
-            event = events.events().first().map(|event| field::display(event.record.event_name())),
-            events = events.events().len(),
-            form = (form != Form::Whole).then(|| field::debug(form)),
-            attempt = failure.attempt,
-            retry_in = failure.retry_in.map(|delay| format!("{:.1}s", delay.as_secs_f64())),
-            suppressed = (suppressed > 0).then_some(suppressed),
-            error,
-            "failed to deliver"
-        );
     }
 
     /// Counts and names events that were given up; `is_taken` says that the dead letter took them (I4, I6).

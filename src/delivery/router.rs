@@ -38,7 +38,8 @@ impl Router {
         &self.journal
     }
 
-    fn table(&self) -> MutexGuard<'_, RouteTable> {
+    /// Locks the table.
+    pub fn table(&self) -> MutexGuard<'_, RouteTable> {
         lock(&self.table)
     }
 
@@ -93,11 +94,6 @@ impl Router {
     pub fn close(&self, reader: ReaderId) {
         self.table().remove_route(reader);
         self.journal.close_reader(reader);
-    }
-
-    /// Returns the running types that a reader takes, as `plural.group`, in order.
-    pub fn types(&self, reader: ReaderId) -> Vec<String> {
-        self.table().types(reader)
     }
 
     /// Adds a unit. Call it before the unit appends anything.
@@ -157,16 +153,6 @@ impl Router {
         }
     }
 
-    /// Returns whether a handler that takes this entry skips changes made during downtime.
-    pub fn skips_downtime(&self, entry: &str) -> bool {
-        self.table().skips_downtime(entry)
-    }
-
-    /// Returns the readers that do not take units of an entry.
-    pub fn readers_without(&self, entry: &str) -> Vec<ReaderId> {
-        self.table().readers_without(entry)
-    }
-
     /// Removes a unit that appends nothing more, once nothing of it waits anywhere.
     pub fn remove_unit(&self, unit: UnitId) {
         self.table().retire_unit(unit, self.journal.retire_unit(unit));
@@ -179,23 +165,13 @@ impl Router {
         }
     }
 
-    /// Adds to records the description of their units. Leaves out records of units that are forgotten.
-    pub fn events(&self, records: Vec<Record>) -> Vec<Event> {
-        self.table().events(records)
-    }
-
-    /// Returns the description of a unit.
-    pub fn unit(&self, unit: UnitId) -> Option<Arc<UnitInfo>> {
-        self.table().unit(unit)
-    }
-
     /// Reads the next events of a handler without waiting for more; empty when nothing waits. Nothing is in flight if it is
     /// dropped early.
     pub async fn read(&self, reader: ReaderId, room: Room) -> Vec<Event> {
         loop {
             let records = self.journal.fetch(reader, room.events, room.bytes).await;
             let sequences: Vec<_> = records.iter().map(|record| record.sequence).collect();
-            let events = self.events(records);
+            let events = self.table().events(records);
             if events.len() == sequences.len() {
                 return events;
             }

@@ -361,7 +361,7 @@ impl HandlerStatus {
                 _ if counts.core.is_failing => HandlerState::Retrying,
                 other => other,
             },
-            types: self.of_reader(Router::types),
+            types: self.of_reader(|router, reader| router.table().types(reader)),
             queued: stats.queued + stats.in_flight,
             delivered: counts.delivered,
             retried: counts.retried,

@@ -7,10 +7,9 @@ use std::{
 };
 
 use super::{
-    actor::{HandlerParts, HandlerSlot},
     attempts::RetryPolicy,
     core::CoreOptions,
-    handlers::{HandlerOptions, Handlers, Leftover},
+    handlers::{HandlerOptions, HandlerParts, HandlerSlot, Handlers, Leftover},
     route::{Route, RouteOptions},
     router::Router,
     run_time_tests::{run, until},

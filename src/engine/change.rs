@@ -242,7 +242,8 @@ impl Conductor {
     fn dismissals(&self, moved: Moved, left: &[Object], how: Retirement) -> BTreeMap<ReaderId, Vec<Change>> {
         let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
         for (entry, objects) in moved {
-            for reader in self.router.readers_without(&entry) {
+            let without = self.router.table().readers_without(&entry);
+            for reader in without {
                 gone.entry(reader).or_default().extend(objects.iter().cloned());
             }
         }
@@ -286,7 +287,7 @@ impl Conductor {
         let resource = Arc::new(spec.resource.clone());
         let informer = Informer::new(id, &spec.entry, resource, options, Arc::clone(&kept.siblings), seed);
         informer.status.lock().late = self.registry.is_discovered();
-        if self.router.skips_downtime(&spec.entry) {
+        if self.router.table().skips_downtime(&spec.entry) {
             informer.name_what_was_missed();
         }
         let unit = Unit {

@@ -23,10 +23,9 @@ use crate::{
     cloud_event::{Encoder, Formatter, SharedBodies},
     config::{self, Config, EventType, HandlerOptions, format::event_format},
     delivery::{
-        actor::{HandlerParts, HandlerSlot},
         attempts::RetryPolicy,
         core::CoreOptions,
-        handlers::{self, Handlers, Leftover, Remove},
+        handlers::{self, HandlerParts, HandlerSlot, Handlers, Leftover, Remove},
         route::{Route, RouteOptions},
         router::Router,
         sink::Sink,

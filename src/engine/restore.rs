@@ -222,7 +222,7 @@ impl Conductor {
         let siblings = Arc::clone(&kept.siblings);
         let (entry, resource) = (spec.entry.clone(), Arc::new(spec.resource.clone()));
         let informer = Arc::new(Informer::new(id, &entry, resource, options, siblings, Some(seed)));
-        if self.router.skips_downtime(&entry) {
+        if self.router.table().skips_downtime(&entry) {
             informer.name_what_was_missed();
         }
         kept.units.push(Unit { spec, informer, supervisor: None, first, stopping: false, saved: true });

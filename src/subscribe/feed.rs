@@ -90,7 +90,8 @@ impl Feed {
     fn take(&self, records: Vec<Record>) {
         let Self { hub, reader } = self;
         let read = records.last().map(|record| record.sequence);
-        let entries: Vec<_> = hub.router.events(records).into_iter().map(|event| self.entry(event)).collect();
+        let events = hub.router.table().events(records);
+        let entries: Vec<_> = events.into_iter().map(|event| self.entry(event)).collect();
         if let Some(read) = read {
             hub.journal.ack(*reader, read);
         }

@@ -91,7 +91,7 @@ impl Replay {
     fn open(&mut self, informer: &Informer, router: &Router, filter: &Filter, cursor: &mut Cursor) {
         let Some(of_type) = &mut self.of_type else { return };
         // One that is not known yet shows its objects as they come, one that is forgotten has none.
-        let Some(info) = router.unit(informer.id) else { return of_type.synced = false };
+        let Some(info) = router.table().unit(informer.id) else { return of_type.synced = false };
         if !filter.wants_unit(&info) {
             return;
         }

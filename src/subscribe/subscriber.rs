@@ -243,7 +243,7 @@ impl Subscriber {
         let mut missing = missing;
         if kept_behind <= after {
             let wanted = records.len() as u64;
-            let events = self.seat.0.router.events(records);
+            let events = self.seat.0.router.table().events(records);
             missing += wanted - events.len() as u64;
             let entries = events.into_iter().map(|event| {
                 let is_initial = is_initial(&self.seat.0.journal, &event);
