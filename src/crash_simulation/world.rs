@@ -146,7 +146,7 @@ impl<'a> World<'a> {
         Self {
             durability,
             config,
-            lag: random.below(4) as u64,
+            lag: [0, 1, 3, 8][random.below(4)],
             schedules,
             random,
             now: Duration::from_secs(1),

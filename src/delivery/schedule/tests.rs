@@ -220,7 +220,8 @@ impl Model {
         let waited = oldest + self.options.linger <= self.now;
         let free: Vec<_> = self.read.keys().filter(|sequence| !self.sent.contains(sequence)).collect();
         let free_bytes: usize = free.iter().map(|sequence| self.read[sequence].0.bytes).sum();
-        let full = free.len() >= self.options.batch_events || free_bytes >= self.options.batch_bytes;
+        let is_alone = self.options.distinct && self.options.order == Order::Total;
+        let full = is_alone || free.len() >= self.options.batch_events || free_bytes >= self.options.batch_bytes;
         assert!(flush || waited || full, "a batch lingers");
         for sequence in &batch {
             assert!(self.sent.insert(*sequence), "each is sent once");
