@@ -66,7 +66,7 @@ impl HandlerActor {
         self.read(ctx);
         self.alarm.take().map(|alarm| ctx.cancel_future(alarm));
         let wake_in = self.core.wake_at().map(|at| at.saturating_sub(now));
-        self.alarm = wake_in.map(|wait| ctx.run_later(wait, |actor, ctx| actor.advance(ctx)));
+        self.alarm = wake_in.map(|wait| ctx.run_later(wait, Self::advance));
         let view = self.core.view(now);
         let oldest_attempt = view.oldest_attempt.map(|since| now.saturating_sub(since));
         self.parts.status.show(view, oldest_attempt);

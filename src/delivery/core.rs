@@ -141,7 +141,8 @@ pub struct HandlerCore {
     deliveries: BTreeMap<DeliveryId, Delivery>,
     /// Batches of other handlers that wait for their turn.
     others: VecDeque<(DeliveryId, Notification)>,
-    others_next: bool,
+    /// Owner of the batch that was begun last.
+    last: Owner,
     last_id: u64,
     is_paused: bool,
     order: Order,
@@ -159,7 +160,7 @@ impl HandlerCore {
             pace: Pace::new(options.rate),
             deliveries: BTreeMap::new(),
             others: VecDeque::new(),
-            others_next: false,
+            last: Owner::Other,
             last_id: 0,
             is_paused: false,
             order: Order::Run,
@@ -378,10 +379,10 @@ impl HandlerCore {
         if self.is_paused || !self.has_turn() {
             return false;
         }
-        let mut next = if std::mem::take(&mut self.others_next) { self.next_of_others() } else { None };
+        let mut next = if self.last == Owner::Reader { self.next_of_others() } else { None };
         next = next.or_else(|| self.next_own(now)).or_else(|| self.next_of_others());
         let Some((id, batch, events)) = next else { return false };
-        self.others_next = batch.is_some();
+        self.last = if batch.is_some() { Owner::Reader } else { Owner::Other };
         let attempts = Attempts::new(self.options.retry, events.events().len(), self.options.smallest);
         let delivery = Delivery { batch, events, attempts, phase: Phase::Between, count: 0, is_failing: false };
         self.deliveries.insert(id, delivery);

@@ -355,7 +355,7 @@ impl Handlers {
                 }
             };
             let is_paused = *paused.borrow_and_update();
-            address.do_send(Ordered { order, is_paused });
+            let _ended_by_itself = address.send(Ordered { order, is_paused }).await;
             tokio::select! {
                 end = &mut ended => return match end {
                     Ok(end) => Ok(end),

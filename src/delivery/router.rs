@@ -13,8 +13,8 @@ use super::{
 use crate::{
     indexer::Cause,
     journal::{
-        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, Record, Sequence, Start,
-        UnitId, UnitTerms,
+        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, Sequence, Start, UnitId,
+        UnitTerms,
     },
     mutex::lock,
     notification::{Event, UnitInfo},
