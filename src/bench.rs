@@ -1,4 +1,4 @@
-//! What `deltabus bench` measures a machine with: objects that are made by rule instead of kept, a server that sends
+//! Parts of `deltabus bench`: objects that are made by rule instead of kept, a server that sends
 //! them, an engine that is watched while it takes them, and figures of that.
 //!
 //! ```text
@@ -11,6 +11,7 @@
 //! carry orders and answers are in the command line.
 
 pub mod chart;
+mod field;
 pub mod figures;
 mod generator;
 pub mod measure;
@@ -20,7 +21,6 @@ mod reads;
 mod replay;
 pub mod report;
 mod shape;
-mod template;
 
 pub use generator::{Generator, States};
 pub use probe::{Probe, ProbeError};

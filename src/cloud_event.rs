@@ -17,7 +17,7 @@ use crate::{
     object::Object,
 };
 
-pub use binary::{Attribute, Binary, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
+pub use binary::{Attribute, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
 pub use format::{Body, Format, FormatError, Formatter};
 pub use shared::SharedBodies;
 
@@ -84,24 +84,13 @@ impl Encoder {
 
     /// Appends the event to `out`, without a line break and with none inside.
     pub fn encode(&self, out: &mut Vec<u8>, event: &Event) {
-        self.encode_form(out, event, Form::Whole);
-    }
-
-    /// Appends the event in a form; else as [`Encoder::encode`].
-    pub fn encode_form(&self, out: &mut Vec<u8>, event: &Event, form: Form) {
         self.write_attributes(out, event, DATA_CONTENT_TYPE);
         out.extend_from_slice(br#","data":{"#);
-        write_data(out, &event.record, form);
-        if let Some(object) = event.record.object().filter(|_| self.tells_who_changed && form != Form::Reference) {
+        write_data(out, &event.record, Form::Whole);
+        if let Some(object) = event.record.object().filter(|_| self.tells_who_changed) {
             write_changed_by(out, object);
         }
         out.extend_from_slice(b"}}");
-    }
-
-    /// Appends the event and a line break.
-    pub fn encode_line(&self, out: &mut Vec<u8>, event: &Event) {
-        self.encode(out, event);
-        out.push(b'\n');
     }
 
     /// Writes everything but `data`, which is of this content type, without the closing brace.
@@ -397,6 +386,12 @@ mod tests {
 
     pub(super) fn encoder() -> Encoder {
         Encoder::new("prod-eu1", "9f2c41d07b6e")
+    }
+
+    pub(super) fn attributes(event: &Event) -> std::collections::BTreeMap<&'static str, String> {
+        let mut attributes = std::collections::BTreeMap::new();
+        encoder().each_attribute(event, |which, value| drop(attributes.insert(which.name(), value.to_owned())));
+        attributes
     }
 
     fn text(event: &Event) -> String {

@@ -31,6 +31,7 @@ mod subscribe;
 mod telemetry;
 mod test_case;
 mod text;
+mod tls;
 pub(crate) mod webhook;
 
 use std::{
@@ -44,31 +45,45 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use engine::{Backoff, Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, StreamingLists, Supervision};
+pub use engine::{Backoff, Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, Supervision};
 pub use error::{ConfigErrors, Finding, Origin, nearest};
 pub use exec::ExecSink;
 pub use external::External;
 pub use format::Format;
 pub use handler::{
-    Batch, Buffer, Compress, DeliveryOrder, EventType, FileSink, Fsync, Handler, HandlerOptions, Initial, Permissions,
-    Retry, Rotate, Sink, WhenFull,
+    Batch, Buffer, EventType, FileSink, Handler, HandlerOptions, Initial, Permissions, Retry, Rotate, Sink,
 };
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
-pub use kafka::{KafkaSink, KafkaTls, Sasl};
+pub use kafka::KafkaSink;
 pub(crate) use layers::files;
-pub use nats::{ExpectLast, NatsAuth, NatsJetStream, NatsSink, NatsTls};
+pub use nats::{NatsJetStream, NatsSink};
 pub use redact::{Redact, RedactedPath, SecretValues};
-pub use resource::{
-    Cache, Compression, Mode, OnMissing, OnRemoved, QueueOrder, Recreated, Resource, ResourceOptions, TypePattern,
-};
-pub use state::{Commit, OnFull, State};
+pub use resource::{Cache, Mode, OnMissing, OnRemoved, Resource, ResourceOptions, TypePattern};
+pub use state::State;
 pub use subscribe::Subscribe;
 pub use telemetry::Telemetry;
 pub use test_case::TestCase;
-pub use webhook::{WebhookAuth, WebhookMethod, WebhookSink, WebhookTls};
+pub use tls::ClientTls;
+pub use webhook::{WebhookMethod, WebhookSink, WebhookTls};
 
 use crate::discovery::WantedEntry;
+/// Options that a stage reads as they are written.
+pub use crate::{
+    delivery::schedule::Order as DeliveryOrder,
+    delta_fifo::Order as QueueOrder,
+    handler::{
+        file::{Compression as Compress, Fsync},
+        kafka::KafkaSasl as Sasl,
+        nats::{ExpectLast, NatsAuth},
+        webhook::Auth as WebhookAuth,
+    },
+    indexer::Recreated,
+    journal::{Fsync as Commit, OnFull, WhenFull},
+    object::packer::Compression,
+    reflector::StreamingLists,
+};
+use text::Text;
 
 /// The version of the file format that this program reads.
 pub const CONFIG_VERSION: u32 = 1;
@@ -84,8 +99,7 @@ pub struct Config {
     #[schemars(range(min = 1))]
     pub config_version: u32,
     /// How long a stop may take to deliver what was accepted.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub shutdown_timeout: Duration,
     /// The cluster that is watched.
     pub cluster: Cluster,
@@ -206,6 +220,12 @@ impl Config {
             || steps > 0 && givers.any(|(giver, _)| self.gets(giver, entry, steps - 1))
     }
 
+    /// Returns a pattern of `match` as it was written; empty where there is none.
+    pub fn pattern(&self, entry: &str, position: usize) -> &str {
+        let entry = self.resources.get(entry);
+        entry.and_then(|entry| entry.patterns.get(position)).map_or("", TypePattern::as_str)
+    }
+
     /// Returns what each entry of `[resources]` asks the server for.
     pub fn wanted(&self) -> Vec<WantedEntry> {
         self.resources.iter().map(|(name, resource)| resource.wanted(name)).collect()
@@ -278,8 +298,7 @@ fn resolve(layers: layers::Layers, place: Place) -> Result<Loaded, ConfigErrors>
         }
         // The schema let something through: it is an error all the same, only less well told.
         Err(error) => {
-            let message = error.to_string();
-            errors.push(Finding { origin: Origin::Nowhere, key: String::new(), message, excerpt: None });
+            errors.push(Finding::new(Origin::Nowhere, String::new(), error.to_string()));
             (Config::default(), Vec::new())
         }
     };

@@ -15,6 +15,9 @@ pub(crate) mod tests;
 
 use std::collections::{HashMap, HashSet};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use self::{known::Known, per_key::PerKeyQueue, stream::StreamQueue};
 use crate::{
     object::{Keep, KeyRef, Object, ResourceVersion},
@@ -90,37 +93,16 @@ pub struct Deltas {
     pub completes_initial: bool,
 }
 
-/// In which order deltas of different keys leave the queue (D4).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Order of the queue between reflector and indexer (D4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "QueueOrder")]
+#[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Arrival order across keys; nothing is merged or left out (F-20 … F-24).
+    /// As it arrived (F-20 … F-24, F-40).
     #[default]
     Stream,
-    /// The classical order: deltas grouped by key, a key keeps its place (F-10 … F-17).
+    /// The classical `DeltaFIFO` (F-10 … F-17).
     PerKey,
-}
-
-/// What went in and out since the queue was made.
-///
-/// **Invariant:** `deltas_in = deltas_out + deletes_merged +` [`DeltaFifo::len`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FifoCounters {
-    /// Events pushed.
-    pub events_in: u64,
-    /// Deltas these events became.
-    pub deltas_in: u64,
-    /// Deltas popped.
-    pub deltas_out: u64,
-    /// Batches popped.
-    pub batches_out: u64,
-    /// Deletions of unknown keys left out (F-12; per-key order only, stream order leaves them to the indexer).
-    pub deletes_unknown: u64,
-    /// Deletions merged into the one before (F-11; per-key order only).
-    pub deletes_merged: u64,
-    /// Items left out because a later item of the same list has their key (F-31): the server's mistake.
-    pub list_duplicates: u64,
-    /// List items whose body was dropped for an equal one held already (D4).
-    pub bodies_shared: u64,
 }
 
 /// What one step of packing anew has done.
@@ -149,7 +131,6 @@ pub struct DeltaFifo {
     keep: Keep,
     sync: SyncState,
     closed: bool,
-    counters: FifoCounters,
     /// The retirements of dictionaries that the consumer has done with.
     repacked: u64,
 }
@@ -187,15 +168,7 @@ impl DeltaFifo {
             Order::PerKey => Queue::PerKey(PerKeyQueue::default()),
         };
         let sync = if synced { SyncState::Synced } else { SyncState::Unpopulated };
-        Self {
-            queue,
-            known: known.collect(),
-            keep: Keep::Whole,
-            sync,
-            closed: false,
-            counters: FifoCounters::default(),
-            repacked: 0,
-        }
+        Self { queue, known: known.collect(), keep: Keep::Whole, sync, closed: false, repacked: 0 }
     }
 
     /// Makes the queue know of objects no more than `keep` says; `known` must be such already.
@@ -207,7 +180,6 @@ impl DeltaFifo {
     /// Appends what `event` means. Costs a look at every known key for a Replace or a Resync. A closed queue takes
     /// events too (F-70).
     pub fn push(&mut self, event: Event) {
-        self.counters.events_in += 1;
         match event {
             Event::Added(object) => self.push_change(DeltaKind::Added, object),
             Event::Updated(object) => self.push_change(DeltaKind::Updated, object),
@@ -217,12 +189,10 @@ impl DeltaFifo {
                 Queue::Stream(queue) => queue.push_bookmark(version),
                 Queue::PerKey(queue) => queue.reach_version(version),
             },
-            Event::Resync { round } => {
-                self.counters.deltas_in += match &mut self.queue {
-                    Queue::Stream(queue) => queue.push_resync(&self.known, round),
-                    Queue::PerKey(queue) => queue.push_resync(&self.known, round),
-                };
-            }
+            Event::Resync { round } => match &mut self.queue {
+                Queue::Stream(queue) => queue.push_resync(&self.known, round),
+                Queue::PerKey(queue) => queue.push_resync(&self.known, round),
+            },
         }
     }
 
@@ -234,13 +204,11 @@ impl DeltaFifo {
             Queue::PerKey(queue) => {
                 let key = delta.object.key();
                 if kind.is_deletion() && !queue.contains(key) && self.known.get(key).is_none() {
-                    self.counters.deletes_unknown += u64::from(kind == DeltaKind::Deleted);
                     return queue.reach(delta.object);
                 }
-                self.counters.deletes_merged += u64::from(queue.push(delta));
+                queue.push(delta);
             }
         }
-        self.counters.deltas_in += 1;
         if self.sync == SyncState::Unpopulated {
             self.sync = SyncState::Unannounced;
         }
@@ -248,7 +216,7 @@ impl DeltaFifo {
 
     /// Returns how much of the state after everything queued a list of `items` would delete. Costs a look at every item
     /// and every known key.
-    pub fn compare(&self, items: &[Object]) -> Comparison {
+    pub(crate) fn compare(&self, items: &[Object]) -> Comparison {
         let mut comparison = Comparison::default();
         if self.known.len() == 0 && self.is_empty() {
             return comparison;
@@ -265,37 +233,17 @@ impl DeltaFifo {
         comparison
     }
 
-    fn push_replace(&mut self, items: Vec<Object>, spared: &[Object], version: ResourceVersion) {
-        let mut items = self.without_duplicates(items);
+    fn push_replace(&mut self, mut items: Vec<Object>, spared: &[Object], version: ResourceVersion) {
         let opted_out = items.extract_if(.., |item| item.opts_out()).collect();
         let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;
-        let pushed = match &mut self.queue {
-            Queue::Stream(queue) => queue.push_replace(List { items, opted_out, spared, version }, &self.known, share),
-            Queue::PerKey(queue) => queue.push_replace(List { items, opted_out, spared, version }, &self.known, share),
-        };
-        self.counters.deltas_in += pushed.deltas;
-        self.counters.deletes_merged += pushed.merged;
-        self.counters.bodies_shared += pushed.shared;
+        let list = List { items, opted_out, spared, version };
+        match &mut self.queue {
+            Queue::Stream(queue) => queue.push_replace(list, &self.known, share),
+            Queue::PerKey(queue) => queue.push_replace(list, &self.known, share),
+        }
         if self.sync == SyncState::Unpopulated {
             self.sync = SyncState::Queued;
         }
-    }
-
-    /// Leaves out every item that a later one of the same key follows (F-31).
-    fn without_duplicates(&mut self, mut items: Vec<Object>) -> Vec<Object> {
-        let mut last = KeyMap::with_capacity_and_hasher(items.len(), <_>::default());
-        for (at, item) in items.iter().enumerate() {
-            last.insert(item.key(), at);
-        }
-        let duplicates = items.len() - last.len();
-        if duplicates == 0 {
-            return items;
-        }
-        self.counters.list_duplicates += duplicates as u64;
-        let keep: Vec<bool> = items.iter().enumerate().map(|(at, item)| last.get(&item.key()) == Some(&at)).collect();
-        let mut keep = keep.into_iter();
-        items.retain(|_| keep.next().unwrap_or(true));
-        items
     }
 
     /// Takes the next batch; `None` when there is nothing to apply.
@@ -309,8 +257,6 @@ impl DeltaFifo {
             Queue::PerKey(queue) => queue.pop()?,
         };
         self.known.apply(&deltas.deltas, &self.keep);
-        self.counters.batches_out += 1;
-        self.counters.deltas_out += deltas.deltas.len() as u64;
         deltas.initial = matches!(self.sync, SyncState::Unpopulated | SyncState::Queued);
         if self.sync == SyncState::Queued && replace {
             self.sync = SyncState::InFlight;
@@ -374,11 +320,6 @@ impl DeltaFifo {
         }
     }
 
-    /// Returns the number of objects in the state after what was popped.
-    pub fn known_len(&self) -> usize {
-        self.known.len()
-    }
-
     /// Closes the queue. What is queued can still be popped, what is pushed still queued (F-70).
     pub fn close(&mut self) {
         self.closed = true;
@@ -387,11 +328,6 @@ impl DeltaFifo {
     /// Returns whether the queue was closed. Closed and empty is the end.
     pub fn is_closed(&self) -> bool {
         self.closed
-    }
-
-    /// Returns what went in and out.
-    pub fn counters(&self) -> FifoCounters {
-        self.counters
     }
 }
 
@@ -412,18 +348,47 @@ struct List<'a> {
 }
 
 impl List<'_> {
-    /// Returns the keys that it does not delete.
-    fn keys(&self) -> KeySet<'_> {
-        self.items.iter().chain(&self.opted_out).chain(self.spared).map(|item| item.key()).collect()
+    /// Returns what the list deletes: of what is `queued`, then of what is known and not queued, by key.
+    fn gone<'q>(
+        &self,
+        queued: impl Iterator<Item = &'q Object>,
+        is_queued: impl Fn(KeyRef<'_>) -> bool,
+        known: &Known,
+    ) -> Vec<Object> {
+        let listed = self.items.iter().chain(&self.opted_out).chain(self.spared);
+        let listed: KeySet<'_> = listed.map(|item| item.key()).collect();
+        let mut gone: Vec<Object> = queued.filter(|object| !listed.contains(&object.key())).cloned().collect();
+        let from_queue = gone.len();
+        let is_gone = |object: &&Object| !listed.contains(&object.key()) && !is_queued(object.key());
+        gone.extend(known.iter().filter(is_gone).cloned());
+        gone[from_queue..].sort_unstable_by(|a, b| a.key().cmp(&b.key()));
+        gone
     }
-}
 
-/// What a Replace did to a queue.
-#[derive(Default)]
-struct Pushed {
-    deltas: u64,
-    merged: u64,
-    shared: u64,
+    /// Hands the deltas of the list itself to `put`: ends of what opts out, then items. An item whose state is held
+    /// already gets the body that is held if `share`, and `put` a `true`. `newest` finds the newest queued delta of a key.
+    fn listed<'q>(
+        self,
+        newest: impl Fn(KeyRef<'_>) -> Option<&'q Delta>,
+        known: &'q Known,
+        share: bool,
+        mut put: impl FnMut(Delta, bool),
+    ) {
+        let held = |key: KeyRef<'_>| match newest(key) {
+            Some(delta) => Some(&delta.object).filter(|_| !delta.kind.is_deletion()),
+            None => known.get(key),
+        };
+        for object in self.opted_out {
+            if held(object.key()).is_some() {
+                put(Delta { kind: DeltaKind::OptedOut { listed: true }, object }, false);
+            }
+        }
+        for item in self.items {
+            let same = held(item.key()).filter(|held| share && is_same_state(held, &item)).cloned();
+            let is_shared = same.is_some();
+            put(Delta { kind: DeltaKind::Replaced, object: same.unwrap_or(item) }, is_shared);
+        }
+    }
 }
 
 type KeySet<'a> = HashSet<KeyRef<'a>, foldhash::fast::RandomState>;

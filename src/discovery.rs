@@ -7,8 +7,7 @@
 //! pattern     kubectl's spelling of a type (pure)
 //! selection   select: which entry watches which type (pure)
 //! assumed     Assumed: the catalog of a server that nobody can ask (pure)
-//! ask         discover, cluster_uid, allowed: the requests
-//! fields      refused_fields: whether a type can be selected so
+//! ask         discover, cluster_uid, allowed, refused_fields: the requests
 //! ```
 //!
 //! **Invariant:** one API group that fails hides no other; it is in [`Catalog::unavailable`] with its error.
@@ -18,17 +17,17 @@ mod assumed;
 mod built_in;
 mod catalog;
 mod documents;
-mod fields;
 mod pattern;
 mod selection;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{Access, DiscoveryError, allowed, allowed_each, cluster_uid, count_each, discover, namespaces};
+pub use ask::{
+    Access, DiscoveryError, allowed, allowed_each, cluster_uid, count_each, discover, namespaces, refused_fields,
+};
 pub use assumed::{Assumed, ObjectType};
 pub(crate) use built_in::built_in;
 pub use catalog::{Catalog, Resolution, ServedType, Unavailable};
-pub use fields::refused_fields;
 pub use pattern::{Pattern, PatternError};
 pub use selection::{
     Conflict, Identity, Owned, Place, Selection, Unmatched, WantedEntry, depends_on_crds, identity, select,

@@ -1,9 +1,9 @@
-//! The whole: discovery, informers, journal, dispatcher, handlers and HTTP, started, changed and stopped in the right
+//! The whole: discovery, informers, journal, handlers and HTTP, started, changed and stopped in the right
 //! order.
 //!
 //! ```text
-//! start:  journal → dispatcher and handlers → HTTP → conductor ─ finds a type ─▶ dispatcher knows it → its units start
-//! stop:   units (what was read is applied and journaled) → dispatcher (what was journaled is delivered) → HTTP
+//! start:  journal → router and handlers → HTTP → conductor ─ finds a type ─▶ router knows it → its units start
+//! stop:   units (what was read is applied and journaled) → handlers (what was journaled is delivered) → HTTP
 //! ```
 //!
 //! Which units shall run is decided in [`plan`] and [`reconcile`]; the conductor carries it out, whenever configuration,

@@ -8,7 +8,7 @@ use std::{
 /// A distribution of values over buckets.
 ///
 /// Any thread may count into it. A snapshot taken meanwhile may have a value in a bucket and not yet in the sum.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Histogram {
     /// Upper bounds of the buckets, inclusive and ascending.
     bounds: &'static [f64],

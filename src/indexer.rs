@@ -9,6 +9,7 @@ pub mod index_func;
 mod model_test;
 mod posting;
 mod repacking;
+pub(crate) mod slot;
 pub mod store;
 pub mod union;
 #[cfg(test)]
@@ -22,13 +23,15 @@ use std::{
     },
 };
 
-use foldhash::fast::RandomState;
+use foldhash::{fast::RandomState, quality::FixedState};
 use hashbrown::HashTable;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use self::{
     index_func::IndexFunc,
     repacking::Repacking,
-    store::{EvmapStore, IndexExists, IndexStore, Reached, ReadStore as _},
+    store::{EvmapStore, IndexExists, KeyHasher, Reached, ReadStore as _},
 };
 use crate::{
     delta_fifo::{Delta, DeltaKind, Deltas, Repacked, is_same_state},
@@ -184,13 +187,14 @@ fn pack(object: &mut Object) {
     }
 }
 
-/// What a delta with another uid than the cached object means (D-7).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a known name with a new uid means in a list (D-7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Recreated {
-    /// A deletion of the one, found late, and the other added.
+    /// The old object was deleted, the new one added.
     #[default]
     DeleteAdd,
-    /// An update from one to the other.
+    /// The object was updated.
     Update,
 }
 
@@ -320,18 +324,17 @@ impl Transaction {
 ///
 /// After a crash: keep the store (dropping it empties its readers), [`Indexer::discard`] what may be half staged,
 /// commit again what was appended and not published, publish.
-#[derive(Debug)]
-pub struct Indexer<S = EvmapStore> {
-    store: S,
+pub struct Indexer<H = FixedState> {
+    store: EvmapStore<H>,
     options: IndexerOptions,
     first_list: FirstList,
     absence: Absence,
     repacking: Repacking,
 }
 
-impl<S: IndexStore> Indexer<S> {
+impl<H: KeyHasher> Indexer<H> {
     /// Makes an indexer over what `store` holds.
-    pub fn new(store: S, options: IndexerOptions) -> Self {
+    pub fn new(store: EvmapStore<H>, options: IndexerOptions) -> Self {
         let (first_list, absence, repacking) = <_>::default();
         Self { store, options, first_list, absence, repacking }
     }
@@ -403,7 +406,7 @@ impl<S: IndexStore> Indexer<S> {
         put_kept(&mut self.store, &self.options.keep, object);
     }
 
-    /// Shows what is committed to readers; see [`IndexStore::publish`] for what it waits for.
+    /// Shows what is committed to readers; see [`EvmapStore::publish`] for what it waits for.
     pub fn publish(&mut self, at_micros: i64) {
         self.store.publish(at_micros);
     }
@@ -426,7 +429,7 @@ impl<S: IndexStore> Indexer<S> {
         objects.retain(|object| states.next().flatten().is_some_and(|state| state.ptr_eq(object)));
         for object in &mut objects {
             *object = packer.repack(object);
-            self.store.replace(object.clone());
+            self.store.replace(object);
         }
         if !objects.is_empty() {
             self.store.publish(self.store.meta().published_micros);
@@ -460,28 +463,23 @@ impl<S: IndexStore> Indexer<S> {
     }
 
     /// Returns the store, to make readers of it.
-    pub fn store(&self) -> &S {
+    pub fn store(&self) -> &EvmapStore<H> {
         &self.store
-    }
-
-    /// Gives the store back: it must outlive an actor that ends, or readers find nothing.
-    pub fn into_store(self) -> S {
-        self.store
     }
 }
 
 /// Stages as much of an object as `keep` says. Indexes are read of what was handed over, which nobody has to unpack, but
 /// where they would say of a stub what it does not.
-pub(crate) fn put_kept(store: &mut impl IndexStore, keep: &Keep, object: &Object) {
+pub(crate) fn put_kept<H: KeyHasher>(store: &mut EvmapStore<H>, keep: &Keep, object: &Object) {
     match keep.of(object) {
-        kept if keep.is_whole() => store.put_as(kept, object),
-        stub => store.put(stub),
+        kept if keep.is_whole() => store.put_as(&kept, object),
+        stub => store.put(&stub),
     }
 }
 
 /// Changes as far as they are planned, and the cache as they leave it.
-struct Plan<'a, S> {
-    indexer: &'a Indexer<S>,
+struct Plan<'a, H> {
+    indexer: &'a Indexer<H>,
     changes: Vec<Change>,
     /// The newest change of every key, by place in `changes`; not kept for a single delta.
     newest: HashTable<usize>,
@@ -497,8 +495,8 @@ struct Plan<'a, S> {
     hides_olds: bool,
 }
 
-impl<'a, S: IndexStore> Plan<'a, S> {
-    fn over(indexer: &'a Indexer<S>, deltas: usize, initial: bool) -> Self {
+impl<'a, H: KeyHasher> Plan<'a, H> {
+    fn over(indexer: &'a Indexer<H>, deltas: usize, initial: bool) -> Self {
         let single = deltas <= 1;
         let newest = HashTable::with_capacity(if single { 0 } else { deltas });
         let objects = indexer.store.meta().objects;

@@ -25,10 +25,11 @@ use crate::{
     },
     indexer::{
         Absence, Cause, Change, FirstList, Indexer, IndexerOptions,
-        actor::{IndexerActor, IndexerLease, IndexerSlot, finish, show_cache},
+        actor::{IndexerActor, finish, recover},
         index_func::IndexFunc,
         put_kept,
-        store::{EvmapStore, IndexStore as _, Meta, Reached, ReadStore as _, ReaderFactory, StoreReader},
+        slot::{IndexerLease, IndexerSlot},
+        store::{EvmapStore, Meta, Reached, ReadStore as _, ReaderFactory, StoreReader},
     },
     journal::{AppendError, Journal, NotWritable, ReaderId, UnitId},
     list_watch::{
@@ -41,7 +42,7 @@ use crate::{
     object::{Object, ResourceType, ResourceVersion, scan::ScanPlan},
     reflector::{
         Reflector, ReflectorConfig, Start,
-        actor::{Queue, ReflectorActor, ResyncDue, Resyncs},
+        actor::{self, Queue, ReflectorActor},
     },
     status::{Siblings, Timings, UnitStatus},
     supervisor::child::spawn,
@@ -107,9 +108,7 @@ pub enum Seed {
 /// Makes the source of a unit, on the arbiter that will use it.
 pub trait SourceFactory: Send + Sync {
     /// Returns a source for `informer`'s type in its scope.
-    ///
-    /// # Errors
-    /// A sentence for people, when no client can be made.
+    /// An error is a sentence for people.
     fn source(&self, informer: &Informer) -> Result<Rc<dyn ListWatch>, String>;
 }
 
@@ -208,7 +207,7 @@ impl Informer {
         }
         let status = UnitStatus::new(entry, &resource, options.scope.namespace.as_deref());
         let status = Arc::new(status.with_redact_errors(Arc::clone(&options.gate.doubts)));
-        show_cache(store.meta(), &status);
+        status.lock().show_cache(store.meta());
         siblings.join(id, store.meta().synced, store.meta().objects);
         let readers = store.reader_factory();
         let indexer = Indexer::new(store, options.indexer.clone());
@@ -273,45 +272,40 @@ impl Informer {
     /// Appends and releases the last records of a unit whose actors have ended for good: see
     /// [`retirement`](crate::indexer::retirement). If it was the last that its siblings waited for, they are synced with
     /// it. No actor of it appends anything any more.
-    ///
-    /// # Errors
-    /// When the journal takes nothing now: call it again when it is [writable](Journal::writable).
+    /// After an error call it again when the journal is [writable](Journal::writable).
     pub fn retire(&self, journal: &Journal, changes: &[Change]) -> Result<(), NotWritable> {
-        let mut current = lock(&self.epoch);
-        *current += 1;
-        journal.fence(self.id, *current);
-        let ticket = self.siblings.leave(self.id, |total| {
-            let Meta { generation, store_version, resume_version, synced, .. } = self.meta();
-            let is_synced = total.map(|objects| Change::Synced { objects, resource_version: store_version.clone() });
-            let changes: Vec<_> = changes.iter().cloned().chain(is_synced).collect();
-            let reached = Reached { generation, store_version, resume_version, synced };
-            journal.append(self.id, *current, &changes, &reached, Timestamp::now())
-        });
-        match ticket {
-            Ok(ticket) => journal.release(ticket),
-            Err(AppendError::NotWritable(why)) => return Err(why),
-            Err(AppendError::Fenced(fenced)) => {
-                error!(resource = %self.resource, error = %fenced, "failed to say what became of objects");
-            }
-        }
-        Ok(())
+        self.end(journal, |epoch| {
+            let ticket = self.siblings.leave(self.id, |total| {
+                let Meta { generation, store_version, resume_version, synced, .. } = self.meta();
+                let is_synced =
+                    total.map(|objects| Change::Synced { objects, resource_version: store_version.clone() });
+                let changes: Vec<_> = changes.iter().cloned().chain(is_synced).collect();
+                let reached = Reached { generation, store_version, resume_version, synced };
+                journal.append(self.id, epoch, &changes, &reached, Timestamp::now())
+            })?;
+            journal.release(ticket);
+            Ok(())
+        })
     }
 
     /// Appends `changes` for one reader of the journal, after which it sees nothing more of this unit: see
     /// [`Journal::leave`]. For a unit whose actors have ended for good, before [`Informer::retire`].
-    ///
-    /// # Errors
-    /// When the journal takes nothing now; nothing has changed then.
+    /// After an error nothing has changed.
     pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) -> Result<(), NotWritable> {
+        self.end(journal, |epoch| journal.leave(reader, self.id, epoch, changes, Timestamp::now()))
+    }
+
+    /// Appends in an epoch of its own.
+    fn end(&self, journal: &Journal, append: impl FnOnce(u64) -> Result<(), AppendError>) -> Result<(), NotWritable> {
         let mut current = lock(&self.epoch);
         *current += 1;
         journal.fence(self.id, *current);
-        match journal.leave(reader, self.id, *current, changes, Timestamp::now()) {
-            Ok(()) => {}
+        match append(*current) {
             Err(AppendError::NotWritable(why)) => return Err(why),
             Err(AppendError::Fenced(fenced)) => {
                 error!(resource = %self.resource, error = %fenced, "failed to say what became of objects");
             }
+            Ok(()) => {}
         }
         Ok(())
     }
@@ -335,9 +329,7 @@ impl Informer {
     /// Starts the three actors on the current arbiter.
     ///
     /// The indexer is taken from its slot. Where a hung actor still holds it, it is taken over.
-    ///
-    /// # Errors
-    /// When no source can be made, or another start was faster; the indexer is in its slot then.
+    /// After an error the indexer is in its slot.
     pub fn launch(&self, epoch: u64, shared: &Shared) -> Result<Actors, LaunchError> {
         let source = shared.sources.source(self).map_err(LaunchError::Source)?;
         let source = Scoped::wrap(source, &self.options.gate);
@@ -366,26 +358,23 @@ impl Informer {
         }
         let reflector = Reflector::new(config, start);
         let permits = Arc::clone(&shared.list_permits);
+        let (journal, unit, absence) = (shared.journal.clone(), self.id, self.absence.clone());
         let reflector = ReflectorActor::new(
             reflector,
             source,
             Queue { events: fifo.clone().recipient(), compare: fifo.clone().recipient() },
             permits,
             (Arc::clone(&self.resource), keep.clone()),
-            status(),
-            Resyncs { round: Arc::clone(&self.round), due: self.resync_due(&shared.journal) },
+            actor::Unit {
+                status: status(),
+                timings: timings(),
+                round: Arc::clone(&self.round),
+                is_due: Box::new(move |round| journal.is_resync_due(unit, round)),
+                server_is_at: Box::new(move |version| absence.server_is_at(version)),
+            },
         );
-        let absence = self.absence.clone();
-        let reflector =
-            reflector.counting_in(timings()).telling_server_version(move |version| absence.server_is_at(version));
         let (reflector, reflector_exit) = spawn(reflector);
         Ok(Actors { reflector, fifo, indexer, exits: [reflector_exit, fifo_exit, indexer_exit] })
-    }
-
-    /// Returns what asks the readers of the journal whether a resync is for any of them.
-    fn resync_due(&self, journal: &Journal) -> ResyncDue {
-        let (journal, unit) = (journal.clone(), self.id);
-        ResyncDue::new(move |round| journal.is_resync_due(unit, round))
     }
 
     fn lease(&self, epoch: u64, journal: &Journal) -> Option<IndexerLease> {
@@ -400,7 +389,7 @@ impl Informer {
         *current = epoch;
         journal.fence(self.id, epoch);
         if let Some(mut lease) = self.slot.load().lease() {
-            lease.recover(journal, self.id, &self.status);
+            recover(&mut lease, journal, self.id, &self.status);
             return Some(lease);
         }
         self.replace_indexer(journal);
@@ -421,7 +410,7 @@ impl Informer {
         let ticket = journal.outstanding(self.id);
         let meta = self.meta();
         let mut store = EvmapStore::new(rand::random(), meta.indexes.as_slice().iter().cloned());
-        self.objects().into_iter().for_each(|object| store.put(object));
+        self.objects().into_iter().for_each(|object| store.put(&object));
         store.reach(Reached {
             generation: meta.generation + 1,
             store_version: meta.store_version,

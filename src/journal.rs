@@ -1,17 +1,18 @@
-//! The one ordered stream of changes over all units: sequence, release mark, positions (D7).
+//! The one ordered stream of changes over all units: sequences, watermarks, cursors (D7).
 //!
-//! A batch is **append → publish → release**: readers see only what lies below the release mark, so no event
-//! overtakes the read that it announces (I3).
+//! A batch is **append → publish → release**: readers see only what is below the released watermark, so no event overtakes
+//! the read that it announces (I3). With a [`Store`](store::Store) it is **append → write → publish → release**. A thread of
+//! its own makes durable what was written, in groups, and only that is handed out.
 //!
-//! [`Journal`] is the handle that everything shares; [`memory::MemoryJournal`] is the pure core behind it, with what
-//! waits for each reader (`journal/reader.rs`), merged where the reader is slow (`journal/backlog.rs`). What a reader's rules
-//! refuse it is not told (`journal/filter.rs`).
-//!
-//! With a [`Store`](store::Store) it is **append → write → publish → release**, and a thread of its own makes durable what
-//! was written, in groups, and only that is handed out (`journal/committer.rs`). What a slow reader cannot take stays in
-//! the store (`journal/spill.rs`). A reader with a name goes on after a restart where it stood (`journal/recovery.rs`).
+//! | file | content |
+//! |---|---|
+//! | `handle` | [`Journal`], which everything shares: one short lock a call, and calls of the store outside of it |
+//! | `memory` | the pure core: batches that are not visible yet, units, readers |
+//! | `reader` | records that wait for one reader, coalesced or spilled where it is slow |
+//! | `filter`, `recovery` | records that a reader wants: by its filter, and after a restart |
+//! | `store`, `disk`, `committer` | the state on disk, and the thread that syncs, saves, removes and repairs |
+//! | `compaction`, `retention` | records of the state that are coalesced, or old enough to be removed |
 
-mod backlog;
 mod committer;
 pub(crate) mod compaction;
 mod disk;
@@ -21,7 +22,7 @@ mod filter_tests;
 mod handle;
 #[cfg(test)]
 mod judging_tests;
-pub mod memory;
+pub(crate) mod memory;
 #[cfg(test)]
 mod model_tests;
 mod reader;
@@ -29,7 +30,6 @@ pub mod recovery;
 mod retention;
 #[cfg(test)]
 mod room_tests;
-mod spill;
 pub mod store;
 #[cfg(test)]
 mod stored_model_tests;
@@ -40,53 +40,47 @@ mod tests;
 
 use std::{collections::HashMap, fmt};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 pub use self::{
     disk::{Fsync, JournalHealth, JournalOptions, NotWritable, OnFull, OpenJournalError},
     filter::{Filter, Judgement, RecordFilter},
     handle::Journal,
-    reader::Held,
-    spill::ToLoad,
+    reader::{Held, ToLoad},
 };
 use crate::{
     indexer::{Cause, Change},
     object::{Object, ObjectKey},
 };
 
-/// Names one unit (a resource type in one scope) within an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Id of a unit (a resource type in one scope) within an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnitId(pub u32);
 
-/// Place in the journal; strictly increasing within one journal id, holes mean nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Position in the journal. Strictly increasing within one journal id; holes mean nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Sequence(pub u64);
 
-/// What the journal emits: one change, numbered.
+/// One change, numbered: what the journal emits.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Its place.
+    /// Its position.
     pub sequence: Sequence,
     /// The unit whose cache it changed.
     pub unit: UnitId,
-    /// When it was appended, in microseconds since the Unix epoch.
+    /// Time of the append, in microseconds since the Unix epoch.
     pub time_micros: i64,
     /// The change.
     pub change: Change,
-    /// The `old` of an [`Change::Updated`] was given up for memory, and stands for `object` now; it must not be shown.
+    /// The `old` of a [`Change::Updated`] was given up for memory. It is the `object` now, and must not be shown.
     pub old_lost: bool,
 }
 
 impl Record {
     /// Returns the object the change is about; none for [`Change::Synced`].
     pub fn object(&self) -> Option<&Object> {
-        match &self.change {
-            Change::Added { object, .. }
-            | Change::Updated { object, .. }
-            | Change::Deleted { object, .. }
-            | Change::Removed { object, .. }
-            | Change::Unchanged { object, .. }
-            | Change::Refreshed { object } => Some(object),
-            Change::Synced { .. } => None,
-        }
+        self.change.object()
     }
 
     /// Returns the state before, where it is known and may be shown.
@@ -97,7 +91,7 @@ impl Record {
         }
     }
 
-    /// Returns the name under which a report speaks of this record.
+    /// Returns the name of this record in a report.
     pub fn event_name(&self) -> EventName {
         EventName {
             sequence: self.sequence,
@@ -113,7 +107,7 @@ impl Record {
         self.object().map_or(0, Object::size_bytes) + self.old().map_or(0, Object::size_bytes)
     }
 
-    /// Returns the same of packed objects, as far as a cache packed them: it shares them with the cache then.
+    /// Returns the record with packed objects, as far as a cache packed them: it shares them with the cache.
     fn packed(&self) -> Self {
         Self { change: self.change.packed(), ..self.clone() }
     }
@@ -168,16 +162,16 @@ impl ChangeKind {
     }
 }
 
-/// Says which event was meant: in a report of losses, of leftovers, of poison.
+/// Name of an event in a report of losses, of leftovers, of poison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventName {
-    /// Its place.
+    /// Its position.
     pub sequence: Sequence,
     /// Its unit.
     pub unit: UnitId,
-    /// What happened.
+    /// Kind of change.
     pub kind: ChangeKind,
-    /// Whom it happened to; both parts empty for [`ChangeKind::Synced`].
+    /// The object; both parts are empty for [`ChangeKind::Synced`].
     pub key: ObjectKey,
     /// Its uid, empty where there is none.
     pub uid: Box<str>,
@@ -202,7 +196,7 @@ pub struct Ticket {
     pub last: Sequence,
 }
 
-/// An append by an actor that was replaced meanwhile; nothing was written.
+/// Append by an actor that was replaced meanwhile. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unit {} was taken over by epoch {current}, epoch {epoch} may not append", unit.0)]
 pub struct Fenced {
@@ -214,46 +208,46 @@ pub struct Fenced {
     pub current: u64,
 }
 
-/// Why an append was refused; nothing was written.
+/// Refused append. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// Another actor has taken the unit over: do not try again.
     #[error(transparent)]
     Fenced(#[from] Fenced),
-    /// The store takes nothing now: try again when [`Journal::writable`] says so.
+    /// The store takes nothing now: try again after [`Journal::writable`].
     #[error(transparent)]
     NotWritable(#[from] NotWritable),
 }
 
-/// Names one reader of a journal.
+/// Id of a reader of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReaderId(pub u32);
 
-/// Where a new reader begins.
+/// Begin of a new reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With the next record to be released.
+    /// The next record to be released.
     Next,
-    /// Behind this place.
+    /// The record after this position.
     After(Sequence),
 }
 
-/// The journal no longer has, or never had, what a reader asked for.
+/// The journal no longer has, or never had, the records asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the journal holds {} to {}, not what follows {}", first.0, last.0, asked.0)]
 pub struct Gap {
-    /// Where the reader wanted to begin behind.
+    /// Position after which the reader wanted to begin.
     pub asked: Sequence,
     /// The oldest record held.
     pub first: Sequence,
-    /// The release mark.
+    /// The released watermark.
     pub last: Sequence,
 }
 
 /// A reader was not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenReaderError {
-    /// What it asked for is not there.
+    /// The records asked for are not there.
     #[error(transparent)]
     Gap(#[from] Gap),
     /// A reader of that name is open.
@@ -264,37 +258,38 @@ pub enum OpenReaderError {
     Store(String),
 }
 
-/// What a replay does.
+/// Result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Records that wait again.
+    /// Records queued again.
     pub queued: u64,
     /// Records that retention had removed.
     pub gone: u64,
 }
 
-/// What happens to a reader whose bound is reached (D-11).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What happens when a handler's buffer is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum WhenFull {
-    /// Events of one object are merged; a deletion is never cancelled.
+    /// The newest state of each object is kept.
     #[default]
     Coalesce,
-    /// The oldest event is dropped, counted and named.
+    /// The oldest event goes.
     DropOldest,
-    /// The event that does not fit is dropped, counted and named.
+    /// The newest event goes.
     DropNewest,
 }
 
-/// How much may wait in memory for one reader. With a store the rest waits there, and nothing is merged or dropped.
+/// Limits of what waits in memory for one reader. With a store the rest waits there, and nothing is coalesced or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Events. With [`WhenFull::Coalesce`], once full, of objects that the cache does not hold, such as deletions; of each
-    /// that it holds one or two wait besides.
+    /// Events. With [`WhenFull::Coalesce`], once full, only events of objects that the cache does not hold count, such as
+    /// deletions. Of each object that it holds one or two wait besides.
     pub max_events: usize,
-    /// Bytes of bodies. With [`WhenFull::Coalesce`], once full, of bodies that the cache does not hold itself; what the
-    /// records themselves take is a reason to give up `old`s, never one to drop a record.
+    /// Bytes of bodies. With [`WhenFull::Coalesce`], once full, only bodies that the cache does not hold count. The size of
+    /// the records themselves is a reason to give up `old`s, never to drop a record.
     pub max_bytes: usize,
-    /// What happens at the bound.
+    /// Policy at the limit.
     pub when_full: WhenFull,
 }
 
@@ -304,20 +299,20 @@ impl Default for Bounds {
     }
 }
 
-/// What a journal is told of a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Properties of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitTerms {
     /// Its type.
     pub resource: TypeNumber,
-    /// Its type was found after the first discovery: readers that want no initial objects want these.
+    /// Its type was found after the first discovery. Readers that want no initial objects want these.
     pub late: bool,
     /// Its cache holds the bodies of its objects.
     pub cached: bool,
 }
 
-/// Names a resource type within an engine. What waits of one object is merged over all units of its type, and a
-/// [`Change::Synced`] speaks of them all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Number of a resource type within an engine. Records of one object are coalesced over all units of its type, and a
+/// [`Change::Synced`] is about all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TypeNumber(pub u32);
 
 /// A set of kinds of changes, finer than [`ChangeKind`]: an initial object is not a new one, nor a relist a resync.
@@ -325,7 +320,7 @@ pub struct TypeNumber(pub u32);
 pub struct ChangeSet(u16);
 
 impl ChangeSet {
-    /// Objects that appear, the initial ones aside.
+    /// Objects that appear, except the initial ones.
     pub const ADDED: Self = Self(1);
     /// Objects of the first list.
     pub const INITIAL: Self = Self(1 << 1);
@@ -333,7 +328,7 @@ impl ChangeSet {
     pub const UPDATED: Self = Self(1 << 2);
     /// Objects that are gone.
     pub const DELETED: Self = Self(1 << 3);
-    /// Objects that left what is shown.
+    /// Objects that left the selection.
     pub const REMOVED: Self = Self(1 << 4);
     /// The end of the initial state.
     pub const SYNCED: Self = Self(1 << 5);
@@ -341,11 +336,11 @@ impl ChangeSet {
     pub const UNCHANGED: Self = Self(1 << 6);
     /// Unchanged objects of a resync.
     pub const RESYNC: Self = Self(1 << 7);
-    /// Of those above also what happened while nobody looked ([`Cause::Downtime`]).
+    /// Of those above, also changes made during downtime ([`Cause::Downtime`]).
     pub const DOWNTIME: Self = Self(1 << 8);
     /// Everything that is an event.
     pub const ALL: Self = Self(0x1ff);
-    /// What nobody is told: the journal has it, so that what waits is merged with it.
+    /// No event: the journal has it, so that waiting records are coalesced with it.
     const REFRESHED: Self = Self(1 << 9);
 
     /// Returns the union.
@@ -370,6 +365,12 @@ impl ChangeSet {
         self.has(Self::of(ChangeKind::of(change), change.cause()))
     }
 
+    /// Returns whether a change of a unit is in the set. Initial objects of a `late` unit are new ones, too.
+    fn takes(self, kind: ChangeKind, cause: Option<Cause>, late: bool) -> bool {
+        let set = Self::of(kind, cause);
+        self.has(set) || (late && set == Self::INITIAL && self.has(Self::ADDED))
+    }
+
     /// Returns the set of one kind of changes.
     pub fn of(kind: ChangeKind, cause: Option<Cause>) -> Self {
         let set = match (kind, cause) {
@@ -387,66 +388,66 @@ impl ChangeSet {
     }
 }
 
-/// What a reader wants to see.
+/// Records that a reader wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// Of these units.
+    /// The units.
     pub units: HashMap<UnitId, UnitInterest>,
-    /// These changes.
+    /// The kinds of changes.
     pub changes: ChangeSet,
-    /// Of them, what this says; all where there is none. What waits and was not judged yet is judged by the last one.
+    /// The filter of these; all pass where there is none. The last one judges what waits and was not judged yet.
     pub filter: Option<RecordFilter>,
 }
 
-/// How a reader sees a unit.
+/// A reader's interest in a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
-    /// Sees nothing of it before a [`Journal::join`]. Without effect on a unit that the reader sees already.
+    /// The reader sees nothing of it before a [`Journal::join`]. Has no effect on a unit that it sees already.
     pub joins: bool,
-    /// Of its resyncs it wants every so many; none where zero (S-11).
+    /// The reader wants every nth resync; none where zero (S-11).
     pub resync_every: u32,
 }
 
-/// How a reader is opened.
+/// Options of a new reader.
 #[derive(Clone, Debug, Default)]
 pub struct ReaderOptions {
-    /// How much may wait.
+    /// Limits of what waits.
     pub bounds: Bounds,
-    /// What it wants to see.
+    /// Records that it wants.
     pub interest: Interest,
-    /// With a store, a reader of this name goes on where the last one of that name stood, over any number of restarts.
-    /// One without a name ends with the process.
+    /// With a store, the reader resumes at the cursor of the last one of that name, over any number of restarts. A reader
+    /// without a name ends with the process.
     pub name: Option<String>,
 }
 
-/// What a unit is asked on behalf of one reader, between two of its batches: only there is its cache the state that
+/// Request to a unit on behalf of one reader, made between two of its batches: only there is its cache the state that
 /// the reader shall begin or end with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Whom it concerns.
+    /// The reader.
     pub reader: ReaderId,
-    /// What it asks for.
+    /// The request.
     pub kind: MoveKind,
 }
 
 /// Kind of a [`Move`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveKind {
-    /// Calls [`Journal::join`] with a [`Change::Added`] of this cause for each cached object; with none where it is
-    /// `None`: the reader hears of what is there already when it changes.
+    /// Calls [`Journal::join`] with a [`Change::Added`] of this cause for each cached object. Where it is `None`, with no
+    /// object: the reader is notified of an existing object when it changes.
     Join(Option<Cause>),
     /// Calls [`Journal::leave`] with a [`Change::Removed`], cause [`Cause::Reload`], for each cached object.
     Leave,
 }
 
-/// What there is to see of a reader.
+/// Figures about a reader.
 ///
 /// **Invariant:** `wanted = acknowledged + in_flight + queued + coalesced + dropped + filtered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderStats {
     /// Released records of its interest.
     pub wanted: u64,
-    /// Of these, waiting to be read; some of them may be refused by its filter yet.
+    /// Of these, waiting to be read. Its filter may refuse some of them yet.
     pub queued: u64,
     /// Of these, in the store alone.
     pub spilled: u64,
@@ -454,7 +455,7 @@ pub struct ReaderStats {
     pub in_flight: u64,
     /// Acknowledged.
     pub acknowledged: u64,
-    /// Merged into another one.
+    /// Coalesced into another one.
     pub coalesced: u64,
     /// Dropped at the bound.
     pub dropped: u64,
@@ -462,22 +463,22 @@ pub struct ReaderStats {
     pub olds_given_up: u64,
     /// Refused by its filter, which counts as acknowledged.
     pub filtered: u64,
-    /// Of these, refused because the filter could not say.
+    /// Of these, refused because the filter failed.
     pub filter_errors: u64,
-    /// Acknowledged ones that were given up, to be had by [`Journal::replay`].
+    /// Acknowledged ones that were given up, for [`Journal::replay`].
     pub given_up: u64,
-    /// Everything up to here is acknowledged, merged, dropped or not wanted.
+    /// Cursor: everything up to here is acknowledged, coalesced, dropped or not wanted.
     pub position: Sequence,
-    /// When the oldest record waiting or in flight was appended, in microseconds since the Unix epoch.
+    /// Time of the oldest record waiting or in flight, in microseconds since the Unix epoch.
     pub oldest_micros: Option<i64>,
 }
 
-/// What a reader lost since it was last asked (I6).
+/// Losses of a reader since the last question (I6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// The lost events, in the order they were lost.
     pub named: Vec<EventName>,
-    /// More of them than there was room to name.
+    /// Count of those that there was no room to name.
     pub unnamed: u64,
 }
 

@@ -5,7 +5,7 @@
 
 pub mod decode;
 pub mod kube;
-pub mod retry;
+mod retry;
 pub mod scoped;
 pub mod transform;
 
@@ -149,16 +149,6 @@ impl Status {
     /// Returns whether the version asked for is too old: code 410, or reason `Expired` or `Gone`.
     pub fn is_expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
-    }
-
-    /// Returns whether the version asked for is newer than the server's.
-    pub fn is_too_large(&self) -> bool {
-        self.too_large
-    }
-
-    /// Returns whether the server asks for patience.
-    pub fn is_too_many_requests(&self) -> bool {
-        self.code == 429
     }
 }
 

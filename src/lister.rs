@@ -108,10 +108,13 @@ impl<R: ReadStore> Lister<R> {
 
     /// Returns every object that matches, in no order (L-2).
     pub fn list(&self, selector: &Selector) -> Vec<Object> {
+        self.select(selector.fields.namespace().filter(|namespace| !namespace.is_empty()), selector)
+    }
+
+    fn select(&self, namespace: Option<&str>, selector: &Selector) -> Vec<Object> {
         if selector.is_nothing() {
             return Vec::new();
         }
-        let namespace = selector.fields.namespace().filter(|namespace| !namespace.is_empty());
         let mut objects = self.snapshot(|query| match namespace {
             Some(namespace) => query.in_namespace(namespace),
             None => query.list(),
@@ -158,9 +161,9 @@ impl<R: ReadStore> Lister<R> {
     }
 
     /// Returns the version that reads see now.
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method's path names no lifetime that fits")]
     pub fn version(&self) -> Version {
-        let Meta { generation, store_version: resource_version, .. } = self.meta();
-        Version { generation, resource_version }
+        self.snapshot(|query| query.version())
     }
 
     /// Returns whether the initial state is complete.
@@ -211,17 +214,10 @@ impl<R: ReadStore> NamespaceLister<'_, R> {
 
     /// Returns every object of the namespace that matches, in no order; found by the index `namespace` (L-3).
     pub fn list(&self, selector: &Selector) -> Vec<Object> {
-        if self.namespace.is_empty() {
-            return self.lister.list(selector);
+        match self.namespace {
+            "" => self.lister.list(selector),
+            namespace => self.lister.select(Some(namespace), selector),
         }
-        if selector.is_nothing() {
-            return Vec::new();
-        }
-        let mut objects = self.lister.snapshot(|query| query.in_namespace(self.namespace));
-        if !selector.is_all() {
-            objects.retain(|object| selector.matches(object));
-        }
-        objects
     }
 }
 

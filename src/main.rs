@@ -47,25 +47,21 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
 
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Run(args) => cli::run::run(&args)?,
-        Command::Demo(args) => cli::demo::demo(&args)?,
-        Command::Validate(args) => cli::validate::validate(&args)?,
-        Command::Test(args) => cli::test::test(&args)?,
-        Command::Resources(args) => cli::resources::resources(&args)?,
-        Command::Rbac(args) => cli::rbac::rbac(&args)?,
-        Command::Manifests(args) => cli::manifests::manifests(&args)?,
-        Command::Get(args) => cli::get::get(&args)?,
-        Command::Tail(args) => cli::tail::tail(&args)?,
-        Command::Verify(args) => cli::verify::verify(&args)?,
-        Command::Handlers(args) => cli::handlers::handlers(&args)?,
-        Command::Status(args) => cli::status::status(&args)?,
-        Command::Bench(args) => cli::bench::bench(&args)?,
-        Command::Completion(args) => cli::completion::print(&args)?,
-        Command::Config { command: ConfigCommand::Show(args) } => {
-            let config = cli::config_show::load(&args)?;
-            cli::config_show::print(&config)?;
-        }
-        Command::Schema => cli::schema::print()?,
+        Command::Run(args) => cli::run::run(&args),
+        Command::Demo(args) => cli::demo::demo(&args),
+        Command::Validate(args) => cli::validate::validate(&args),
+        Command::Test(args) => cli::test::test(&args),
+        Command::Resources(args) => cli::resources::resources(&args),
+        Command::Rbac(args) => cli::rbac::rbac(&args),
+        Command::Manifests(args) => cli::manifests::manifests(&args),
+        Command::Get(args) => cli::get::get(&args),
+        Command::Tail(args) => cli::tail::tail(&args),
+        Command::Verify(args) => cli::verify::verify(&args),
+        Command::Handlers(args) => cli::handlers::handlers(&args),
+        Command::Status(args) => cli::status::status(&args),
+        Command::Bench(args) => cli::bench::bench(&args),
+        Command::Completion(args) => Ok(cli::completion::print(&args)?),
+        Command::Config { command: ConfigCommand::Show(args) } => cli::config_show::show(&args),
+        Command::Schema => Ok(cli::schema::print()?),
     }
-    Ok(())
 }

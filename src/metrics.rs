@@ -4,13 +4,15 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::{self, Debug, Write as _},
-    sync::atomic::AtomicU64,
+    fmt::{self, Write as _},
 };
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet, text::encode},
-    metrics::{MetricType, counter::Counter, family::Family, gauge::Gauge, info::Info},
+    encoding::{EncodeMetric, MetricEncoder, NoLabelSet, text::encode},
+    metrics::{
+        MetricType::{self, Counter, Gauge},
+        info::Info,
+    },
     registry::{Registry, Unit},
 };
 
@@ -24,49 +26,69 @@ use crate::{
     subscribe::SubscribeCounts,
 };
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-struct ResourceLabels {
-    name: String,
-    group: String,
-    resource: String,
+type Labels = Vec<(&'static str, String)>;
+
+/// Value of a sample.
+#[derive(Clone, Debug)]
+enum Value {
+    Whole(u64),
+    Float(f64),
+    Histogram(Snapshot),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EventLabels {
-    name: String,
-    group: String,
-    resource: String,
-    r#type: &'static str,
+impl Value {
+    fn of(histogram: &Histogram) -> Self {
+        Self::Histogram(histogram.snapshot())
+    }
+
+    /// Adds the value of another unit of the same type. Ages are not added: the larger one stays.
+    fn join(&mut self, other: Self) {
+        match (self, other) {
+            (Self::Whole(sum), Self::Whole(more)) => *sum += more,
+            (Self::Float(age), Self::Float(other)) => *age = age.max(other),
+            (Self::Histogram(all), Self::Histogram(more)) => all.add(&more),
+            _ => unreachable!("the values of a family are of one kind"),
+        }
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabels {
-    name: String,
-    group: String,
-    resource: String,
-    state: &'static str,
+/// Samples of one family. A family without samples is left out of the text.
+#[derive(Debug)]
+struct Family {
+    kind: MetricType,
+    samples: BTreeMap<Labels, Value>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-struct HandlerLabels {
-    handler: String,
+impl Family {
+    fn encode_value(&self, value: &Value, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        match (value, self.kind) {
+            (Value::Whole(count), Counter) => encoder.encode_counter::<NoLabelSet, _, u64>(count, None),
+            (Value::Whole(count), _) => encoder.encode_gauge(count),
+            (Value::Float(number), Counter) => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
+            (Value::Float(number), _) => encoder.encode_gauge(number),
+            (Value::Histogram(snapshot), _) => {
+                let buckets: Vec<_> = snapshot.buckets().collect();
+                encoder.encode_histogram::<NoLabelSet>(snapshot.sum(), snapshot.count(), &buckets, None)
+            }
+        }
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-struct OutcomeLabels {
-    handler: String,
-    outcome: &'static str,
-}
+impl EncodeMetric for Family {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        self.samples.iter().try_for_each(|(labels, value)| match labels[..] {
+            [] => self.encode_value(value, &mut encoder),
+            _ => self.encode_value(value, &mut encoder.encode_family(labels)?),
+        })
+    }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FormLabels {
-    handler: String,
-    form: &'static str,
-}
+    fn metric_type(&self) -> MetricType {
+        self.kind
+    }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReloadLabels {
-    result: &'static str,
+    fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
 }
 
 /// Renders all metrics for one scrape. Units of one type are shown together: where namespaces are watched one by one, the
@@ -120,65 +142,39 @@ pub fn to_prometheus(open_metrics: &str) -> String {
     text
 }
 
-/// Histograms of one family, by their labels. Those with the same labels are added.
-#[derive(Debug)]
-struct Histograms<L>(BTreeMap<L, Snapshot>);
-
-impl<L: Ord> Histograms<L> {
-    fn of<'a>(histograms: impl Iterator<Item = (L, &'a Histogram)>) -> Self {
-        let mut family: BTreeMap<L, Snapshot> = BTreeMap::new();
-        for (labels, histogram) in histograms {
-            family.entry(labels).or_default().add(&histogram.snapshot());
-        }
-        Self(family)
+/// Registers a family. The end of its name says its unit.
+fn register(registry: &mut Registry, kind: MetricType, name: &str, help: &str, samples: BTreeMap<Labels, Value>) {
+    let family = Family { kind, samples };
+    if let Some(name) = name.strip_suffix("_seconds") {
+        registry.register_with_unit(name, help, Unit::Seconds, family);
+    } else if let Some(name) = name.strip_suffix("_bytes") {
+        registry.register_with_unit(name, help, Unit::Bytes, family);
+    } else {
+        registry.register(name, help, family);
     }
 }
 
-impl<L: EncodeLabelSet + Debug> EncodeMetric for Histograms<L> {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|(labels, snapshot)| snapshot.encode(encoder.encode_family(labels)?))
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Histogram
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
+/// Returns the sample of a family without labels.
+fn single(value: Value) -> BTreeMap<Labels, Value> {
+    BTreeMap::from([(Labels::new(), value)])
 }
 
-impl EncodeMetric for Snapshot {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let buckets: Vec<_> = self.buckets().collect();
-        encoder.encode_histogram::<NoLabelSet>(self.sum(), self.count(), &buckets, None)
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Histogram
-    }
-}
-
-/// The families that every Prometheus client has, under their own names. What the system does not tell is left out.
+/// Registers the families that every Prometheus client has, under their own names and without a unit. Values that the system
+/// does not have are left out.
 fn register_process(registry: &mut Registry, usage: Usage) {
     let Usage { cpu_seconds, resident_bytes, virtual_bytes, threads, open_fds, max_fds, started } = usage;
-    let cpu = Counter::<f64, AtomicU64>::default();
-    cpu.inc_by(cpu_seconds);
-    registry.register("process_cpu_seconds", "User and system CPU time of this process", cpu);
-    let started_help = "Start of this process, since the Unix epoch";
-    let gauges = [
-        ("process_resident_memory_bytes", "Resident memory of this process", resident_bytes.map(float)),
-        ("process_virtual_memory_bytes", "Virtual memory of this process", virtual_bytes.map(float)),
-        ("process_threads", "Threads of this process", threads.map(float)),
-        ("process_open_fds", "Open file descriptors of this process", open_fds.map(float)),
-        ("process_max_fds", "File descriptors that this process may have open", max_fds.map(float)),
-        ("process_start_time_seconds", started_help, started),
+    let families = [
+        (Counter, "process_cpu_seconds", "User and system CPU time of this process", Some(cpu_seconds)),
+        (Gauge, "process_resident_memory_bytes", "Resident memory of this process", resident_bytes.map(float)),
+        (Gauge, "process_virtual_memory_bytes", "Virtual memory of this process", virtual_bytes.map(float)),
+        (Gauge, "process_threads", "Threads of this process", threads.map(float)),
+        (Gauge, "process_open_fds", "Open file descriptors of this process", open_fds.map(float)),
+        (Gauge, "process_max_fds", "File descriptors that this process may have open", max_fds.map(float)),
+        (Gauge, "process_start_time_seconds", "Start of this process, since the Unix epoch", started),
     ];
-    for (name, help, value) in gauges {
-        let Some(value) = value else { continue };
-        let gauge = Gauge::<f64, AtomicU64>::default();
-        gauge.set(value);
-        registry.register(name, help, gauge);
+    for (kind, name, help, value) in families {
+        let samples = value.map(|value| single(Value::Float(value))).unwrap_or_default();
+        registry.register(name, help, Family { kind, samples });
     }
 }
 
@@ -192,253 +188,216 @@ fn register_build(registry: &mut Registry) {
     registry.register("build", "Build of this engine", Info::new(labels));
 }
 
-fn register_timings(registry: &mut Registry, timings: &Timings) {
-    let help = "Time from the request for a watch to the head of its answer, of those that open";
-    registry.register_with_unit("watch_open_duration", help, Unit::Seconds, timings.watch_open.snapshot());
-    let help = "Age of an event of a watch when it is applied: from its bytes read and decoded to its batch published";
-    registry.register_with_unit("applied_event_age", help, Unit::Seconds, timings.event_age.snapshot());
-    registry.register("batch_events", "Events of a batch for the cache", timings.batch_events.snapshot());
+fn register_timings(registry: &mut Registry, Timings { watch_open, event_age, batch_events }: &Timings) {
+    let opened = "Time from the request for a watch to the head of its answer, of those that open";
+    let age = "Age of an event of a watch when it is applied: from its bytes read and decoded to its batch published";
+    for (name, help, histogram) in [
+        ("watch_open_duration_seconds", opened, watch_open),
+        ("applied_event_age_seconds", age, event_age),
+        ("batch_events", "Events of a batch for the cache", batch_events),
+    ] {
+        register(registry, MetricType::Histogram, name, help, single(Value::of(histogram)));
+    }
 }
 
-/// What there is without a directory is all zeros, and left out.
+/// Registers what there is of a journal with a directory; without one all of it would be zero.
 fn register_journal(registry: &mut Registry, journal: &JournalHealth) {
     if !journal.stored {
         return;
     }
-    let gauge = |value: i64| {
-        let gauge = Gauge::<i64>::default();
-        gauge.set(value);
-        gauge
-    };
-    let counter = |value: u64| {
-        let counter = Counter::<u64>::default();
-        counter.inc_by(value);
-        counter
-    };
-    let seconds = Gauge::<f64, AtomicU64>::default();
-    seconds.set(journal.last_sync.as_secs_f64());
-    let writable = gauge(i64::from(journal.not_writable.is_none()));
-    registry.register("journal_writable", "1 while changes are taken; 0 stops reading the API server", writable);
-    let bytes = gauge(signed(journal.disk_bytes));
-    registry.register_with_unit("journal_disk", "Size of the state directory, about", Unit::Bytes, bytes);
-    let kept = gauge(signed(journal.last.0.saturating_sub(journal.first.0.saturating_sub(1))));
-    registry.register("journal_records", "Changes kept, about", kept);
-    let undurable = gauge(signed(journal.last.0.saturating_sub(journal.durable.0)));
-    registry.register("journal_undurable_records", "Changes written and not forced to the disk yet", undurable);
-    registry.register_with_unit("journal_last_sync", "What the last fsync took", Unit::Seconds, seconds);
-    let took = journal.sync_duration.clone();
-    registry.register_with_unit("journal_fsync_duration", "What an fsync took", Unit::Seconds, took);
-    registry.register("journal_syncs", "Fsyncs", counter(journal.syncs));
-    registry.register("journal_failures", "Times the state could not be written", counter(journal.failures));
+    let whole = |value: u64| Value::Whole(value);
+    let kept = journal.last.0.saturating_sub(journal.first.0.saturating_sub(1));
+    let undurable = journal.last.0.saturating_sub(journal.durable.0);
+    let last_sync = Value::Float(journal.last_sync.as_secs_f64());
+    let syncs = Value::Histogram(journal.sync_duration.clone());
+    let writable = "1 while changes are taken; 0 stops reading the API server";
+    for (kind, name, help, value) in [
+        (Gauge, "journal_writable", writable, whole(journal.not_writable.is_none().into())),
+        (Gauge, "journal_disk_bytes", "Size of the state directory, about", whole(journal.disk_bytes)),
+        (Gauge, "journal_records", "Changes kept, about", whole(kept)),
+        (Gauge, "journal_undurable_records", "Changes written and not forced to the disk yet", whole(undurable)),
+        (Gauge, "journal_last_sync_seconds", "What the last fsync took", last_sync),
+        (MetricType::Histogram, "journal_fsync_duration_seconds", "What an fsync took", syncs),
+        (Counter, "journal_syncs", "Fsyncs", whole(journal.syncs)),
+        (Counter, "journal_failures", "Times the state could not be written", whole(journal.failures)),
+    ] {
+        register(registry, kind, name, help, single(value));
+    }
 }
 
-fn register_resources(registry: &mut Registry, views: &[UnitView]) {
-    let gauge = |value: fn(&UnitView) -> i64| {
-        let family = Family::<ResourceLabels, Gauge>::default();
-        for view in views {
-            family.get_or_create(&resource_labels(view)).inc_by(value(view));
-        }
-        family
-    };
-    let counter = |value: fn(&UnitView) -> u64| {
-        let family = Family::<ResourceLabels, Counter>::default();
-        for view in views {
-            family.get_or_create(&resource_labels(view)).inc_by(value(view));
-        }
-        family
-    };
-    registry.register("objects", "Objects in the cache", gauge(|view| signed(view.objects)));
-    registry.register_with_unit(
-        "object",
-        "Objects in the cache, by size",
-        Unit::Bytes,
-        gauge(|view| signed(view.bytes)),
-    );
-    registry.register("queue_deltas", "Deltas between reflector and indexer", gauge(|view| signed(view.queue_length)));
-    registry.register_with_unit(
-        "queue",
-        "Objects between reflector and indexer, by size",
-        Unit::Bytes,
-        gauge(|view| signed(view.queue_bytes)),
-    );
-    registry.register("unit_restarts", "Restarts of a unit's actors", counter(|view| view.restarts));
-    registry.register("lists", "Lists asked of the API server", counter(|view| view.lists));
-    let took = Histograms::of(views.iter().map(|view| (resource_labels(view), &*view.list_duration)));
-    let help = "Time from the first request of a list, streaming lists included, to its last object, of complete ones";
-    registry.register_with_unit("list_duration", help, Unit::Seconds, took);
-    registry.register("watches", "Watches opened at the API server", counter(|view| view.watches));
-    registry.register("watch_stalls", "Streams given up because nothing came", counter(|view| view.stalls));
-    registry.register(
+/// A family with one whole number of each unit or handler.
+type NumberOf<T> = (MetricType, &'static str, &'static str, fn(&T) -> u64);
+
+const NUMBERS_OF_UNITS: [NumberOf<UnitView>; 11] = [
+    (Gauge, "objects", "Objects in the cache", |view| view.objects),
+    (Gauge, "object_bytes", "Objects in the cache, by size", |view| view.bytes),
+    (Gauge, "queue_deltas", "Deltas between reflector and indexer", |view| view.queue_length),
+    (Gauge, "queue_bytes", "Objects between reflector and indexer, by size", |view| view.queue_bytes),
+    (Counter, "unit_restarts", "Restarts of a unit's actors", |view| view.restarts),
+    (Counter, "lists", "Lists asked of the API server", |view| view.lists),
+    (Counter, "watches", "Watches opened at the API server", |view| view.watches),
+    (Counter, "watch_stalls", "Streams given up because nothing came", |view| view.stalls),
+    (
+        Counter,
         "unreadable_answers",
         "Lists and watches given up because they were malformed or had an object longer than max_frame",
-        counter(|view| view.unreadable),
-    );
-    registry.register(
+        |view| view.unreadable,
+    ),
+    (
+        Counter,
         "list_confirmations",
         "Second lists asked for, because the first would have deleted most of what is cached",
-        counter(|view| view.confirmations),
-    );
-    registry.register("skipped_documents", "Documents of another type or without a name", counter(|view| view.skipped));
-    register_states(registry, views);
+        |view| view.confirmations,
+    ),
+    (Counter, "skipped_documents", "Documents of another type or without a name", |view| view.skipped),
+];
+
+fn register_resources(registry: &mut Registry, views: &[UnitView]) {
+    for (kind, name, help, number) in NUMBERS_OF_UNITS {
+        register(registry, kind, name, help, joined(views, |view| Some(Value::Whole(number(view)))));
+    }
+    let took = joined(views, |view| Some(Value::of(&view.list_duration)));
+    let help = "Time from the first request of a list, streaming lists included, to its last object, of complete ones";
+    register(registry, MetricType::Histogram, "list_duration_seconds", help, took);
+    let mut synced = joined(views, |view| Some(Value::Whole((!view.synced).into())));
+    for value in synced.values_mut() {
+        *value = Value::Whole(matches!(value, Value::Whole(0)).into());
+    }
+    register(registry, Gauge, "synced", "1 once the initial state is complete in the cache", synced);
+    let mut events = BTreeMap::new();
+    for view in views {
+        for (kind, count) in view.events.by_type() {
+            add(&mut events, with(labels(view), "type", kind), Value::Whole(count));
+        }
+    }
+    register(registry, Counter, "events", "Changes applied to the cache", events);
+    let state = |view: &UnitView| (with(labels(view), "state", view.state.as_str()), Value::Whole(1));
+    register(registry, Gauge, "unit_state", "1 for the state a unit is in", views.iter().map(state).collect());
+    let lag = joined(views, |view| Some(Value::Float(view.lag_seconds)));
+    register(registry, Gauge, "queue_lag_seconds", "Age of the oldest delta not yet applied", lag);
+    let age = joined(views, |view| view.last_activity_seconds.map(Value::Float));
+    let help = "Time since the server last sent anything, bookmarks included";
+    register(registry, Gauge, "watch_last_activity_age_seconds", help, age);
 }
 
-fn register_states(registry: &mut Registry, views: &[UnitView]) {
-    let synced = Family::<ResourceLabels, Gauge>::default();
+/// Returns a value of each unit; those of one type are joined.
+fn joined(views: &[UnitView], value: impl Fn(&UnitView) -> Option<Value>) -> BTreeMap<Labels, Value> {
+    let mut samples = BTreeMap::new();
     for view in views {
-        synced.get_or_create(&resource_labels(view)).set(1);
-    }
-    for view in views.iter().filter(|view| !view.synced) {
-        synced.get_or_create(&resource_labels(view)).set(0);
-    }
-    registry.register("synced", "1 once the initial state is complete in the cache", synced);
-    let events = Family::<EventLabels, Counter>::default();
-    let states = Family::<StateLabels, Gauge>::default();
-    let seconds = Family::<ResourceLabels, Gauge<f64, AtomicU64>>::default();
-    let lag = Family::<ResourceLabels, Gauge<f64, AtomicU64>>::default();
-    for view in views {
-        let ResourceLabels { name, group, resource } = resource_labels(view);
-        let counts = view.events;
-        for (r#type, count) in counts.by_type() {
-            let labels = EventLabels { name: name.clone(), group: group.clone(), resource: resource.clone(), r#type };
-            events.get_or_create(&labels).inc_by(count);
-        }
-        states.get_or_create(&StateLabels { name, group, resource, state: view.state.as_str() }).set(1);
-        raise(&lag.get_or_create(&resource_labels(view)), view.lag_seconds);
-        if let Some(age) = view.last_activity_seconds {
-            raise(&seconds.get_or_create(&resource_labels(view)), age);
+        if let Some(value) = value(view) {
+            add(&mut samples, labels(view), value);
         }
     }
-    registry.register("events", "Changes applied to the cache", events);
-    registry.register("unit_state", "1 for the state a unit is in", states);
-    registry.register_with_unit("queue_lag", "Age of the oldest delta not yet applied", Unit::Seconds, lag);
-    registry.register_with_unit(
-        "watch_last_activity_age",
-        "Time since the server last sent anything, bookmarks included",
-        Unit::Seconds,
-        seconds,
-    );
+    samples
 }
+
+fn add(samples: &mut BTreeMap<Labels, Value>, labels: Labels, value: Value) {
+    match samples.get_mut(&labels) {
+        Some(known) => known.join(value),
+        None => drop(samples.insert(labels, value)),
+    }
+}
+
+fn labels(view: &UnitView) -> Labels {
+    let group = view.api_version.split_once('/').map_or("", |(group, _)| group);
+    vec![("name", view.name.clone()), ("group", group.to_owned()), ("resource", view.plural.clone())]
+}
+
+fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
+    labels.push((name, value.to_owned()));
+    labels
+}
+
+const NUMBERS_OF_HANDLERS: [NumberOf<HandlerView>; 8] = [
+    (Counter, "handler_filtered", "Events that `changed` and `when` refused", |view| view.filtered),
+    (
+        Counter,
+        "handler_rule_errors",
+        "Events of which `when` could not be evaluated, and that were refused for it",
+        |view| view.rule_errors,
+    ),
+    (Gauge, "handler_paused", "1 while somebody has paused the handler", |view| {
+        (view.state == HandlerState::Paused).into()
+    }),
+    (Gauge, "handler_in_flight", "Deliveries under way, those included that wait to be repeated", |view| {
+        view.in_flight
+    }),
+    (Gauge, "handler_rate_limited", "1 while a delivery waits for rate_limit, or until the sink wants more", |view| {
+        view.rate_limited.into()
+    }),
+    (Gauge, "handler_queue_events", "Events waiting for a handler", |view| view.queued),
+    (Gauge, "handler_up", "1 once the handler has started", |view| (view.state != HandlerState::Starting).into()),
+    (Gauge, "handler_synced", "1 once the handler is done with the initial state of all it takes", |view| {
+        view.synced.into()
+    }),
+];
 
 fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
-    let outcomes = Family::<OutcomeLabels, Counter>::default();
-    let queued = Family::<HandlerLabels, Gauge>::default();
-    let up = Family::<HandlerLabels, Gauge>::default();
-    let synced = Family::<HandlerLabels, Gauge>::default();
-    let filtered = Family::<HandlerLabels, Counter>::default();
-    let rule_errors = Family::<HandlerLabels, Counter>::default();
-    let oversize = Family::<FormLabels, Counter>::default();
-    let paused = Family::<HandlerLabels, Gauge>::default();
-    let in_flight = Family::<HandlerLabels, Gauge>::default();
-    let rate_limited = Family::<HandlerLabels, Gauge>::default();
-    let lag = Family::<HandlerLabels, Gauge<f64, AtomicU64>>::default();
-    for status in handlers {
-        let labels = HandlerLabels { handler: status.name.clone() };
-        for (outcome, count) in [
-            ("delivered", status.delivered),
-            ("retried", status.retried),
-            ("dead_letter", status.dead_lettered),
-            ("dropped", status.dropped),
-        ] {
-            let labels = OutcomeLabels { handler: status.name.clone(), outcome };
-            outcomes.get_or_create(&labels).inc_by(count);
-        }
-        for (form, count) in
-            [("without_old", status.without_old), ("reference", status.references), ("none", status.too_large)]
-        {
-            let labels = FormLabels { handler: status.name.clone(), form };
-            oversize.get_or_create(&labels).inc_by(count);
-        }
-        filtered.get_or_create(&labels).inc_by(status.filtered);
-        rule_errors.get_or_create(&labels).inc_by(status.rule_errors);
-        paused.get_or_create(&labels).set((status.state == HandlerState::Paused).into());
-        in_flight.get_or_create(&labels).set(signed(status.in_flight));
-        rate_limited.get_or_create(&labels).set(status.rate_limited.into());
-        queued.get_or_create(&labels).set(signed(status.queued));
-        up.get_or_create(&labels).set((status.state != HandlerState::Starting).into());
-        synced.get_or_create(&labels).set(status.synced.into());
-        lag.get_or_create(&labels).set(status.oldest_undelivered_age_seconds.unwrap_or(0.0));
-    }
-    registry.register("handler_events", "Events a handler is done with, by outcome; retries count attempts", outcomes);
-    registry.register("handler_filtered", "Events that `changed` and `when` refused", filtered);
-    let help = "Events of which `when` could not be evaluated, and that were refused for it";
-    registry.register("handler_rule_errors", help, rule_errors);
+    let labels = |view: &HandlerView| vec![("handler", view.name.clone())];
+    let outcomes = handlers.iter().flat_map(|view| {
+        let counts = [
+            ("delivered", view.delivered),
+            ("retried", view.retried),
+            ("dead_letter", view.dead_lettered),
+            ("dropped", view.dropped),
+        ];
+        counts.map(|(outcome, count)| (with(labels(view), "outcome", outcome), Value::Whole(count)))
+    });
+    let help = "Events a handler is done with, by outcome; retries count attempts";
+    register(registry, Counter, "handler_events", help, outcomes.collect());
+    let forms = handlers.iter().flat_map(|view| {
+        let counts = [("without_old", view.without_old), ("reference", view.references), ("none", view.too_large)];
+        counts.map(|(form, count)| (with(labels(view), "form", form), Value::Whole(count)))
+    });
     let help = "Events that were too large for the sink, by the form in which it took them; none: given up";
-    registry.register("handler_oversize_events", help, oversize);
-    registry.register("handler_paused", "1 while somebody has paused the handler", paused);
-    registry.register("handler_in_flight", "Deliveries under way, those included that wait to be repeated", in_flight);
-    let help = "1 while a delivery waits for rate_limit, or until the sink wants more";
-    registry.register("handler_rate_limited", help, rate_limited);
-    registry.register("handler_queue_events", "Events waiting for a handler", queued);
-    registry.register("handler_up", "1 once the handler has started", up);
-    registry.register("handler_synced", "1 once the handler is done with the initial state of all it takes", synced);
-    registry.register_with_unit("handler_lag", "Age of the oldest event not yet delivered", Unit::Seconds, lag);
-    register_handler_timings(registry, handlers);
-}
-
-fn register_handler_timings(registry: &mut Registry, handlers: &[HandlerView]) {
-    let labels = |view: &HandlerView| HandlerLabels { handler: view.name.clone() };
-    let ages = handlers.iter().map(|view| (labels(view), &view.timings.event_age));
+    register(registry, Counter, "handler_oversize_events", help, forms.collect());
+    for (kind, name, help, number) in NUMBERS_OF_HANDLERS {
+        let samples = handlers.iter().map(|view| (labels(view), Value::Whole(number(view))));
+        register(registry, kind, name, help, samples.collect());
+    }
+    let lag =
+        handlers.iter().map(|view| (labels(view), Value::Float(view.oldest_undelivered_age_seconds.unwrap_or(0.0))));
+    register(registry, Gauge, "handler_lag_seconds", "Age of the oldest event not yet delivered", lag.collect());
+    let ages = handlers.iter().map(|view| (labels(view), Value::of(&view.timings.event_age)));
     let help =
         "Age of an event when it is delivered: from its append to the journal, in this run, to the handler's answer";
-    registry.register_with_unit("handler_event_age", help, Unit::Seconds, Histograms::of(ages));
+    register(registry, MetricType::Histogram, "handler_event_age_seconds", help, ages.collect());
     let calls = handlers.iter().flat_map(|view| {
         let calls = [("delivered", &view.timings.delivered_calls), ("failed", &view.timings.failed_calls)];
-        calls.map(|(outcome, took)| (OutcomeLabels { handler: view.name.clone(), outcome }, took))
+        calls.map(|(outcome, took)| (with(labels(view), "outcome", outcome), Value::of(took)))
     });
     let help = "Time from a call of the handler to its answer";
-    registry.register_with_unit("handler_call_duration", help, Unit::Seconds, Histograms::of(calls));
-    let events = handlers.iter().map(|view| (labels(view), &view.timings.call_events));
-    registry.register("handler_batch_events", "Events of a call of the handler", Histograms::of(events));
+    register(registry, MetricType::Histogram, "handler_call_duration_seconds", help, calls.collect());
+    let events = handlers.iter().map(|view| (labels(view), Value::of(&view.timings.call_events)));
+    let help = "Events of a call of the handler";
+    register(registry, MetricType::Histogram, "handler_batch_events", help, events.collect());
 }
 
 fn register_reloads(registry: &mut Registry, reloads: ReloadCounts) {
-    let results = Family::<ReloadLabels, Counter>::default();
-    for (result, count) in [("applied", reloads.applied), ("refused", reloads.refused)] {
-        results.get_or_create(&ReloadLabels { result }).inc_by(count);
-    }
-    registry.register("config_reloads", "Configurations given to the running engine, by result", results);
-    if let Some(at) = reloads.last_applied {
-        let last = Gauge::<i64>::default();
-        last.set(at.as_second());
-        let help = "When a configuration was last applied to the running engine, since the Unix epoch";
-        registry.register_with_unit("config_last_reload_success_timestamp", help, Unit::Seconds, last);
-    }
+    let results = [("applied", reloads.applied), ("refused", reloads.refused)];
+    let samples = results.map(|(result, count)| (vec![("result", result.to_owned())], Value::Whole(count)));
+    let help = "Configurations given to the running engine, by result";
+    register(registry, Counter, "config_reloads", help, samples.into());
+    let last = reloads.last_applied.and_then(|at| u64::try_from(at.as_second()).ok());
+    let samples = last.map(|seconds| single(Value::Whole(seconds))).unwrap_or_default();
+    let help = "When a configuration was last applied to the running engine, since the Unix epoch";
+    register(registry, Gauge, "config_last_reload_success_timestamp_seconds", help, samples);
 }
 
 fn register_streams(registry: &mut Registry, streams: SubscribeCounts) {
-    let subscribers = Gauge::<i64>::default();
-    subscribers.set(signed(streams.subscribers));
-    registry.register("subscribers", "Streams of /v1/events that are open", subscribers);
-    let counter = |value: u64| {
-        let counter = Counter::<u64>::default();
-        counter.inc_by(value);
-        counter
-    };
-    let help = "Events handed to streams: one to each subscriber is one";
-    registry.register("subscriber_events", help, counter(streams.events));
-    let help = "Times a stream was told that it misses events";
-    registry.register("subscriber_gaps", help, counter(streams.gaps));
-    let help = "Streams refused because of [subscribe] max_subscribers";
-    registry.register("subscribers_refused", help, counter(streams.refused));
-}
-
-/// Shows the largest of several values.
-fn raise(gauge: &Gauge<f64, AtomicU64>, value: f64) {
-    gauge.set(gauge.get().max(value));
-}
-
-fn resource_labels(view: &UnitView) -> ResourceLabels {
-    let group = view.api_version.split_once('/').map_or("", |(group, _)| group);
-    ResourceLabels { name: view.name.clone(), group: group.to_owned(), resource: view.plural.clone() }
+    for (kind, name, help, count) in [
+        (Gauge, "subscribers", "Streams of /v1/events that are open", streams.subscribers),
+        (Counter, "subscriber_events", "Events handed to streams: one to each subscriber is one", streams.events),
+        (Counter, "subscriber_gaps", "Times a stream was told that it misses events", streams.gaps),
+        (Counter, "subscribers_refused", "Streams refused because of [subscribe] max_subscribers", streams.refused),
+    ] {
+        register(registry, kind, name, help, single(Value::Whole(count)));
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "bytes, threads and files stay below 2^53")]
 fn float(value: u64) -> f64 {
     value as f64
-}
-
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

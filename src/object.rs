@@ -10,7 +10,6 @@ pub mod difference;
 mod field_path;
 mod ignored;
 mod keep;
-mod lists;
 mod opt_out;
 pub mod packer;
 pub mod scan;

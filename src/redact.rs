@@ -233,46 +233,30 @@ impl Redactor {
         let Some((step, rest)) = steps.split_first() else {
             return self.replace(value, path, rule, owner);
         };
-        let len = path.len();
-        let mut changed = false;
+        let mut follow = |name: &str, value: &mut Value| {
+            let len = path.len();
+            path.push('\0'); // no name has one
+            path.push_str(name);
+            let changed = self.redact(value, rest, path, rule, owner);
+            path.truncate(len);
+            changed
+        };
+        let is_cut = rest.is_empty() && rule.treatment == Treatment::Drop;
         match (step, value) {
+            (Step::Member(name), Value::Object(members)) if is_cut => members.remove(&**name).is_some(),
             (Step::Member(name), Value::Object(members)) => {
-                if rest.is_empty() && rule.treatment == Treatment::Drop {
-                    return members.remove(&**name).is_some();
-                }
-                if let Some(member) = members.get_mut(&**name) {
-                    push(path, name);
-                    changed = self.redact(member, rest, path, rule, owner);
-                }
+                members.get_mut(&**name).is_some_and(|member| follow(name, member))
             }
+            (Step::Each, Value::Object(members)) if is_cut => !std::mem::take(members).is_empty(),
             (Step::Each, Value::Object(members)) => {
-                if rest.is_empty() && rule.treatment == Treatment::Drop {
-                    let had = !members.is_empty();
-                    members.clear();
-                    return had;
-                }
-                for (name, member) in members {
-                    path.truncate(len);
-                    push(path, name);
-                    changed |= self.redact(member, rest, path, rule, owner);
-                }
+                members.iter_mut().fold(false, |changed, (name, member)| follow(name, member) | changed)
             }
+            (Step::Each, Value::Array(items)) if is_cut => !std::mem::take(items).is_empty(),
             (Step::Each, Value::Array(items)) => {
-                if rest.is_empty() && rule.treatment == Treatment::Drop {
-                    let had = !items.is_empty();
-                    items.clear();
-                    return had;
-                }
-                for (at, item) in items.iter_mut().enumerate() {
-                    path.truncate(len);
-                    push(path, &at.to_string());
-                    changed |= self.redact(item, rest, path, rule, owner);
-                }
+                items.iter_mut().enumerate().fold(false, |changed, (at, item)| follow(&at.to_string(), item) | changed)
             }
-            _ => {}
+            _ => false,
         }
-        path.truncate(len);
-        changed
     }
 
     fn replace(&self, value: &mut Value, path: &str, rule: &Rule, owner: &str) -> bool {
@@ -290,11 +274,6 @@ fn is_digest(value: &Value, base64: bool) -> bool {
     let text = if base64 { STANDARD.decode(text).unwrap_or_default() } else { text.as_bytes().to_vec() };
     let digest = text.strip_prefix(MARK.as_bytes());
     digest.is_some_and(|digest| digest.len() == 64 && digest.iter().all(u8::is_ascii_hexdigit))
-}
-
-fn push(path: &mut String, step: &str) {
-    path.push('\0'); // no name has one
-    path.push_str(step);
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Mirrors one collection of the API server as a stream of events: list or streaming list, then watch, for ever.
 //!
-//! [`Reflector`] is the pure machine (rules R-1 … R-64 with D-1 … D-6); `reflector/actor.rs` carries its actions out.
+//! `Reflector` is the pure machine (rules R-1 … R-64 with D-1 … D-6); `reflector/actor.rs` carries its actions out.
 //!
 //! ```text
 //!            ┌───────────────────────── wait, then a new cycle ─────────────────────────┐
@@ -11,10 +11,9 @@
 //!                           Replace            └─▶ rewatch at once after a normal end
 //! ```
 //!
-//! A cycle begins with an initial state and ends when a watch cannot be resumed. `reflector/listing.rs`,
-//! `reflector/streaming.rs` and `reflector/watching.rs` hold one phase each, `reflector/report.rs` what is said of it.
-//! Before a Replace the list is held against what is known, and confirmed if it would delete most of it:
-//! `reflector/confirm.rs`. A watch from a saved version begins with a look at the server's: `reflector/check.rs`.
+//! A cycle begins with an initial state and ends when a watch cannot be resumed. `listing.rs`, `streaming.rs` and
+//! `watching.rs` hold one phase each. A list that would delete most of what is known is confirmed by a second one:
+//! `confirm.rs`. A watch from a saved version begins with a look at the server's: `check.rs`.
 
 pub mod actor;
 mod check;
@@ -35,14 +34,17 @@ mod tests;
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::{
     backoff::{Backoff, BackoffConfig},
     list_watch::{Failure, ListPage, ListRequest, WatchEvent, WatchRequest},
     object::{Object, ResourceVersion},
 };
 
-pub use confirm::{Comparison, Listed};
-pub use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorState, Report, Verb, WaitReason};
+pub(crate) use confirm::{Comparison, Listed};
+pub(crate) use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorState, Report, Verb, WaitReason};
 use {
     confirm::{Doubted, Held},
     listing::Listing,
@@ -61,7 +63,7 @@ pub enum Event {
     Deleted(Object),
     /// A complete list, or the complete snapshot of a streaming list (R-23, R-33).
     Replace {
-        /// Every object of the collection.
+        /// Every object of the collection, each key once.
         items: Vec<Object>,
         /// What it lacks and is not to be deleted: a second list had it, changed since this one (D7). The state that is
         /// known of it stays until the watch tells more.
@@ -78,15 +80,16 @@ pub enum Event {
     },
 }
 
-/// `[kube] streaming_lists`: whether the initial state is asked for as a stream (R-10).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Whether lists are streamed (`WatchList`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum StreamingLists {
-    /// Streams, and falls back to lists where that fails (R-34, D-2).
+    /// Streamed, with paged lists as the fallback.
     #[default]
     Auto,
-    /// Streams only: a failure waits and streams again.
+    /// Streamed, or not at all.
     Always,
-    /// Lists only; also for sources that cannot stream (LW-4).
+    /// Paged only.
     Never,
 }
 
@@ -138,7 +141,7 @@ impl Default for ReflectorConfig {
 
 /// Where a reflector begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Start {
+pub(crate) enum Start {
     /// With the initial state (R-1).
     #[default]
     Fresh,
@@ -152,7 +155,7 @@ pub enum Start {
 
 /// What has happened, as the shell tells it.
 #[derive(Debug)]
-pub enum Input {
+pub(crate) enum Input {
     /// Begin; the first input.
     Start,
     /// The answer to [`Action::List`].
@@ -174,7 +177,7 @@ pub enum Input {
 /// What the shell does next. Everything but [`Action::Read`], [`Action::Compare`] and [`Action::Keep`] closes a stream that
 /// is open (R-46).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Ask for a page and answer with [`Input::Page`]. How long that may take is the source's to bound.
     List(ListRequest),
     /// Hold a list against what is known once all events are applied, and answer with [`Input::Compared`].
@@ -183,17 +186,11 @@ pub enum Action {
     /// [`Action::Read`] has a deadline (D-6).
     OpenWatch(WatchRequest),
     /// Read the open stream: the next batch is [`Input::Received`], its end [`Input::Ended`].
-    Read {
-        /// When this comes first, [`Input::Timer`].
-        until: Duration,
-    },
-    /// Send nothing until then, then [`Input::Timer`].
-    Wait {
-        /// The time of the timer.
-        until: Duration,
-        /// For people.
-        reason: WaitReason,
-    },
+    ///
+    /// When `until` comes first, [`Input::Timer`].
+    Read { until: Duration },
+    /// Send nothing until then, then [`Input::Timer`]. The reason is for people.
+    Wait { until: Duration, reason: WaitReason },
     /// The input did not fit what was asked for, a late timer for instance: go on with the last action.
     Keep,
     /// Nothing any more: stopped.
@@ -202,20 +199,18 @@ pub enum Action {
 
 /// What one input led to.
 #[derive(Debug)]
-pub struct Step {
-    /// To hand on, in this order.
-    pub events: Vec<Event>,
-    /// To do next.
-    pub action: Action,
-    /// To log.
-    pub reports: Vec<Report>,
+pub(crate) struct Step {
+    pub(crate) events: Vec<Event>,
+    pub(crate) action: Action,
+    pub(crate) reports: Vec<Report>,
     /// Set when `events` moved the version from which a watch may be resumed once they are applied.
-    pub resume_version: Option<ResourceVersion>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests hold it against what the queue makes of the events"))]
+    pub(crate) resume_version: Option<ResourceVersion>,
     /// Where the server is, when it was asked for that.
-    pub server_version: Option<ResourceVersion>,
+    pub(crate) server_version: Option<ResourceVersion>,
     /// The action is part of fetching an initial state: it needs a permit of `max_concurrent_lists`, to be kept until a
     /// step says `false`.
-    pub holds_list_permit: bool,
+    pub(crate) holds_list_permit: bool,
 }
 
 /// The machine: mirrors one collection, for ever.
@@ -230,7 +225,7 @@ pub struct Step {
 /// lacks it too (D7).
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own that survives cycles (R-7), none a state")]
-pub struct Reflector {
+pub(crate) struct Reflector {
     config: ReflectorConfig,
     state: State,
     /// The version synced or seen last (R-7).
@@ -241,6 +236,7 @@ pub struct Reflector {
     doubted: Option<Doubted>,
     /// The server's watch cache is off (R-21).
     force_pages: bool,
+    /// An initial state was emitted, or is in the store from which this was resumed.
     has_listed: bool,
     backoff: Backoff,
     /// Unmarked streams of this cycle (D-2).
@@ -252,23 +248,17 @@ pub struct Reflector {
     resync_at: Option<Duration>,
     /// The last resync.
     round: u32,
-    internal_errors: Option<InternalErrors>,
+    /// Times of the first and the last of several 500s on a watch (R-45).
+    internal_errors: Option<(Duration, Duration)>,
     availability: Availability,
     last_error: Option<Failure>,
     counters: Counters,
 }
 
-/// 500s on a watch (R-45).
-#[derive(Clone, Copy, Debug)]
-struct InternalErrors {
-    first: Duration,
-    last: Duration,
-}
-
 #[derive(Debug)]
 enum State {
+    /// Asks for the server's version first if `check`.
     Idle {
-        /// Ask for the server's version first.
         check: bool,
     },
     Checking,
@@ -303,15 +293,9 @@ struct Turn {
     server_version: Option<ResourceVersion>,
 }
 
-impl Turn {
-    fn report(&mut self, report: Report) {
-        self.reports.push(report);
-    }
-}
-
 impl Reflector {
     /// Makes a reflector. Its first input is [`Input::Start`].
-    pub fn new(config: ReflectorConfig, start: Start) -> Self {
+    pub(crate) fn new(config: ReflectorConfig, start: Start) -> Self {
         let (last, check) = match start {
             Start::Fresh => (ResourceVersion::unset(), false),
             Start::Resume(version) => (version, false),
@@ -340,7 +324,7 @@ impl Reflector {
     }
 
     /// Takes what has happened and returns what to do. `jitter` is uniform in `[0, 1)`, a new one for each step.
-    pub fn step(&mut self, input: Input, now: Duration, jitter: f64) -> Step {
+    pub(crate) fn step(&mut self, input: Input, now: Duration, jitter: f64) -> Step {
         let mut turn =
             Turn { now, jitter, events: Vec::new(), reports: Vec::new(), version_moved: false, server_version: None };
         let action = self.advance(input, &mut turn);
@@ -358,53 +342,37 @@ impl Reflector {
     }
 
     /// Returns what it is doing.
-    pub fn state(&self) -> ReflectorState {
+    pub(crate) fn state(&self) -> ReflectorState {
         match (&self.state, &self.doubted) {
             (State::Listing(_) | State::Streaming(_), Some(doubted)) => ReflectorState::Confirming(doubted.comparison),
-            (state, _) => Self::plain_state(state),
-        }
-    }
-
-    fn plain_state(state: &State) -> ReflectorState {
-        match *state {
-            State::Idle { .. } => ReflectorState::Idle,
-            State::Checking => ReflectorState::Checking,
-            State::Listing(_) | State::Comparing(_) => ReflectorState::Listing,
-            State::Streaming(_) => ReflectorState::Streaming,
-            State::Watching(_) => ReflectorState::Watching,
-            State::Waiting { until, reason, .. } => ReflectorState::Waiting { until, reason },
-            State::Stopped => ReflectorState::Stopped,
+            (State::Idle { .. }, _) => ReflectorState::Idle,
+            (State::Checking, _) => ReflectorState::Checking,
+            (State::Listing(_) | State::Comparing(_), _) => ReflectorState::Listing,
+            (State::Streaming(_), _) => ReflectorState::Streaming,
+            (State::Watching(_), _) => ReflectorState::Watching,
+            (&State::Waiting { until, reason, .. }, _) => ReflectorState::Waiting { until, reason },
+            (State::Stopped, _) => ReflectorState::Stopped,
         }
     }
 
     /// Goes on counting resyncs behind `round`, the last one of the reflector before.
     #[must_use]
-    pub fn after_round(self, round: u32) -> Self {
+    pub(crate) fn after_round(self, round: u32) -> Self {
         Self { round, ..self }
     }
 
-    /// Returns the version synced or seen last; unset before the first (R-62).
-    pub fn last_version(&self) -> &ResourceVersion {
-        &self.last
-    }
-
     /// Returns the last failure of a request or a stream, also after it was overcome.
-    pub fn last_error(&self) -> Option<&Failure> {
+    pub(crate) fn last_error(&self) -> Option<&Failure> {
         self.last_error.as_ref()
     }
 
-    /// Returns whether an initial state was emitted, or is in the store from which this was resumed.
-    pub fn has_listed(&self) -> bool {
-        self.has_listed
-    }
-
     /// Returns whether the server lets us list and watch.
-    pub fn availability(&self) -> Availability {
+    pub(crate) fn availability(&self) -> Availability {
         self.availability
     }
 
     /// Returns what was counted.
-    pub fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
 
@@ -417,8 +385,24 @@ impl Reflector {
             (State::Checking, Input::Page(answer)) => self.checked(answer, turn),
             (State::Comparing(held), Input::Compared(comparison)) => self.compared(held, comparison, turn),
             (State::Listing(listing), Input::Page(answer)) => self.page(listing, answer, turn),
-            (State::Streaming(streaming), input) => self.advance_streaming(streaming, input, turn),
-            (State::Watching(stream), input) => self.advance_watch(stream, input, turn),
+            (State::Streaming(list), Input::Opened(Ok(()))) if !list.is_open() => self.streaming_opened(list, turn),
+            (State::Streaming(list), Input::Opened(Err(failure))) if !list.is_open() => {
+                self.streaming_failed(&list, failure, turn)
+            }
+            (State::Streaming(list), Input::Received(batch)) if list.is_open() => {
+                self.receive_streaming(list, batch, turn)
+            }
+            (State::Streaming(list), Input::Ended(end)) if list.is_open() => self.streaming_ended(&list, end, turn),
+            (State::Streaming(list), Input::Timer) if list.is_open() => self.read_streaming(list, turn),
+            (State::Watching(stream), Input::Opened(Ok(()))) if !stream.is_open() => self.watch_opened(stream, turn),
+            (State::Watching(stream), Input::Opened(Err(failure))) if !stream.is_open() => {
+                self.watch_refused(&stream, failure, turn)
+            }
+            (State::Watching(stream), Input::Received(batch)) if stream.is_open() => {
+                self.receive(stream, batch.into_iter(), turn)
+            }
+            (State::Watching(stream), Input::Ended(end)) if stream.is_open() => self.watch_ended(&stream, end, turn),
+            (State::Watching(stream), Input::Timer) if stream.is_open() => self.read(stream, turn),
             (State::Waiting { until, then, .. }, Input::Timer) if until <= turn.now => self.resume(then, turn),
             (State::Waiting { until, reason, then }, Input::Timer) => {
                 self.state = State::Waiting { until, reason, then };
@@ -426,34 +410,6 @@ impl Reflector {
             }
             (state, _) => {
                 self.state = state;
-                Action::Keep
-            }
-        }
-    }
-
-    fn advance_streaming(&mut self, streaming: Streaming, input: Input, turn: &mut Turn) -> Action {
-        match (streaming.is_open(), input) {
-            (false, Input::Opened(Ok(()))) => self.streaming_opened(streaming, turn),
-            (false, Input::Opened(Err(failure))) => self.streaming_failed(&streaming, failure, turn),
-            (true, Input::Received(batch)) => self.receive_streaming(streaming, batch, turn),
-            (true, Input::Ended(end)) => self.streaming_ended(&streaming, end, turn),
-            (true, Input::Timer) => self.read_streaming(streaming, turn),
-            _ => {
-                self.state = State::Streaming(streaming);
-                Action::Keep
-            }
-        }
-    }
-
-    fn advance_watch(&mut self, stream: Stream, input: Input, turn: &mut Turn) -> Action {
-        match (stream.opened_at.is_some(), input) {
-            (false, Input::Opened(Ok(()))) => self.watch_opened(stream, turn),
-            (false, Input::Opened(Err(failure))) => self.watch_refused(&stream, failure, turn),
-            (true, Input::Received(batch)) => self.receive(stream, batch.into_iter(), turn),
-            (true, Input::Ended(end)) => self.watch_ended(&stream, end, turn),
-            (true, Input::Timer) => self.read(stream, turn),
-            _ => {
-                self.state = State::Watching(stream);
                 Action::Keep
             }
         }
@@ -479,7 +435,6 @@ impl Reflector {
             self.resync_at = None;
             self.doubted = None;
         }
-        self.counters.backoffs += 1;
         self.state = State::Waiting { until, reason, then };
         Action::Wait { until, reason }
     }
@@ -498,7 +453,6 @@ impl Reflector {
         self.unavailable = false;
         self.has_listed = true;
         self.unmarked = 0;
-        self.counters.replaces += 1;
         self.backoff.healthy(turn.now);
         self.last = version.clone();
         turn.version_moved = true;
@@ -509,7 +463,6 @@ impl Reflector {
     fn note(&mut self, verb: Verb, failure: &Failure) {
         match failure {
             Failure::Status(status) if status.is_expired() => self.counters.expired += 1,
-            Failure::Status(status) if status.is_too_large() => self.counters.too_large += 1,
             Failure::FrameTooLong { .. } => self.counters.frames_too_long += 1,
             Failure::Undecodable(_) => self.counters.undecodable += 1,
             _ => {}
@@ -531,7 +484,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_mins(2);
 
 /// Returns whether `failure` says that another version must be asked for (R-22, R-34).
 fn refuses_version(failure: &Failure) -> bool {
-    failure.status().is_some_and(|status| status.is_expired() || status.is_too_large())
+    failure.status().is_some_and(|status| status.is_expired() || status.too_large)
 }
 
 fn retry_after(failure: &Failure) -> Option<Duration> {

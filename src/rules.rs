@@ -17,7 +17,6 @@
 //! The state before is not known where the cache keeps no bodies, or where it was given up for memory or disk.
 
 mod changed;
-mod changes;
 mod check;
 mod condition;
 mod meter;
@@ -40,7 +39,7 @@ pub use self::{
 };
 use crate::{
     journal::{ChangeKind, Filter, Judgement, Record},
-    object::{FieldPath, Object},
+    object::{FieldPath, Object, difference::paths_between},
 };
 
 /// Paths that are named where none of those in `changed` differs.
@@ -125,9 +124,6 @@ pub(crate) enum Before<'a> {
 
 impl Rules {
     /// Makes rules ready.
-    ///
-    /// # Errors
-    /// When `when` cannot be read, names what there is not, or cannot be a truth value.
     pub fn compile(options: RulesOptions) -> Result<Self, RuleError> {
         let when = options
             .when
@@ -192,7 +188,7 @@ impl Rules {
             }
             Verdict::NoMatch(Reason::Changed) => {
                 let mut changes = match old.filter(|_| kind == ChangeKind::Updated) {
-                    Some(old) => changes::between(&old.json(), &object.json()),
+                    Some(old) => paths_between(&old.json(), &object.json()),
                     None => Vec::new(),
                 };
                 changes.retain(|path| path != "metadata.resourceVersion"); // of every update

@@ -3,6 +3,7 @@
 //!
 //! **Invariant:** nothing here writes to a cache, and nothing a request does can stop an actor (I7).
 
+mod accept;
 mod auth;
 mod browser;
 mod budget;

@@ -26,24 +26,29 @@ mod selector;
 mod server;
 mod shared;
 mod store;
+pub(crate) mod template;
 mod types;
 mod workload;
 
-use std::{io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use crate::mutex::lock;
 
 pub use error::ApiError;
-pub use faults::{Fault, Faults, Next, Schedule, StreamFault, StreamPlan, Times, Verb};
+pub use faults::{Fault, Faults, StreamFault, Times, Verb};
 pub use random::Random;
 pub use rights::Area;
-pub use selector::{Facts, Selector};
 pub use server::SeenRequest;
 pub use shared::{Backup, SharedStore};
-pub use store::{
-    Change, ChangeKind, Continue, Deletion, HistoryLimits, ListQuery, Page, Part, PatchKind, Preconditions, RawObject,
-    Store, Stored, TypeId, WriteContext,
-};
-pub use types::TypeInfo;
-pub use workload::{News, Running, Sizes, Workload, bench_type, diverse_pod, realistic_custom_resource, realistic_pod};
+pub use store::{Deletion, HistoryLimits, RawObject, Stored};
+pub(crate) use workload::{APPS, POD, RUNNING, WEBSITE};
+pub use workload::{News, Running, Sizes, Workload, bench_type};
 
 /// How the server treats `sendInitialEvents` on watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,45 +155,45 @@ impl Simulator {
 
     /// Returns the requests seen, oldest first: the last 10,000.
     pub fn requests(&self) -> Vec<SeenRequest> {
-        self.shared.requests()
+        lock(&self.shared.requests).iter().cloned().collect()
     }
 
     /// Forgets the requests seen.
     pub fn clear_requests(&self) {
-        self.shared.clear_requests();
+        lock(&self.shared.requests).clear();
     }
 
     /// Returns how many connections are open.
     pub fn connections(&self) -> usize {
-        self.shared.connections()
+        self.shared.connections.load(Ordering::Relaxed)
     }
 
     /// Returns how many connections were open at once, at most.
     pub fn connections_peak(&self) -> usize {
-        self.shared.connections_peak()
+        self.shared.connections_peak.load(Ordering::Relaxed)
     }
 
     /// Returns how many watches are open.
     pub fn open_watches(&self) -> usize {
-        self.shared.open_watches()
+        self.shared.watches.load(Ordering::Relaxed)
     }
 
     /// Breaks all open connections; the server goes on.
     pub fn close_connections(&self) {
-        self.shared.close_connections();
+        self.shared.order(|orders| orders.epoch += 1);
     }
 
     /// Goes down as a server that stops: connections break, new ones are refused. The objects stay.
     ///
     /// Takes effect within moments, not before it returns.
     pub fn go_down(&self) {
-        self.shared.set_listening(false);
-        self.shared.close_connections();
+        self.shared.order(|orders| orders.listening = false);
+        self.close_connections();
     }
 
     /// Comes back after [`Simulator::go_down`], on the same address.
     pub fn come_up(&self) {
-        self.shared.set_listening(true);
+        self.shared.order(|orders| orders.listening = true);
     }
 
     /// Stops the server and waits for its thread; open connections break.
@@ -197,7 +202,7 @@ impl Simulator {
     }
 
     fn shut_down(&mut self) {
-        self.shared.stop();
+        self.shared.order(|orders| orders.stopped = true);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

@@ -3,6 +3,7 @@
 //! One short lock per batch, taken by the actors of one unit, which share a thread; readers copy the view out.
 
 mod reloads;
+mod shown;
 mod siblings;
 mod timings;
 
@@ -29,10 +30,11 @@ use crate::{
 };
 
 /// State of a unit as `interfaces.md` §4 names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnitState {
     /// The type does not exist, or the server has not been asked which types there are.
+    #[default]
     Waiting,
     /// The server refuses the list or the watch: 401 or 403.
     Forbidden,
@@ -77,15 +79,10 @@ pub(crate) fn confirming(missing: usize, known: usize) -> String {
 
 /// Writes a number with a comma before each three digits.
 fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+    match number {
+        0..1_000 => number.to_string(),
+        _ => format!("{},{:03}", grouped(number / 1_000), number % 1_000),
     }
-    text
 }
 
 /// Says what is not allowed, and what would have to be.
@@ -142,7 +139,7 @@ impl EventCounts {
 }
 
 /// Everything visible of one unit.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UnitView {
     /// Name of the `[resources.*]` entry.
@@ -266,43 +263,13 @@ impl UnitStatus {
 
     /// Makes the view of a pattern that names no served type yet.
     pub fn waiting(entry: &str, pattern: &str) -> Self {
-        Self {
-            view: Mutex::new(UnitView {
-                name: entry.to_owned(),
-                namespace: None,
-                api_version: String::new(),
-                kind: String::new(),
-                plural: pattern.to_owned(),
-                state: UnitState::Waiting,
-                message: None,
-                synced: false,
-                objects: 0,
-                bytes: 0,
-                resource_version: String::new(),
-                queue_length: 0,
-                queue_bytes: 0,
-                events: EventCounts::default(),
-                restarts: 0,
-                lists: 0,
-                list_duration: Arc::new(Histogram::new(timings::LIST_BOUNDS)),
-                watches: 0,
-                skipped: 0,
-                transform_failures: 0,
-                redact_errors: 0,
-                stalls: 0,
-                unreadable: 0,
-                confirmations: 0,
-                last_error: None,
-                lag_seconds: 0.0,
-                degraded: false,
-                late: false,
-                last_activity_seconds: None,
-                waiting_since: None,
-                last_activity: None,
-            }),
-            redact_errors: Arc::default(),
-            span: Mutex::default(),
-        }
+        let view = UnitView {
+            name: entry.to_owned(),
+            plural: pattern.to_owned(),
+            list_duration: Arc::new(Histogram::new(timings::LIST_BOUNDS)),
+            ..UnitView::default()
+        };
+        Self { view: Mutex::new(view), redact_errors: Arc::default(), span: Mutex::default() }
     }
 
     /// Copies the view out, with what is counted from then on as of now.

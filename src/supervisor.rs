@@ -1,7 +1,7 @@
 //! Keeps a group of actors alive: one for all, with backoff, for ever (D6).
 //!
-//! [`Supervisor`] is the pure machine for one unit (reflector, queue and indexer of a type) or one handler;
-//! [`RestartPolicy`] decides when to try again. `supervisor/actor.rs` boots actors, sends heartbeats and reports exits.
+//! `Supervisor` is the pure machine for one unit (reflector, queue and indexer of a type) or one handler;
+//! `RestartPolicy` decides when to try again. `supervisor/actor.rs` boots actors, sends heartbeats and reports exits.
 //!
 //! ```text
 //!            ┌──────────────── until, and all gone: next generation ───────────────┐
@@ -11,8 +11,8 @@
 //!      └── all gone ── Stopping ◀── Stop, from anywhere
 //! ```
 
-pub mod actor;
-pub mod child;
+pub(crate) mod actor;
+pub(crate) mod child;
 pub mod fault;
 #[cfg(test)]
 mod model_tests;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use crate::backoff::BackoffConfig;
 
-pub use policy::{Restart, RestartPolicy};
+pub(crate) use policy::{Restart, RestartPolicy};
 
 /// `[supervision]`: when a unit is restarted, and when it counts as hung or degraded.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,35 +77,23 @@ pub enum Exit {
 }
 
 /// Which actor of the unit, counted from 0 in the order of the data.
-pub type ActorIndex = usize;
+pub(crate) type ActorIndex = usize;
 
 /// Numbers the lives of a unit, from 1. What an earlier life still says is ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Generation(pub u64);
+pub(crate) struct Generation(pub u64);
 
 /// What has happened, as the shell tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
+pub(crate) enum Input {
     /// Start the unit, if it is stopped.
     Start,
     /// Every actor of this generation is up.
     Started(Generation),
     /// An actor ended, or could not be started.
-    Exited {
-        /// Its generation.
-        generation: Generation,
-        /// Which.
-        actor: ActorIndex,
-        /// How.
-        exit: Exit,
-    },
+    Exited { generation: Generation, actor: ActorIndex, exit: Exit },
     /// An actor answered its heartbeat.
-    Answered {
-        /// Its generation.
-        generation: Generation,
-        /// Which.
-        actor: ActorIndex,
-    },
+    Answered { generation: Generation, actor: ActorIndex },
     /// The time of [`Verdict::wake_at`] has come.
     Timer,
     /// Stop the unit.
@@ -114,62 +102,41 @@ pub enum Input {
 
 /// What the shell does now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub(crate) enum Decision {
     /// Nothing.
     Nothing,
-    /// Boot every actor of a new generation.
-    Start {
-        /// The new generation.
-        generation: Generation,
-        /// Actors of the one before that have not ended: hung, or deaf to the request to stop.
-        abandoned: Vec<ActorIndex>,
-    },
+    /// Boot every actor of a new generation. The abandoned ones of the generation before have not ended: they hang, or
+    /// ignore the request to stop.
+    Start { generation: Generation, abandoned: Vec<ActorIndex> },
     /// Ask every actor of this generation that still lives to stop.
     Stop(Generation),
     /// Send a heartbeat to these actors.
-    Ping {
-        /// Their generation.
-        generation: Generation,
-        /// Which.
-        actors: Vec<ActorIndex>,
-    },
-    /// The unit has stopped, as asked.
-    Done {
-        /// Actors that have not ended.
-        abandoned: Vec<ActorIndex>,
-    },
+    Ping { generation: Generation, actors: Vec<ActorIndex> },
+    /// The unit has stopped, as asked, but for the abandoned actors.
+    Done { abandoned: Vec<ActorIndex> },
 }
 
 /// What one input led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// To do now.
-    pub decision: Decision,
+pub(crate) struct Verdict {
+    pub(crate) decision: Decision,
     /// When to say [`Input::Timer`]; replaces every earlier time.
-    pub wake_at: Option<Duration>,
+    pub(crate) wake_at: Option<Duration>,
 }
 
 /// The state of a unit, for `/v1/resources`, metrics and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UnitState {
+pub(crate) enum UnitState {
     /// Its actors are being booted.
     Starting,
     /// All is well.
     Running,
     /// It failed and will be restarted.
-    BackingOff {
-        /// How many restarts were needed since the unit was last healthy, this one included.
-        attempt: u32,
-        /// When.
-        until: Duration,
-        /// What happened.
-        cause: Exit,
-    },
+    ///
+    /// `attempt` counts the restarts since the unit was last healthy, this one included.
+    BackingOff { attempt: u32, until: Duration, cause: Exit },
     /// It runs, or starts, and has failed often lately; restarts go on.
-    Degraded {
-        /// How many failures within the window.
-        failures: u32,
-    },
+    Degraded { failures: u32 },
     /// It was asked to stop and has not yet.
     Stopping,
     /// It has stopped, or was never started.
@@ -183,7 +150,7 @@ pub enum UnitState {
 /// **Invariants:** generations only grow; a generation is started when no actor of the one before lives, but for those
 /// that were given up on; exits and answers of another generation change nothing; it never gives up.
 #[derive(Debug)]
-pub struct Supervisor {
+pub(crate) struct Supervisor {
     config: SupervisorConfig,
     policy: RestartPolicy,
     phase: Phase,
@@ -215,7 +182,7 @@ struct Life {
 
 impl Supervisor {
     /// Makes the supervisor of a unit of so many actors. Its first input is [`Input::Start`].
-    pub fn new(config: SupervisorConfig, actors: usize) -> Self {
+    pub(crate) fn new(config: SupervisorConfig, actors: usize) -> Self {
         Self {
             policy: RestartPolicy::new(&config),
             config,
@@ -229,9 +196,10 @@ impl Supervisor {
     }
 
     /// Takes what has happened and returns what to do. `jitter` is uniform in `[0, 1)`.
-    pub fn step(&mut self, input: Input, now: Duration, jitter: f64) -> Verdict {
+    pub(crate) fn step(&mut self, input: Input, now: Duration, jitter: f64) -> Verdict {
         let decision = match input {
-            Input::Start => self.start(now),
+            Input::Start if matches!(self.phase, Phase::Stopped) => self.boot(now),
+            Input::Start => Decision::Nothing,
             Input::Started(generation) => self.started(generation, now),
             Input::Exited { generation, actor, exit } => self.exited(generation, actor, exit, now, jitter),
             Input::Answered { generation, actor } => self.answered(generation, actor),
@@ -242,7 +210,7 @@ impl Supervisor {
     }
 
     /// Returns the state to show.
-    pub fn state(&self) -> UnitState {
+    pub(crate) fn state(&self) -> UnitState {
         match &self.phase {
             Phase::Stopped => UnitState::Stopped,
             Phase::Starting { .. } | Phase::Running if self.policy.is_degraded() => {
@@ -258,31 +226,24 @@ impl Supervisor {
     }
 
     /// Returns whether it has failed often lately; also true while it backs off.
-    pub fn is_degraded(&self) -> bool {
+    pub(crate) fn is_degraded(&self) -> bool {
         self.policy.is_degraded()
     }
 
     /// Returns the generation that was started last; 0 before the first.
-    pub fn generation(&self) -> Generation {
+    pub(crate) fn generation(&self) -> Generation {
         self.generation
     }
 
     /// Returns how often it was restarted after a failure.
-    pub fn restarts(&self) -> u64 {
+    pub(crate) fn restarts(&self) -> u64 {
         self.restarts
     }
 
     /// Returns the last failure, also after it was overcome: which actor (`None`: the start of the unit hung), and how
     /// it ended.
-    pub fn last_exit(&self) -> Option<(Option<ActorIndex>, &Exit)> {
+    pub(crate) fn last_exit(&self) -> Option<(Option<ActorIndex>, &Exit)> {
         self.last_exit.as_ref().map(|(actor, exit)| (*actor, exit))
-    }
-
-    fn start(&mut self, now: Duration) -> Decision {
-        match self.phase {
-            Phase::Stopped => self.boot(now),
-            _ => Decision::Nothing,
-        }
     }
 
     fn boot(&mut self, now: Duration) -> Decision {

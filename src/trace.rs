@@ -55,9 +55,6 @@ pub struct Exporter(otlp::Exporter);
 /// Starts to record spans of all engines in this process, and sends them in the background. At most 2,048 spans wait; more
 /// are dropped. OpenTelemetry's environment variables apply: `OTEL_TRACES_SAMPLER`,
 /// `OTEL_BSP_*`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`.
-///
-/// # Errors
-/// When the endpoint is no URL, no thread can be started, spans are recorded already, or the feature `otlp` is missing.
 pub fn start(options: &Options) -> Result<Exporter, StartError> {
     let failed = |reason| StartError { endpoint: options.endpoint.clone(), reason };
     otlp::start(options).map(Exporter).map_err(failed)

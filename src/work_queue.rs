@@ -96,18 +96,10 @@ pub struct Stats {
 /// Where an item is that is not merely waiting for its time.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Dirty, and once in the FIFO.
-    Queued {
-        /// When it became dirty.
-        since: Duration,
-    },
-    /// Processing.
-    InWork {
-        /// When it was taken.
-        since: Duration,
-        /// Dirty as well, and since when.
-        again: Option<Duration>,
-    },
+    /// Dirty since then, and once in the FIFO.
+    Queued { since: Duration },
+    /// Taken then; with `again` dirty as well, since that time.
+    InWork { since: Duration, again: Option<Duration> },
 }
 
 /// Whether new items are taken in, and who waits for the end.

@@ -6,6 +6,7 @@
 use std::{ops::Range, sync::Arc};
 
 use deltabus::{
+    bench::{Generator, Shape},
     delta_fifo::{DeltaFifo, Order},
     indexer::{
         Indexer, IndexerOptions,
@@ -22,7 +23,6 @@ use deltabus::{
         scan::{ScanPlan, TypeMeta},
     },
     reflector::Event,
-    simulator::realistic_pod,
 };
 use jiff::Timestamp;
 
@@ -53,7 +53,7 @@ struct Stages {
     keep: Keep,
     decoder: WatchDecoder,
     fifo: DeltaFifo,
-    indexer: Indexer<EvmapStore>,
+    indexer: Indexer,
     journal: Journal,
     reader: ReaderId,
 }
@@ -122,8 +122,10 @@ impl Stages {
 
 /// Bytes of a watch in which each of these pods is modified, for the `round`-th time.
 fn stream(pods: Range<usize>, round: usize) -> Vec<u8> {
+    let generator = Generator::new(Shape::Pods, PODS as u64, 1);
     let line = |pod: usize| {
-        let (json, version) = (realistic_pod(pod), format!("\"resourceVersion\":\"{}\"", 1_000 * round + pod));
+        let json = String::from_utf8(generator.object(pod as u64, 0)).expect("JSON is UTF-8");
+        let version = format!("\"resourceVersion\":\"{}\"", 1_000 * round + pod);
         let (before, after) = json.split_once("\"resourceVersion\":\"").expect("it has one");
         let (_, after) = after.split_once('"').expect("it ends");
         format!("{{\"type\":\"MODIFIED\",\"object\":{before}{version}{after}}}\n")

@@ -34,9 +34,8 @@ tree=$PWD
 slim=${MUTANTS_DIR:-${TMPDIR:-/tmp}/deltabus-mutants}/$core
 mkdir -p "$slim"
 cd "$slim"
-rm -rf src benches
-mkdir src benches
-cp "$tree/benches/pod.json" benches/
+rm -rf src
+mkdir src
 cp "$tree/Cargo.lock" .
 
 echo '#![allow(warnings)]' >src/lib.rs

@@ -1,6 +1,6 @@
-//! Figures as a picture: an SVG that needs nothing else, in colours for light and dark.
+//! Figures as a picture: bars in an SVG that needs nothing else, in colours for light and dark.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 
 use super::{
     figures::named,
@@ -9,39 +9,120 @@ use super::{
 };
 
 const WIDTH: f64 = 900.0;
-/// Where bars begin: before them stands what they are of.
-const LEFT: f64 = 120.0;
+/// Begin of the bars; their names stand before them.
+const LEFT: f64 = 210.0;
 /// Room behind the longest bar for its figure.
-const RIGHT: f64 = 270.0;
+const RIGHT: f64 = 300.0;
 const SPACE: f64 = WIDTH - LEFT - RIGHT;
 const BAR: f64 = 16.0;
 const STEP: f64 = 26.0;
-const PANEL_HEAD: f64 = 50.0;
-const PANEL_GAP: f64 = 22.0;
-/// Between percentiles that lie so close no second figure is written.
-const LABEL_WIDTH: f64 = 46.0;
+const HEAD: f64 = 50.0;
 
 const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2937}.t{font-weight:600}.s{fill:#6b7280;font-size:12px}\
-    .a{fill:#c2410c}.b{fill:#94a3b8}.f{fill:#9ca3af;fill-opacity:.2}.g{stroke:#9ca3af;stroke-opacity:.35}.l{stroke:#c2410c;stroke-width:3}\
-    .d{fill:#c2410c}@media(prefers-color-scheme:dark){text{fill:#e5e7eb}.s{fill:#9ca3af}.a,.d{fill:#fb923c}.b{fill:#64748b}\
-    .l{stroke:#fb923c}}";
+    .a{fill:#c2410c}.b{fill:#94a3b8}.f{fill:#9ca3af;fill-opacity:.2}@media(prefers-color-scheme:dark){text{fill:#e5e7eb}\
+    .s{fill:#9ca3af}.a{fill:#fb923c}.b{fill:#64748b}}";
 
-/// Draws CPU an event, what is kept of the bytes that came, latency and reads, of each kind; panels for which nothing was
-/// measured are left out.
-pub fn svg(measured: &[Measured], machine: &Machine) -> String {
-    let mut picture = Picture { body: String::new(), y: 34.0 };
-    let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
-    picture.text(10.0, 24.0, "t", "start", format_args!("deltabus on {} × {}", machine.cpus, escape(model)));
-    cpu(measured, &mut picture);
-    memory(measured, &mut picture);
-    latency(measured, &mut picture);
-    reads(measured, &mut picture);
-    let height = picture.y + 10.0;
+/// Colour of a bar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// Stands out.
+    Orange,
+    /// Stands beside.
+    Grey,
+    /// Stands behind.
+    Faint,
+}
+
+/// Bars of one row, one over the other: a shorter one follows a longer one.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    /// Name in front of the bars.
+    pub name: String,
+    /// Lengths, in any unit that the panel's rows share.
+    pub bars: Vec<(f64, Colour)>,
+    /// Text behind the bars.
+    pub label: String,
+}
+
+/// Rows of bars on one scale.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// Name of the figure, and its unit.
+    pub title: String,
+    /// Explanation below the title.
+    pub note: String,
+    /// Rows, from the top.
+    pub rows: Vec<Bars>,
+}
+
+/// Draws panels below each other; those without a row are left out.
+pub fn bars(title: &str, panels: &[Panel]) -> String {
+    let mut body = String::new();
+    let mut put = |line: std::fmt::Arguments<'_>| writeln!(body, "{line}").expect("a string takes all");
+    put(format_args!("<text x=\"10\" y=\"24\" class=\"t\">{}</text>", escape(title)));
+    let mut y = 34.0;
+    for Panel { title, note, rows } in panels.iter().filter(|panel| !panel.rows.is_empty()) {
+        put(format_args!("<text x=\"10\" y=\"{:.0}\" class=\"t\">{}</text>", y + 22.0, escape(title)));
+        put(format_args!("<text x=\"10\" y=\"{:.0}\" class=\"s\">{}</text>", y + 39.0, escape(note)));
+        y += HEAD;
+        let longest =
+            rows.iter().flat_map(|row| &row.bars).map(|(length, _)| *length).fold(f64::MIN_POSITIVE, f64::max);
+        for row in rows {
+            let base = y + BAR - 3.0;
+            let x = LEFT - 8.0;
+            put(format_args!("<text x=\"{x}\" y=\"{base:.0}\" text-anchor=\"end\">{}</text>", escape(&row.name)));
+            let mut end = LEFT;
+            for (length, colour) in &row.bars {
+                let class = match colour {
+                    Colour::Orange => "a",
+                    Colour::Grey => "b",
+                    Colour::Faint => "f",
+                };
+                let width = (SPACE * length / longest).max(1.0);
+                put(format_args!(
+                    "<rect x=\"{LEFT}\" y=\"{y:.0}\" width=\"{width:.1}\" height=\"{BAR}\" rx=\"2\" class=\"{class}\"/>"
+                ));
+                end = f64::max(end, LEFT + width);
+            }
+            put(format_args!("<text x=\"{:.1}\" y=\"{base:.0}\">{}</text>", end + 6.0, escape(&row.label)));
+            y += STEP;
+        }
+    }
+    let height = y + 10.0;
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" \
-         height=\"{height:.0}\">\n<title>deltabus bench</title>\n<style>{STYLE}</style>\n{}</svg>\n",
-        picture.body
+         height=\"{height:.0}\">\n<title>{}</title>\n<style>{STYLE}</style>\n{body}</svg>\n",
+        escape(title)
     )
+}
+
+/// Draws CPU an event, what is kept of the bytes that came, latency and reads, of each kind that was measured.
+pub fn svg(measured: &[Measured], machine: &Machine) -> String {
+    let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
+    let panel = |title: &str, note: &str, row: fn(&Measured) -> Option<Bars>| Panel {
+        title: title.to_owned(),
+        note: note.to_owned(),
+        rows: measured.iter().filter_map(row).collect(),
+    };
+    let panels = [
+        panel(
+            "CPU an event, µs",
+            "all threads of the engine, kernel included; and events a second of one core so",
+            cpu,
+        ),
+        panel(
+            "Memory an object, of its JSON",
+            "orange: bodies; grey: keys, indexes, all else above the start; faint: the JSON itself",
+            memory,
+        ),
+        panel("A change at rest, from socket to handler, µs", "orange: half of them; grey: 99 in 100", latency),
+        panel(
+            "Reads by key, millions a second of one thread",
+            "orange: beside a writer at full speed; grey: nothing changes",
+            reads,
+        ),
+    ];
+    bars(&format!("deltabus on {} × {model}", machine.cpus), &panels)
 }
 
 /// Returns the median of a figure.
@@ -49,182 +130,41 @@ fn median(of: &Measured, key: &str) -> Option<f64> {
     named(key).and_then(|figure| of.summary(figure)).map(|summary| summary.median)
 }
 
-/// Returns what is drawn of each kind that has it.
-fn rows<T>(measured: &[Measured], of: impl Fn(&Measured) -> Option<T>) -> Vec<(&str, T)> {
-    measured.iter().filter_map(|one| Some((one.name.as_str(), of(one)?))).collect()
+fn cpu(of: &Measured) -> Option<Bars> {
+    let micros = median(of, "cpuMicrosPerEvent")?;
+    let a_second = 1e6 / micros.max(1e-3);
+    let json = median(of, "objectBytes").map(|bytes| format!(", {} MB of JSON", number(a_second * bytes / 1e6, 0)));
+    let label = format!("{} → {} events{}", number(micros, 1), number(a_second, 0), json.unwrap_or_default());
+    Some(Bars { name: of.name.clone(), bars: vec![(micros, Colour::Orange)], label })
 }
 
-struct Picture {
-    body: String,
-    /// Where the next panel begins.
-    y: f64,
+fn memory(of: &Measured) -> Option<Bars> {
+    let resident = median(of, "residentBytesPerObject")?;
+    let whole = median(of, "objectBytes").or_else(|| median(of, "keptBytes"))?;
+    let bodies = median(of, "bodyBytesPerObject")?.min(resident);
+    let [percent, kept, json] = [100.0 * resident / whole, resident, whole].map(|value| number(value, 0));
+    let bars = vec![(1.0, Colour::Faint), (resident / whole, Colour::Grey), (bodies / whole, Colour::Orange)];
+    Some(Bars { name: of.name.clone(), bars, label: format!("{percent} %: {kept} of {json} bytes") })
 }
 
-impl Picture {
-    fn put(&mut self, element: fmt::Arguments<'_>) {
-        self.body.write_fmt(element).expect("a string takes all");
-        self.body.push('\n');
-    }
-
-    fn text(&mut self, x: f64, y: f64, class: &str, anchor: &str, text: fmt::Arguments<'_>) {
-        self.put(format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"{anchor}\">{text}</text>"
-        ));
-    }
-
-    fn panel(&mut self, title: &str, says: &str) {
-        let y = self.y + PANEL_GAP;
-        self.text(10.0, y, "t", "start", format_args!("{title}"));
-        self.text(10.0, y + 17.0, "s", "start", format_args!("{says}"));
-        self.y += PANEL_HEAD;
-    }
-
-    /// Writes what a row is of; returns where its bar begins.
-    fn row(&mut self, name: &str) -> f64 {
-        let y = self.y;
-        self.text(LEFT - 8.0, y + BAR - 3.0, "", "end", format_args!("{}", escape(name)));
-        self.y += STEP;
-        y
-    }
-
-    fn bar(&mut self, from: f64, length: f64, y: f64, height: f64, class: &str) {
-        let length = length.max(1.0);
-        self.put(format_args!(
-            "<rect x=\"{from:.1}\" y=\"{y:.1}\" width=\"{length:.1}\" height=\"{height}\" rx=\"2\" class=\"{class}\"/>"
-        ));
-    }
-
-    fn label(&mut self, x: f64, y: f64, text: fmt::Arguments<'_>) {
-        self.text(x + 6.0, y + BAR - 3.0, "", "start", text);
-    }
+fn latency(of: &Measured) -> Option<Bars> {
+    let [p50, p90, p99, max] = ["P50", "P90", "P99", "Max"].map(|which| median(of, &format!("latency{which}Micros")));
+    let (p50, p99) = (p50?, p99?);
+    let [half, nine, most, longest] = [p50, p90?, p99, max?].map(|micros| number(micros, 0));
+    let label = format!("{half}; p90 {nine}, p99 {most}, longest {longest}");
+    Some(Bars { name: of.name.clone(), bars: vec![(p99, Colour::Grey), (p50, Colour::Orange)], label })
 }
 
-fn cpu(measured: &[Measured], picture: &mut Picture) {
-    let rows = rows(measured, |of| Some((median(of, "cpuMicrosPerEvent")?, median(of, "objectBytes"))));
-    let Some(longest) = longest(rows.iter().map(|(_, (micros, _))| *micros)) else { return };
-    picture
-        .panel("CPU an event, µs", "all threads of the engine, kernel included; and what one core so takes a second");
-    for (name, (micros, bytes)) in rows {
-        let y = picture.row(name);
-        let length = SPACE * micros / longest;
-        picture.bar(LEFT, length, y, BAR, "a");
-        let a_second = 1e6 / micros.max(1e-3);
-        let mut text = format!("{} → {} events", number(micros, 1), number(a_second, 0));
-        if let Some(bytes) = bytes {
-            write_to(&mut text, format_args!(", {} MB of JSON", number(a_second * bytes / 1e6, 0)));
-        }
-        picture.label(LEFT + length, y, format_args!("{text}"));
+fn reads(of: &Measured) -> Option<Bars> {
+    let quiet = median(of, "readsPerSecond")?;
+    let (mut bars, mut label) = (vec![(quiet, Colour::Grey)], number(quiet / 1e6, 1));
+    if let (Some(beside), Some(events)) =
+        (median(of, "readsPerSecondBesideWriter"), median(of, "writerEventsPerSecond"))
+    {
+        bars.push((beside, Colour::Orange));
+        label = format!("{label}, {} beside {} events/s", number(beside / 1e6, 1), number(events, 0));
     }
-}
-
-fn memory(measured: &[Measured], picture: &mut Picture) {
-    let rows = rows(measured, |of| {
-        let resident = median(of, "residentBytesPerObject")?;
-        let whole = median(of, "objectBytes").or_else(|| median(of, "keptBytes"))?;
-        Some((median(of, "bodyBytesPerObject")?.min(resident), resident, whole))
-    });
-    let Some(longest) = longest(rows.iter().map(|(_, (_, resident, whole))| resident / whole)) else { return };
-    picture.panel(
-        "Memory an object, of its JSON",
-        "orange: bodies; grey: keys, indexes, all else above the start; faint: the JSON itself",
-    );
-    for (name, (bodies, resident, whole)) in rows {
-        let y = picture.row(name);
-        let scale = SPACE / longest.max(1.0) / whole;
-        picture.bar(LEFT, whole * scale, y, BAR, "f");
-        picture.bar(LEFT, resident * scale, y, BAR, "b");
-        picture.bar(LEFT, bodies * scale, y, BAR, "a");
-        let [kept, json] = [resident, whole].map(|bytes| number(bytes, 0));
-        let percent = number(100.0 * resident / whole, 0);
-        picture.label(LEFT + resident.max(whole) * scale, y, format_args!("{percent} %: {kept} of {json} bytes"));
-    }
-}
-
-/// Draws percentiles on a scale on which each step is ten times the last.
-fn latency(measured: &[Measured], picture: &mut Picture) {
-    let keys = ["latencyP50Micros", "latencyP90Micros", "latencyP99Micros", "latencyMaxMicros"];
-    let rows = rows(measured, |of| {
-        let [p50, p90, p99, max] = keys.map(|key| median(of, key));
-        Some([p50?, p90?, p99?, max?].map(|micros| micros.max(1.0)))
-    });
-    let all = || rows.iter().flat_map(|(_, values)| *values);
-    let Some(most) = longest(all()) else { return };
-    let (low, high) = (all().fold(most, f64::min).log10().floor(), (most.log10().ceil()));
-    let place = |micros: f64| LEFT + (SPACE + 100.0) * (micros.log10() - low) / (high - low).max(1.0);
-    picture.panel(
-        "A change at rest, from socket to handler, µs",
-        "p50, p90, p99 and the longest; each line is ten times the last",
-    );
-    picture.y += 8.0; // figures stand above the first row
-    let (top, bottom) = (picture.y - 10.0, picture.y + STEP * count(rows.len()));
-    let mut power = low;
-    while power <= high {
-        let x = place(10_f64.powf(power));
-        picture.put(format_args!("<line x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\" class=\"g\"/>"));
-        picture.text(x, bottom + 13.0, "s", "middle", format_args!("{}", number(10_f64.powf(power), 0)));
-        power += 1.0;
-    }
-    for (name, values) in rows {
-        let y = picture.row(name) + BAR / 2.0;
-        let [first, .., last] = values.map(place);
-        picture.put(format_args!("<line x1=\"{first:.1}\" y1=\"{y:.1}\" x2=\"{last:.1}\" y2=\"{y:.1}\" class=\"l\"/>"));
-        let mut free_from = 0.0;
-        for micros in values {
-            let x = place(micros);
-            picture.put(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\" class=\"d\"/>"));
-            if x >= free_from {
-                picture.text(x, y - 7.0, "s", "middle", format_args!("{}", number(micros, 0)));
-                free_from = x + LABEL_WIDTH;
-            }
-        }
-    }
-    picture.y += 16.0;
-}
-
-fn reads(measured: &[Measured], picture: &mut Picture) {
-    let rows = rows(measured, |of| {
-        Some((
-            median(of, "readsPerSecond")?,
-            median(of, "readsPerSecondBesideWriter"),
-            median(of, "writerEventsPerSecond"),
-        ))
-    });
-    let Some(longest) = longest(rows.iter().map(|(_, (reads, beside, _))| reads.max(beside.unwrap_or(0.0)))) else {
-        return;
-    };
-    picture.panel(
-        "Reads by key, millions a second of one thread",
-        "orange: nothing changes; grey: beside a writer at full speed",
-    );
-    for (name, (reads, beside, events)) in rows {
-        let y = picture.row(name);
-        let scale = SPACE / longest;
-        let half = if beside.is_some() { BAR / 2.0 } else { BAR };
-        picture.bar(LEFT, reads * scale, y, half, "a");
-        let mut text = number(reads / 1e6, 1);
-        if let Some(beside) = beside {
-            picture.bar(LEFT, beside * scale, y + half, half, "b");
-            write_to(&mut text, format_args!(", {}", number(beside / 1e6, 1)));
-        }
-        if let Some(events) = events {
-            write_to(&mut text, format_args!(" beside {} events/s", number(events, 0)));
-        }
-        picture.label(LEFT + reads.max(beside.unwrap_or(0.0)) * scale, y, format_args!("{text}"));
-    }
-}
-
-fn write_to(text: &mut String, arguments: fmt::Arguments<'_>) {
-    text.write_fmt(arguments).expect("a string takes all");
-}
-
-/// Returns the largest of some, where there is one above zero.
-fn longest(values: impl Iterator<Item = f64>) -> Option<f64> {
-    values.reduce(f64::max).filter(|longest| *longest > 0.0)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a few rows")]
-fn count(rows: usize) -> f64 {
-    rows as f64
+    Some(Bars { name: of.name.clone(), bars, label })
 }
 
 fn escape(text: &str) -> String {
@@ -260,14 +200,14 @@ mod tests {
         let picture = drawn(&[("pods", run()), ("a<b", slow)]);
         assert!(picture.contains("A&lt;B&gt; &amp; &quot;C&quot;") && picture.contains(">a&lt;b<"));
         let height = values(&picture, "height")[0];
-        for (attribute, most) in [("x", WIDTH), ("x2", WIDTH), ("cx", WIDTH), ("y", height), ("cy", height)] {
+        for (attribute, most) in [("x", WIDTH), ("width", WIDTH), ("y", height)] {
             let found = values(&picture, attribute);
             assert!(
                 !found.is_empty() && found.iter().all(|value| (0.0..=most).contains(value)),
                 "{attribute}: {found:?}"
             );
         }
-        assert_eq!(picture.matches("<circle").count(), 8, "four percentiles each");
+        assert_eq!(picture.matches("<rect").count(), 16, "eight bars each");
         assert_eq!(picture.matches("<text").count(), picture.matches("</text>").count());
     }
 

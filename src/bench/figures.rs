@@ -1,4 +1,4 @@
-//! What comes out of a run, and the figures that are made of it.
+//! Results of a run, and the figures that are made of them.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct Run {
     pub flow: Option<f64>,
     /// Changes that the server made after that; 0: it was watched as it is, for a time.
     pub changes: u64,
-    /// What events took.
+    /// Cost of events.
     pub events: Option<Reached>,
     /// Single changes.
     pub latency: Option<Latency>,
@@ -25,7 +25,7 @@ pub struct Run {
     pub reads_beside_writer: Option<(Reads, f64)>,
 }
 
-/// How long single changes took from the server's socket to the handler; nanoseconds.
+/// Latency of single changes from the server's socket to the handler; nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     /// Half of them took no longer.
@@ -36,7 +36,7 @@ pub struct Latency {
     pub p99: u64,
     /// The longest.
     pub max: u64,
-    /// How many there were.
+    /// Number of changes.
     pub changes: usize,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn percentile(sorted: &[u64], permille: usize) -> Option<u64> {
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// What reads of one thread took.
+/// Reads of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reads {
@@ -87,7 +87,7 @@ pub struct Reads {
 pub struct Figure {
     /// Its name in documents.
     pub key: &'static str,
-    /// What it is.
+    /// Its name for people.
     pub title: &'static str,
     /// Its unit.
     pub unit: &'static str,
@@ -98,7 +98,7 @@ pub struct Figure {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures of a table")]
-fn float(value: u64) -> f64 {
+pub(super) fn float(value: u64) -> f64 {
     value as f64
 }
 

@@ -2,24 +2,19 @@
 
 use super::{
     Shape,
-    template::{self, Field, Fill, State, Template},
+    field::{self, Field, State},
 };
 use crate::{
     object::{ObjectKey, ResourceType},
-    simulator::Random,
+    simulator::{APPS, POD, RUNNING, Random, WEBSITE, template::Template},
 };
 
-const POD: &str = include_str!("../simulator/workload/pod.json");
-const RUNNING: &str = include_str!("../simulator/workload/pod_running.json");
-const WEBSITE: &str = include_str!("../simulator/workload/website.json");
 const EVENT: &str = include_str!("shapes/event.json");
 const CONFIG_MAP: &str = include_str!("shapes/configmap.json");
 
-const APPS: [&str; 10] =
-    ["web", "api", "search", "checkout", "cart", "payments", "catalog", "mailer", "reports", "gateway"];
 const DATABASE: &str = "postgres://${APP}@postgres.${NS}.svc.cluster.local:5432/${APP}";
 const CACHE: &str = "redis://redis.${NS}.svc.cluster.local:6379/0";
-/// When everything was created whose times are not to differ.
+/// Creation time of objects whose times do not differ.
 const BEGIN: &str = "2026-01-01T00:00:00Z";
 /// Versions below belong to what was before.
 const FIRST_VERSION: u64 = 1_000;
@@ -34,11 +29,11 @@ pub struct Generator {
     /// `"kind":"Pod","apiVersion":"v1",`
     type_meta: String,
     /// One for each application.
-    templates: Vec<Template>,
+    templates: Vec<Template<Field>>,
     pool: Vec<u8>,
 }
 
-/// How far the changes of each object have come.
+/// The last change of each object.
 #[derive(Clone, Debug, Default)]
 pub struct States {
     at: u64,
@@ -90,8 +85,9 @@ impl Generator {
             Shape::Events => EVENT.to_owned(),
         };
         let text = if shape == Shape::Diverse { text } else { text.replace("${E2}", DATABASE).replace("${E3}", CACHE) };
-        let templates = APPS.iter().map(|app| Template::compile(&text, |hole| fill(shape, app, hole))).collect();
-        let pool = if shape == Shape::Configmaps { template::pool(seed) } else { Vec::new() };
+        let text = &text[1..]; // the opening brace: the type goes behind it
+        let templates = APPS.iter().map(|app| Template::compile(text, |hole| fill(shape, app, hole))).collect();
+        let pool = if shape == Shape::Configmaps { field::pool(seed) } else { Vec::new() };
         Self { shape, objects: objects.max(1), seed, resource, type_meta, templates, pool }
     }
 
@@ -119,7 +115,8 @@ impl Generator {
             Shape::Configmaps => format!("{app}-config-{number:07}"),
             Shape::Events => {
                 let mut hash = Vec::new();
-                Field::Hash.put(self.state(number, 0), &mut Random::new(0), &[], &mut hash);
+                let put = Field::Hash.put(self.state(number, 0), &mut Random::new(0), &[], &mut hash);
+                put.expect("a vector takes all");
                 format!("{app}-pod-{number:07}.{}", String::from_utf8_lossy(&hash))
             }
         };
@@ -146,7 +143,14 @@ impl Generator {
     pub fn write(&self, number: u64, change: u64, out: &mut Vec<u8>) {
         out.push(b'{');
         out.extend_from_slice(self.type_meta.as_bytes());
-        self.template(number).render(self.state(number, change), &self.pool, out);
+        self.template(number).object(self.state(number, change), &self.pool, out);
+    }
+
+    /// Returns an object as [`Generator::write`] appends it.
+    pub fn object(&self, number: u64, change: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write(number, change, &mut out);
+        out
     }
 
     /// Appends an object as a list has it: without type where that is built in.
@@ -155,7 +159,7 @@ impl Generator {
             return self.write(number, change, out);
         }
         out.push(b'{');
-        self.template(number).render(self.state(number, change), &self.pool, out);
+        self.template(number).object(self.state(number, change), &self.pool, out);
     }
 
     /// Returns the bytes of an object, on average over the first of them.
@@ -166,7 +170,7 @@ impl Generator {
         out.len() / place(looked_at)
     }
 
-    fn template(&self, number: u64) -> &Template {
+    fn template(&self, number: u64) -> &Template<Field> {
         &self.templates[place(number % APPS.len() as u64)]
     }
 
@@ -177,11 +181,11 @@ impl Generator {
 }
 
 /// Says what goes into a hole of the templates.
-fn fill(shape: Shape, app: &str, hole: &str) -> Fill {
+fn fill(shape: Shape, app: &str, hole: &str) -> (String, Option<Field>) {
     let diverse = shape == Shape::Diverse;
-    let text = |text: &str| Fill(text.to_owned(), None);
-    let field = |field| Fill(String::new(), Some(field));
-    let after = |text: String, field| Fill(text, Some(field));
+    let text = |text: &str| (text.to_owned(), None);
+    let field = |field| (String::new(), Some(field));
+    let after = |text: &str, field| (text.to_owned(), Some(field));
     let word = |min, span| field(Field::Word { min, span });
     let name = match shape {
         Shape::Pods | Shape::Diverse | Shape::Events => "pod",
@@ -189,11 +193,11 @@ fn fill(shape: Shape, app: &str, hole: &str) -> Fill {
         Shape::Configmaps => "config",
     };
     match hole {
-        "NAME" => after(format!("{app}-{name}-"), Field::Number),
-        "NS" => after("team-".to_owned(), Field::Namespace),
+        "NAME" => after(&format!("{app}-{name}-"), Field::Number),
+        "NS" => after("team-", Field::Namespace),
         "UID" => field(Field::Uid),
         "APP" => text(app),
-        "OWNER" => after(format!("{app}-"), Field::Hash),
+        "OWNER" => after(&format!("{app}-"), Field::Hash),
         "OWNERKIND" => text("ReplicaSet"),
         "OWNERAPI" => text("apps/v1"),
         "OWNERUID" => field(Field::OwnerUid),
@@ -205,18 +209,18 @@ fn fill(shape: Shape, app: &str, hole: &str) -> Fill {
         "TIME" => field(Field::Changed),
         "READY" => field(Field::Ready),
         "READYBOOL" => field(Field::ReadyBool),
-        "NODE" => after("node-".to_owned(), Field::Node),
+        "NODE" => after("node-", Field::Node),
         "RESTARTS" => field(Field::Restarts),
-        "IP" => after("10.".to_owned(), Field::Ip),
-        "HOSTIP" => after("172.".to_owned(), Field::HostIp),
+        "IP" => after("10.", Field::Ip),
+        "HOSTIP" => after("172.", Field::HostIp),
         "VERSION" => field(Field::Version),
         "BLOCKS" => field(Field::Blocks),
         "DIGEST" if diverse => field(Field::OtherDigest),
         "DIGEST" => field(Field::Digest),
-        "MEM" if diverse => Fill(String::new(), Some(Field::Amount { min: 1 << 26, span: 1 << 32 })),
-        "CPU" if diverse => Fill("0.".to_owned(), Some(Field::Amount { min: 100, span: 900 })),
+        "MEM" if diverse => field(Field::Amount { min: 1 << 26, span: 1 << 32 }),
+        "CPU" if diverse => after("0.", Field::Amount { min: 100, span: 900 }),
         "TAG" if diverse => word(5, 0),
-        "TEAM" if diverse => after("team-".to_owned(), Field::Amount { min: 0, span: 40 }),
+        "TEAM" if diverse => after("team-", Field::Amount { min: 0, span: 40 }),
         "NOTE" if diverse => word(20, 120),
         _ if diverse => word(8, 60),
         "MEM" => text("512Mi"),
@@ -238,12 +242,6 @@ mod tests {
 
     use super::*;
 
-    fn whole(generator: &Generator, number: u64, change: u64) -> Vec<u8> {
-        let mut out = Vec::new();
-        generator.write(number, change, &mut out);
-        out
-    }
-
     #[test]
     fn objects_are_json_of_the_size_and_type_that_their_shape_promises() {
         for (shape, bytes) in [
@@ -256,7 +254,7 @@ mod tests {
             let generator = Generator::new(shape, 200, 7);
             let resource = shape.resource();
             for (number, change) in [(0, 0), (17, 0), (17, 3), (199, 1_000_000)] {
-                let text = whole(&generator, number, change);
+                let text = generator.object(number, change);
                 assert!(bytes.contains(&text.len()), "{shape}: {} bytes", text.len());
                 let object: Value = serde_json::from_slice(&text).unwrap();
                 assert_eq!(object["kind"], resource.kind);
@@ -278,8 +276,8 @@ mod tests {
         for shape in Shape::ALL {
             let [one, same, other] = [7, 7, 8].map(|seed| Generator::new(shape, 100, seed));
             for (number, change) in [(3, 0), (3, 9)] {
-                assert_eq!(whole(&one, number, change), whole(&same, number, change), "{shape}");
-                assert_ne!(whole(&one, number, change), whole(&other, number, change), "{shape}");
+                assert_eq!(one.object(number, change), same.object(number, change), "{shape}");
+                assert_ne!(one.object(number, change), other.object(number, change), "{shape}");
             }
             let drawn = |generator: &Generator| (1..50).map(|change| generator.drawn(change)).collect::<Vec<_>>();
             assert_eq!(drawn(&one), drawn(&same));
@@ -293,7 +291,7 @@ mod tests {
         let (mut uids, mut keys, mut versions) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         let initial = (0..2_000).map(|number| (number, 0));
         for (number, change) in initial.chain((1..=3_000).map(|change| (generator.drawn(change), change))) {
-            let object: Value = serde_json::from_slice(&whole(&generator, number, change)).unwrap();
+            let object: Value = serde_json::from_slice(&generator.object(number, change)).unwrap();
             let metadata = &object["metadata"];
             versions.push(metadata["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap());
             uids.insert(metadata["uid"].as_str().unwrap().to_owned());
@@ -325,11 +323,11 @@ mod tests {
     fn a_change_changes_the_object_and_diverse_pods_share_less() {
         for shape in Shape::ALL {
             let generator = Generator::new(shape, 10, 1);
-            assert_ne!(whole(&generator, 4, 2), whole(&generator, 4, 3), "{shape}");
+            assert_ne!(generator.object(4, 2), generator.object(4, 3), "{shape}");
         }
         let packed = |shape| {
             let generator = Generator::new(shape, 20, 1);
-            let pods: Vec<u8> = (0..20).flat_map(|number| whole(&generator, number, 0)).collect();
+            let pods: Vec<u8> = (0..20).flat_map(|number| generator.object(number, 0)).collect();
             zstd::bulk::compress(&pods, 1).unwrap().len()
         };
         assert!(packed(Shape::Diverse) > 2 * packed(Shape::Pods));

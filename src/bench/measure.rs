@@ -1,4 +1,4 @@
-//! What this process has used of the machine, and a clock that all processes of a machine share.
+//! Resources that this process has used, and a clock that all processes of a machine share.
 
 use std::fs;
 

@@ -1,25 +1,26 @@
-//! What the processes of a measurement say to each other, as JSON, one line each.
+//! Messages between the processes of a measurement: JSON, one line each.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::{Shape, figures::Reads};
+use super::Shape;
 
-/// What a process is to be.
+/// Role of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Role {
-    /// The server that sends generated objects.
+    /// The server that sends generated objects. It first answers with its URL and the bytes of an object, on average.
     Server {
-        /// What they look like.
+        /// Their shape.
         shape: Shape,
-        /// How many there are.
+        /// Number of objects.
         objects: u64,
-        /// What decides their values and the order of their changes.
+        /// Decides their values and the order of their changes.
         seed: u64,
     },
-    /// The engine that is measured.
+    /// The engine that is measured. Its first result is [`Synced`].
     Engine(EngineOptions),
 }
 
@@ -33,7 +34,7 @@ pub struct EngineOptions {
     pub resource: String,
     /// `compression` of the configuration.
     pub compression: String,
-    /// Whether `metadata.managedFields` and last-applied stay.
+    /// Set to keep `metadata.managedFields` and last-applied.
     pub keep_all: bool,
     /// Indexes beside that of namespaces.
     pub indexes: Vec<String>,
@@ -41,99 +42,69 @@ pub struct EngineOptions {
     pub state: Option<PathBuf>,
 }
 
-/// What the server is told.
+/// Order to the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ServerOrder {
-    /// Make so many changes, as fast as whoever watches takes them. No answer.
+    /// Make so many changes, as fast as watches take them. No answer.
     Release(u64),
     /// From now on make so many changes a second. No answer.
     Flow(u64),
-    /// From now on make changes as fast as whoever watches takes them. No answer.
+    /// From now on make changes as fast as watches take them. No answer.
     Flood,
-    /// End the flow or flood. [`ServerAnswer::Head`].
+    /// End the flow or flood. It answers with the number of changes, and with the version of the last.
     Hold,
-    /// Make single changes, one each `every_micros`. [`ServerAnswer::Sent`].
+    /// Make single changes, one each `every_micros`. It answers with a [`Stamp`] for each, taken at its socket.
     Tick {
-        /// How many.
+        /// Number of changes.
         changes: u64,
         /// Microseconds from one to the next.
         every_micros: u64,
     },
 }
 
-/// What the server says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum ServerAnswer {
-    /// It listens.
-    Listening {
-        /// Where.
-        url: String,
-        /// Bytes of an object, on average.
-        object_bytes: u64,
-    },
-    /// It has come so far.
-    Head {
-        /// Changes that were made.
-        changes: u64,
-        /// The version of the last.
-        version: u64,
-    },
-    /// Version of each change, and when it was handed to the socket.
-    Sent(Vec<Stamp>),
-}
-
 /// A version, and a moment of [`monotonic`](super::measure::monotonic).
 pub type Stamp = (u64, u64);
 
-/// What the engine is told once it is synced.
+/// Order to the engine once it is synced, with its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EngineOrder {
-    /// Measure until the handler has seen this version: [`EngineAnswer::Ready`], then [`EngineAnswer::Reached`].
+    /// Measure until the handler has seen this version: nothing, once that has begun, then [`Reached`].
     Reach(u64),
-    /// From now on note when each event arrives. [`EngineAnswer::Ready`].
+    /// From now on note when each event arrives: nothing.
     Note,
-    /// Say what was noted up to this version. [`EngineAnswer::Arrived`].
+    /// Return what was noted up to this version: a [`Stamp`] for each event, taken at the call of the handler.
     Arrivals(u64),
-    /// Read for so long, in each of several ways: [`EngineAnswer::Read`].
+    /// Read for so long, in each of several ways: [`Reads`](super::figures::Reads), and the events a second meanwhile.
     Read {
         /// Milliseconds of each way.
         millis: u64,
         /// Reads by key alone.
         by_key_only: bool,
     },
-    /// Measure what happens within so many milliseconds. [`EngineAnswer::Reached`].
+    /// Measure what happens within so many milliseconds: [`Reached`].
     Follow(u64),
 }
 
-/// What the engine says.
+/// Answer of the engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EngineAnswer {
-    /// How far it has come: objects while it syncs, events later, and what is wrong.
+    /// Progress: objects while it syncs, events later, and the last failure.
     Progress {
         /// Objects in the cache, or events since the sync.
         done: u64,
-        /// The last thing that went wrong.
+        /// The last failure.
         wrong: Option<String>,
     },
-    /// It is synced.
-    Synced(Synced),
-    /// It has begun what it was told.
-    Ready,
-    /// It has come so far.
-    Reached(Reached),
-    /// Version of each event, and when the handler was called with it.
-    Arrived(Vec<Stamp>),
-    /// What reads took, and how many events came a second meanwhile.
-    Read(Reads, f64),
-    /// It cannot go on.
+    /// Result of the start, or of an [`EngineOrder`].
+    Done(Value),
+    /// It cannot continue.
     Failed(String),
 }
 
-/// What a sync took.
+/// Cost of a sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Synced {
@@ -153,7 +124,7 @@ pub struct Synced {
     pub object_bytes: u64,
 }
 
-/// What events took.
+/// Cost of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reached {

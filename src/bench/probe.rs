@@ -1,7 +1,6 @@
 //! The engine that is measured, and a handler that sees what comes out of it.
 
 use std::{
-    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -31,9 +30,9 @@ use crate::{
 
 /// Time for an engine to come to rest before its memory is looked at.
 const REST: Duration = Duration::from_secs(2);
-/// How often is told how far it has come.
+/// Time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(150);
-/// How long a server may say nothing before the first state is given up.
+/// Silence of a server after which the first state is given up.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Why nothing is measured.
@@ -56,14 +55,14 @@ pub enum ProbeError {
     Empty,
 }
 
-/// What the handler has seen.
+/// Events that the handler has seen.
 #[derive(Debug, Default)]
 struct Seen {
     /// Events, without those of the first state.
     events: AtomicU64,
     /// The version of the last one.
     version: AtomicU64,
-    /// When it was called first since this was last 0, and last.
+    /// Times of its first call since this was last 0, and of its last.
     first: AtomicU64,
     last: AtomicU64,
     synced: AtomicU64,
@@ -112,7 +111,7 @@ impl Seen {
     }
 }
 
-/// What had been used when something was begun.
+/// Usage at the begin of a phase.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     cpu: u64,
@@ -124,7 +123,7 @@ struct Begun {
 pub struct Probe {
     engine: RunningEngine,
     seen: Arc<Seen>,
-    /// When it was started.
+    /// Time of its start.
     start: u64,
     phase: Begun,
 }
@@ -211,14 +210,7 @@ impl Probe {
     /// When the engine has ended.
     pub async fn reached(&self, version: u64, mut tell: impl FnMut(u64)) -> Result<Reached, ProbeError> {
         if self.version() < version {
-            let mut reach = std::pin::pin!(self.seen.reach(version));
-            loop {
-                tokio::select! {
-                    () = &mut reach => break,
-                    error = self.engine.failed() => return Err(error.into()),
-                    () = sleep(TELL_EVERY) => tell(self.events()),
-                }
-            }
+            self.meanwhile(self.seen.reach(version), &mut tell).await?;
         }
         sleep(REST).await;
         Ok(self.used())
@@ -229,10 +221,16 @@ impl Probe {
     /// # Errors
     /// When the engine has ended.
     pub async fn follow(&self, within: Duration, mut tell: impl FnMut(u64)) -> Result<Reached, ProbeError> {
-        let end = tokio::time::Instant::now() + within;
+        self.meanwhile(sleep(within), &mut tell).await?;
+        Ok(self.used())
+    }
+
+    /// Waits for something, and tells meanwhile how many events there were.
+    async fn meanwhile(&self, end: impl Future<Output = ()>, tell: &mut impl FnMut(u64)) -> Result<(), ProbeError> {
+        let mut end = std::pin::pin!(end);
         loop {
             tokio::select! {
-                () = tokio::time::sleep_until(end) => return Ok(self.used()),
+                () = &mut end => return Ok(()),
                 error = self.engine.failed() => return Err(error.into()),
                 () = sleep(TELL_EVERY) => tell(self.events()),
             }
@@ -328,14 +326,10 @@ fn config(options: &EngineOptions) -> Result<Config, ConfigErrors> {
     resource["compression"] = json!(options.compression);
     let mut whole = json!({"resources": {ENTRY: resource}});
     if let Some(dir) = &options.state {
-        whole["state"] = json!({"dir": dir_text(dir)});
+        whole["state"] = json!({"dir": dir.to_string_lossy()});
     }
     let text = toml::to_string(&whole).unwrap_or_default(); // such a value is always TOML
     let mut config = Config::from_toml_str(&text)?;
     config.http.listen = None;
     Ok(config)
-}
-
-fn dir_text(dir: &Path) -> String {
-    dir.to_string_lossy().into_owned()
 }

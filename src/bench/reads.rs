@@ -21,7 +21,7 @@ const AT_ONCE: usize = 64;
 /// One read in so many is timed.
 const TIMED: usize = 64;
 
-/// What is read.
+/// Keys and selector that are read.
 pub(super) struct Reading {
     lister: Lister,
     keys: Vec<ObjectKey>,

@@ -29,11 +29,11 @@ use crate::{
     simulator::{Simulator, SimulatorOptions, Workload},
 };
 
-/// How often a flow makes changes.
+/// Time between two changes of a flow.
 const FLOW_STEP: Duration = Duration::from_millis(5);
-/// How many changes a flood makes whenever whoever watches has taken the last.
+/// Changes that a flood makes whenever a watch has taken the last.
 const FLOOD_STEP: u64 = 256;
-/// How long a single change may take to a socket before it is not waited for.
+/// Time for a single change to reach a socket.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the module. It has a thread and a runtime of its own; dropping it stops it.
@@ -46,7 +46,7 @@ pub struct ReplayServer {
     _simulator: Simulator,
 }
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Debug)]
 struct Shared {
     generator: Generator,
@@ -54,7 +54,7 @@ struct Shared {
     head: watch::Sender<Head>,
     /// The states that the last list needed.
     states: Mutex<Arc<States>>,
-    /// When single changes were handed to a socket, while somebody wants to know.
+    /// Times at which single changes were handed to a socket, while they are noted.
     sent: Mutex<Option<Vec<Stamp>>>,
     /// The server that answers all the rest.
     behind: SocketAddr,

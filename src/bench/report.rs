@@ -6,11 +6,11 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    figures::{FIGURES, Figure, Run, Summary},
+    figures::{FIGURES, Figure, Run, Summary, float},
     measure::Machine,
 };
 
-/// Of the document that `--json` prints; a field that goes or means something else makes it grow.
+/// Version of the document that `--json` prints. It grows when a field is removed or changes its meaning.
 pub const DOCUMENT_VERSION: u32 = 2;
 
 /// All runs of one kind.
@@ -72,11 +72,11 @@ fn align(rows: &[Vec<String>]) -> String {
 
 /// Writes a count with commas.
 pub fn grouped(count: u64) -> String {
-    number(count_as_float(count), 0)
+    number(float(count), 0)
 }
 
 /// Writes a number with commas, and so many digits behind the point.
-pub(super) fn number(value: f64, decimals: usize) -> String {
+pub fn number(value: f64, decimals: usize) -> String {
     let digits = format!("{value:.decimals$}");
     let (whole, rest) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
     let mut text = String::new();
@@ -133,11 +133,6 @@ pub fn heading(measured: &[Measured], machine: &Machine) -> String {
 
 fn write_to(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     text.write_fmt(arguments).expect("a string takes all");
-}
-
-#[expect(clippy::cast_precision_loss, reason = "figures of a table")]
-fn count_as_float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the objects of a measurement look like.
+//! Shapes of the objects of a measurement.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{object::ResourceType, simulator::bench_type};
 
-/// What the objects of a measurement look like.
+/// Shape of the objects of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {

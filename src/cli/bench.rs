@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Args,
+    builder::{PossibleValue, PossibleValuesParser},
+};
 use deltabus::bench::{Shape, chart, measure::machine, orders::Role, report};
 use http::Uri;
 use serde::Serialize;
@@ -38,15 +41,15 @@ pub(crate) struct BenchArgs {
     #[arg(
         long,
         value_name = "SHAPE",
-        value_enum,
+        value_parser = values(&SHAPES.map(|(name, help, _)| (name, help))),
         value_delimiter = ',',
         default_value = "pods",
         conflicts_with = "server"
     )]
-    shape: Vec<ShapeArg>,
+    shape: Vec<String>,
     /// How bodies are kept in the cache.
-    #[arg(long, value_enum, default_value = "zstd")]
-    compression: CompressionArg,
+    #[arg(long, value_parser = values(&COMPRESSIONS), default_value = "zstd")]
+    compression: String,
     /// Keeps managedFields and last-applied, which are dropped by default.
     #[arg(long)]
     keep_all: bool,
@@ -83,7 +86,7 @@ pub(crate) struct BenchArgs {
     /// Also draws the figures into an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// What this process is, where it was started by another one.
+    /// Role of this process, where another one started it.
     #[arg(long, hide = true, value_parser = role)]
     role: Option<Role>,
 }
@@ -96,60 +99,31 @@ Examples:
   deltabus bench --pods 1000000 --index --flow 1000
   deltabus bench --server http://127.0.0.1:8001 --resource deployments.apps --for 5m";
 
-/// What `--shape` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ShapeArg {
-    /// Pods of 9 KB that share most values
-    Pods,
-    /// Pods of 9 KB with values of their own
-    Diverse,
-    /// Custom resources of 2 KB with sorted keys
-    Custom,
-    /// Config maps of 200 KB
-    Configmaps,
-    /// Events of 1 KB
-    Events,
-    /// All of them
-    All,
+/// Values of `--shape`.
+const SHAPES: [(&str, &str, &[Shape]); 6] = [
+    ("pods", "Pods of 9 KB that share most values", &[Shape::Pods]),
+    ("diverse", "Pods of 9 KB with values of their own", &[Shape::Diverse]),
+    ("custom", "Custom resources of 2 KB with sorted keys", &[Shape::Custom]),
+    ("configmaps", "Config maps of 200 KB", &[Shape::Configmaps]),
+    ("events", "Events of 1 KB", &[Shape::Events]),
+    ("all", "All of them", &Shape::ALL),
+];
+
+/// Values of `--compression`.
+const COMPRESSIONS: [(&str, &str); 3] =
+    [("zstd", "Packed with a dictionary"), ("lz4", "Packed with a dictionary, larger"), ("none", "As they come")];
+
+/// Takes one of some values, each with its help.
+fn values(of: &[(&'static str, &'static str)]) -> PossibleValuesParser {
+    of.iter().map(|(name, help)| PossibleValue::new(*name).help(*help)).collect::<Vec<_>>().into()
 }
 
-impl ShapeArg {
-    fn shapes(self) -> &'static [Shape] {
-        match self {
-            Self::Pods => &[Shape::Pods],
-            Self::Diverse => &[Shape::Diverse],
-            Self::Custom => &[Shape::Custom],
-            Self::Configmaps => &[Shape::Configmaps],
-            Self::Events => &[Shape::Events],
-            Self::All => &Shape::ALL,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum CompressionArg {
-    /// Packed with a dictionary
-    Zstd,
-    /// Packed with a dictionary, larger
-    Lz4,
-    /// As they come
-    None,
-}
-
-impl CompressionArg {
-    /// Returns what a configuration calls it, and so do the arguments.
-    fn name(self) -> String {
-        self.to_possible_value().expect("none is left out").get_name().to_owned()
-    }
-}
-
-/// What the document says of the options: those that change figures.
+/// Options in the document: those that change figures.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Options<'a> {
     server: Option<&'a str>,
-    compression: CompressionArg,
+    compression: &'a str,
     keep_all: bool,
     index: bool,
     state: bool,
@@ -179,7 +153,9 @@ fn duration(text: &str) -> Result<Duration, String> {
 impl BenchArgs {
     /// Returns the shapes asked for, each once, in their order.
     fn shapes(&self) -> Vec<Shape> {
-        let mut shapes: Vec<Shape> = self.shape.iter().flat_map(|shape| shape.shapes()).copied().collect();
+        let is_asked = |name: &str| self.shape.iter().any(|asked| asked == name);
+        let asked = SHAPES.iter().filter(|(name, ..)| is_asked(name));
+        let mut shapes: Vec<Shape> = asked.flat_map(|(.., shapes)| *shapes).copied().collect();
         shapes.sort_unstable();
         shapes.dedup();
         shapes
@@ -188,7 +164,7 @@ impl BenchArgs {
     fn options(&self) -> Options<'_> {
         Options {
             server: self.server.as_deref(),
-            compression: self.compression,
+            compression: &self.compression,
             keep_all: self.keep_all,
             index: self.index,
             state: self.state.is_some(),

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use deltabus::config::{Config, ConfigErrors, Loaded};
+use deltabus::config::Loaded;
 
 use super::{FileArgs, report};
 
@@ -17,14 +17,9 @@ pub(crate) struct ConfigShowArgs {
     pub(crate) config: FileArgs,
 }
 
-/// Loads the configuration to print.
-pub(crate) fn load(args: &ConfigShowArgs) -> Result<Config, ConfigErrors> {
+/// Prints the configuration to stdout.
+pub(crate) fn show(args: &ConfigShowArgs) -> anyhow::Result<()> {
     let Loaded { config, warnings, .. } = args.config.load()?;
     report::warnings(&warnings);
-    Ok(config)
-}
-
-/// Prints it to stdout.
-pub(crate) fn print(config: &Config) -> io::Result<()> {
-    io::stdout().lock().write_all(config.show().as_bytes())
+    Ok(io::stdout().lock().write_all(config.show().as_bytes())?)
 }

@@ -10,7 +10,6 @@ use std::{
     sync::Arc,
 };
 
-use actix::{Actor, Context, Handler};
 use clap::Args;
 use deltabus::{
     cloud_event::Encoder,
@@ -21,7 +20,6 @@ use deltabus::{
         stdout::{Look, Stdout},
     },
     list_watch::kube::ClusterAccess,
-    notification::{Notification, Stopped},
     simulator::{News, Simulator, SimulatorOptions, Sizes, Workload},
 };
 use tempfile::NamedTempFile;
@@ -144,8 +142,8 @@ fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) 
     let shown = recent.clone();
     run::block_on(
         move || {
-            let lines = Stdout::to(Box::new(recent), Look::of_stdout(), Encoder::new("demo", ""));
-            engine.handler("screen", options, Screen { lines }.start().recipient())
+            let mut lines = Stdout::to(Box::new(recent), Look::of_stdout(), Encoder::new("demo", ""));
+            engine.on_change("screen", options, move |notification| lines.deliver(notification))
         },
         |engine| {
             let addresses = engine.addresses();
@@ -163,23 +161,6 @@ fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) 
         report::note(&format!("stopped after {seconds} s: {events} changes of objects of {types} types"));
     }
     Ok(())
-}
-
-/// Writes events where the table finds them.
-struct Screen {
-    lines: Stdout,
-}
-
-impl Actor for Screen {
-    type Context = Context<Self>;
-}
-
-impl Handler<Notification> for Screen {
-    type Result = Result<(), Stopped>;
-
-    fn handle(&mut self, notification: Notification, _ctx: &mut Self::Context) -> Self::Result {
-        self.lines.deliver(&notification).map_err(|error| Stopped(error.to_string()))
-    }
 }
 
 #[cfg(test)]

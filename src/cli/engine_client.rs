@@ -50,15 +50,6 @@ pub(crate) struct EngineArgs {
     ca_file: Option<PathBuf>,
 }
 
-/// An engine, and what it takes to be let in.
-pub(crate) struct Target {
-    /// Its address.
-    pub(crate) url: String,
-    token: Option<SecretString>,
-    /// In DER; `None`: those of the system.
-    authorities: Option<Vec<Vec<u8>>>,
-}
-
 impl EngineArgs {
     /// Loads the configuration, where one is named.
     pub(crate) fn load(&self) -> anyhow::Result<Option<Config>> {
@@ -73,8 +64,15 @@ impl EngineArgs {
         self.engine.is_some()
     }
 
-    /// Returns the engine that is meant. Reads files: blocks.
-    pub(crate) fn target(&self, config: Option<&Config>) -> anyhow::Result<Target> {
+    /// Loads the configuration, and asks the engine that is meant, on a runtime of its own. Blocks.
+    pub(crate) fn ask<T>(&self, ask: impl AsyncFnOnce(EngineClient) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let config = self.load()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async { ask(self.client(config.as_ref())?).await })
+    }
+
+    /// Makes a client of the engine that is meant, on the current tokio runtime; sends nothing. Reads files: blocks.
+    pub(crate) fn client(&self, config: Option<&Config>) -> anyhow::Result<EngineClient> {
         let url = self.url(config)?;
         let token = self.token(config)?;
         if token.is_some() && !is_private(&url) {
@@ -84,7 +82,10 @@ impl EngineArgs {
             Some(file) => Some(certificates(file)?),
             None => None,
         };
-        Ok(Target { url, token, authorities })
+        let access = ClusterAccess::with_token(&url, "engine", token, authorities)
+            .with_context(|| format!("the engine's address {url:?} cannot be used"))?;
+        let client = RawClient::new(&access)?;
+        Ok(EngineClient { url, access, client })
     }
 
     fn token(&self, config: Option<&Config>) -> anyhow::Result<Option<SecretString>> {
@@ -186,15 +187,6 @@ pub(crate) struct EngineClient {
 }
 
 impl EngineClient {
-    /// Makes a client on the current tokio runtime; sends nothing.
-    pub(crate) fn new(target: Target) -> anyhow::Result<Self> {
-        let Target { url, token, authorities } = target;
-        let access = ClusterAccess::with_token(&url, "engine", token, authorities)
-            .with_context(|| format!("the engine's address {url:?} cannot be used"))?;
-        let client = RawClient::new(&access)?;
-        Ok(Self { url, access, client })
-    }
-
     /// Returns its address.
     pub(crate) fn url(&self) -> &str {
         &self.url

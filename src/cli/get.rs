@@ -94,11 +94,7 @@ fn parse_index(text: &str) -> Result<(String, String), String> {
 
 /// Prints what was asked for.
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
-    let config = args.engine.load()?;
-    let target = args.engine.target(config.as_ref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let engine = EngineClient::new(target)?;
+    args.engine.ask(async |engine| {
         let (resource, name) = args.resource_and_name()?;
         let resource = resolve(&engine, resource).await?;
         match name {
@@ -159,17 +155,12 @@ async fn print_object(
 ) -> anyhow::Result<()> {
     let name = utf8_percent_encode(name, NON_ALPHANUMERIC);
     let path = format!("{}/{name}", resource.path(Some(&args.namespace)));
-    let accept = match args.output {
-        Output::Table | Output::Wide => TABLE,
-        Output::Name => OBJECT_NAMES,
-        Output::Json | Output::Yaml => "application/json",
-    };
-    let mut object: Value = read(args, engine, &path, accept).await?;
+    let mut object: Value = read(args, engine, &path, OBJECT_NAMES).await?;
     match args.output {
         Output::Table | Output::Wide => {
-            let mut table = output::TablePrinter::new(args.output == Output::Wide, false);
-            table.add(&object);
-            anstream::stdout().write_all(table.finish().as_bytes())?;
+            let mut printer = output::ListPrinter::new(args.output, resource, false);
+            printer.page(object)?;
+            printer.finish()?;
         }
         Output::Name => writeln!(io::stdout(), "{}", output::name(resource, &object))?,
         Output::Json => {
@@ -183,16 +174,11 @@ async fn print_object(
 
 async fn print_list(args: &GetArgs, engine: &EngineClient, resource: &ResourceType) -> anyhow::Result<()> {
     let namespace = (!args.all_namespaces).then_some(&*args.namespace).filter(|namespace| !namespace.is_empty());
-    let accept = match args.output {
-        Output::Table | Output::Wide => TABLE,
-        Output::Name => LIST_NAMES,
-        Output::Json | Output::Yaml => "application/json",
-    };
     let mut printer = output::ListPrinter::new(args.output, resource, args.all_namespaces && resource.namespaced);
     let mut token: Option<String> = None;
     loop {
         let path = format!("{}?{}", resource.path(namespace), query(args, token.as_deref()));
-        let page = read(args, engine, &path, accept).await?;
+        let page = read(args, engine, &path, LIST_NAMES).await?;
         token = page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
         printer.page(page)?;
         if token.is_none() {
@@ -206,10 +192,16 @@ async fn print_list(args: &GetArgs, engine: &EngineClient, resource: &ResourceTy
     Ok(())
 }
 
-/// Reads one answer. What the engine warns of goes to stderr, with the first page only.
-async fn read(args: &GetArgs, engine: &EngineClient, path: &str, accept: &str) -> anyhow::Result<Value> {
-    let answer = engine.get(path, accept).await?;
+/// Reads one answer; `names` is the form of it that names need. What the engine warns of goes to stderr, with the first page
+/// only.
+async fn read(args: &GetArgs, engine: &EngineClient, path: &str, names: &str) -> anyhow::Result<Value> {
     let is_document = matches!(args.output, Output::Json | Output::Yaml);
+    let accept = match args.output {
+        Output::Table | Output::Wide => TABLE,
+        Output::Name => names,
+        Output::Json | Output::Yaml => "application/json",
+    };
+    let answer = engine.get(path, accept).await?;
     let is_first = !path.contains("continue=");
     for warning in answer.warnings.iter().filter(|_| is_first) {
         // What was cut from objects shows in documents alone; which objects there are, everywhere.

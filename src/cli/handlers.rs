@@ -6,10 +6,7 @@ use clap::{Args, Subcommand};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use super::{
-    engine_client::{EngineArgs, EngineClient},
-    report,
-};
+use super::{engine_client::EngineArgs, report};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,27 +69,20 @@ pub(crate) fn handlers(args: &HandlersArgs) -> anyhow::Result<()> {
         Some(Action::Replay(target)) => ("replay", target),
     };
     let path = format!("/v1/handlers/{}/{verb}", utf8_percent_encode(&target.name, NON_ALPHANUMERIC));
-    let answer = ask(&target.engine, async |engine| engine.post(&path).await)?;
+    let answer = target.engine.ask(async |engine| engine.post(&path).await)?;
     let answer: Value = serde_json::from_slice(&answer.body)?;
     report::note(&said(verb, &answer));
     Ok(())
 }
 
 fn show(args: &HandlersArgs) -> anyhow::Result<()> {
-    let answer: Value = ask(&args.engine, async |engine| engine.get_json("/v1/handlers").await)?;
+    let answer: Value = args.engine.ask(async |engine| engine.get_json("/v1/handlers").await)?;
     let mut out = io::stdout().lock();
     match args.output {
         Output::Json => writeln!(out, "{answer:#}")?,
         Output::Table => out.write_all(table(&answer).as_bytes())?,
     }
     Ok(())
-}
-
-fn ask<T>(engine: &EngineArgs, ask: impl AsyncFnOnce(&EngineClient) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let config = engine.load()?;
-    let target = engine.target(config.as_ref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { ask(&EngineClient::new(target)?).await })
 }
 
 /// Says how the handler is after what was asked.

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use clap::{Args, ValueEnum};
 use deltabus::{
-    config::{Config, ConfigErrors, Resource},
+    config::{Config, Resource},
     discovery::{self, Catalog},
     object::ResourceType,
 };
@@ -91,12 +91,7 @@ fn label(text: &str) -> Result<String, &'static str> {
 pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let (loaded, files) = args.config.load_for_elsewhere()?;
     report::warnings(&loaded.warnings);
-    if !args.allow_exec {
-        let refused = run::programs(&loaded);
-        if !refused.is_empty() {
-            return Err(ConfigErrors::new(refused, Vec::new()).into());
-        }
-    }
+    run::refuse_programs(&loaded, args.allow_exec)?;
     let server = Server::of(&loaded.config.kube, "")?;
     let catalog = server.catalog()?;
     let grants = Grants::of(&loaded.config, &catalog, &Extent { wildcard: args.wildcard, namespaces: &[] });

@@ -111,7 +111,8 @@ impl Grants {
         }
         for owned in &selection.owned {
             if let Some(entry) = config.resources.get(&owned.entry) {
-                grants.of_type(entry, &owned.resource, extent);
+                let ResourceType { group, plural, namespaced, .. } = &owned.resource;
+                grants.add_in(extent.places(entry, *namespaced), group, plural);
             }
         }
         grants.of_the_engine(config, &wanted, &selection);
@@ -125,17 +126,13 @@ impl Grants {
         self.rights.insert((place, group.to_owned(), plural.to_owned()));
     }
 
-    fn of_type(&mut self, entry: &Resource, resource: &ResourceType, extent: &Extent<'_>) {
-        self.add_in(extent.places(entry, resource.namespaced), &resource.group, &resource.plural);
-    }
-
     /// Grants a type, or a group, in some places. What is granted in single namespaces, but not because the entry names
     /// them, the engine finds only if it knows the namespaces.
-    fn add_in(&mut self, places: Places, group: &str, plural: &str) {
-        if places.are_searched {
+    fn add_in(&mut self, (places, are_searched): (Vec<Place>, bool), group: &str, plural: &str) {
+        if are_searched {
             self.add(None, "", "namespaces");
         }
-        for place in places.places {
+        for place in places {
             self.add(place, group, plural);
         }
     }
@@ -190,17 +187,15 @@ impl Grants {
             });
         }
         for Unmatched { entry, pattern, resolution } in &selection.unmatched {
-            let text = config.resources.get(entry).and_then(|entry| entry.patterns.get(*pattern));
-            if let (Some(text), Resolution::Missing { .. } | Resolution::Empty { .. }) = (text, resolution) {
+            if let Resolution::Missing { .. } | Resolution::Empty { .. } = resolution {
+                let text = config.pattern(entry, *pattern);
                 self.remarks.push(format!(
                     "[resources.{entry}] \"{text}\" is not served now and not granted: run this again when it is."
                 ));
             }
         }
         for unavailable in catalog.unavailable() {
-            let place = format!("{}/{}", unavailable.group, unavailable.version);
-            let place = place.trim_start_matches('/');
-            self.remarks.push(format!("The types of {place} could not be asked for, and are not granted."));
+            self.remarks.push(format!("The types of {unavailable} could not be asked for, and are not granted."));
         }
         for namespace in extent.namespaces {
             if !self.rights.iter().any(|(place, ..)| place.as_ref() == Some(namespace)) {
@@ -272,25 +267,18 @@ pub(super) fn roles(
     objects
 }
 
-/// Where something is granted.
-struct Places {
-    places: Vec<Place>,
-    /// They are not named by the entry.
-    are_searched: bool,
-}
-
 impl Extent<'_> {
-    /// Returns where the rights on a type of an entry are needed.
-    fn places(&self, entry: &Resource, namespaced: bool) -> Places {
+    /// Returns where the rights on a type of an entry are needed, and whether the engine has to search for these places:
+    /// the entry does not name them.
+    fn places(&self, entry: &Resource, namespaced: bool) -> (Vec<Place>, bool) {
         if let Some(names) = entry.namespaces.names().filter(|_| namespaced) {
-            let places = names.into_iter().map(|name| Some(name.to_owned())).collect();
-            return Places { places, are_searched: false };
+            return (names.into_iter().map(|name| Some(name.to_owned())).collect(), false);
         }
         if self.namespaces.is_empty() || !namespaced {
-            return Places { places: vec![None], are_searched: false };
+            return (vec![None], false);
         }
         let meant = self.namespaces.iter().filter(|namespace| entry.namespaces.matches(namespace));
-        Places { places: meant.cloned().map(Some).collect(), are_searched: true }
+        (meant.cloned().map(Some).collect(), true)
     }
 }
 

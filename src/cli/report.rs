@@ -43,21 +43,27 @@ pub(crate) fn notes(notes: &[Finding]) {
 }
 
 /// Aligns rows of cells; the last cell of a row has no width.
-pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+pub(crate) fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
+    aligned(rows, "  ")
+}
+
+/// Aligns rows of cells with a gap between them.
+pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R], gap: &str) -> String {
+    let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.as_ref().get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &R| {
+        let cells = row.as_ref().iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join(gap).trim_end())
     };
     rows.iter().map(line).collect()
 }
 
 /// Prints a table to stdout, each row in a style of its own.
-pub(crate) fn print_table<const N: usize>(
-    rows: &[[String; N]],
-    styles: impl IntoIterator<Item = Style>,
-) -> io::Result<()> {
+pub(crate) fn print_table<R: AsRef<[String]>>(rows: &[R], styles: impl IntoIterator<Item = Style>) -> io::Result<()> {
     let mut stdout = anstream::stdout().lock();
     for (line, style) in table(rows).lines().zip(styles) {
         writeln!(stdout, "{style}{line}{style:#}")?;

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
 use deltabus::{
-    config::{Config, Loaded, TypePattern},
+    config::{Config, Loaded},
     discovery::{self, Catalog, Conflict, Resolution, Selection, ServedType, Unmatched, identity},
     object::ResourceType,
 };
@@ -107,11 +107,6 @@ fn rows<'a>(catalog: &'a Catalog, selection: &'a Selection, all: bool) -> Vec<Ro
     rows
 }
 
-fn pattern<'a>(config: &'a Config, entry: &str, position: usize) -> &'a str {
-    let resource = config.resources.get(entry);
-    resource.and_then(|resource| resource.patterns.get(position)).map_or("", TypePattern::as_str)
-}
-
 impl<'a> Row<'a> {
     fn asked<'b>(&self, config: &'b Config) -> (&'a ResourceType, Option<&'b deltabus::config::Resource>) {
         (self.resource, self.owner.and_then(|(entry, _)| config.resources.get(entry)))
@@ -149,7 +144,7 @@ impl<'a> Row<'a> {
             "kind": kind,
             "namespaced": namespaced,
             "entry": self.owner.map(|(entry, _)| entry),
-            "pattern": self.owner.map(|(entry, position)| pattern(config, entry, position)),
+            "pattern": self.owner.map(|(entry, position)| config.pattern(entry, position)),
             "access": access,
             "refused": rights.refused,
             "unknown": rights.unknown,
@@ -165,7 +160,7 @@ fn print_table(config: &Config, rows: &[Row<'_>]) -> io::Result<()> {
         let ResourceType { group, version, kind, plural, namespaced } = row.resource;
         let scope = if *namespaced { "Namespaced" } else { "Cluster" };
         let (entry, position) = row.owner.unwrap_or_default();
-        let pattern = pattern(config, entry, position);
+        let pattern = config.pattern(entry, position);
         [plural, group, version, kind, scope, entry, pattern, &row.access()].map(or_dash)
     }));
     report::print_table(&cells, [HEADER].into_iter().chain(rows.iter().map(Row::style)))
@@ -178,19 +173,18 @@ fn tell(config: &Config, catalog: &Catalog, selection: &Selection, all: bool) {
             Resolution::Missing { .. } | Resolution::Empty { .. } => "matches nothing now",
             _ => "matches nothing",
         };
-        let text = pattern(config, entry, *position);
+        let text = config.pattern(entry, *position);
         report::note(&format!("[resources.{entry}] \"{text}\" {state}: {}", resolution.why_not()));
     }
     for Conflict { resource, first, second } in &selection.conflicts {
-        let text = pattern(config, &second.entry, second.pattern);
+        let text = config.pattern(&second.entry, second.pattern);
         report::note(&format!(
             "[resources.{}] \"{text}\" matches {resource} too, which [resources.{}] has: `deltabus validate` tells more",
             second.entry, first.entry
         ));
     }
     for unavailable in catalog.unavailable() {
-        let place = format!("{}/{}", unavailable.group, unavailable.version);
-        report::note(&format!("the types of {} are not known: {}", place.trim_start_matches('/'), unavailable.error));
+        report::note(&format!("the types of {unavailable} are not known: {}", unavailable.error));
     }
     let others = rows(catalog, selection, true).iter().filter(|row| row.owner.is_none()).count();
     if !all && others > 0 {
@@ -200,7 +194,7 @@ fn tell(config: &Config, catalog: &Catalog, selection: &Selection, all: bool) {
 
 fn document(config: &Config, catalog: &Catalog, selection: &Selection, rows: &[Row<'_>]) -> Value {
     let unmatched = selection.unmatched.iter().map(|Unmatched { entry, pattern: position, resolution }| {
-        json!({ "entry": entry, "pattern": pattern(config, entry, *position), "why": resolution.why_not() })
+        json!({ "entry": entry, "pattern": config.pattern(entry, *position), "why": resolution.why_not() })
     });
     let conflicts = selection.conflicts.iter().map(|Conflict { resource, first, second }| {
         json!({ "name": resource.plural, "group": resource.group, "entry": first.entry, "other": second.entry })

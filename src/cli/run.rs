@@ -57,12 +57,7 @@ pub(crate) struct RunArgs {
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let (files, kube) = (args.config.files(), args.config.kube.clone());
     let loaded = args.config.load()?;
-    if !args.allow_exec {
-        let refused = programs(&loaded);
-        if !refused.is_empty() {
-            return Err(ConfigErrors::new(refused, Vec::new()).into());
-        }
-    }
+    refuse_programs(&loaded, args.allow_exec)?;
     let Loaded { config, warnings, .. } = loaded;
     terminal::start(&config.log);
     report::warnings(&warnings);
@@ -268,6 +263,14 @@ fn tell_undelivered(report: &StopReport, is_kept: bool) {
                 "stopped with undelivered events: without [state] dir they are lost"
             );
         }
+    }
+}
+
+/// Fails where a handler runs a program that is not allowed.
+pub(crate) fn refuse_programs(loaded: &Loaded, allow_exec: bool) -> Result<(), ConfigErrors> {
+    match programs(loaded) {
+        refused if !allow_exec && !refused.is_empty() => Err(ConfigErrors::new(refused, Vec::new())),
+        _ => Ok(()),
     }
 }
 

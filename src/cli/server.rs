@@ -4,9 +4,10 @@ use anyhow::Context as _;
 use deltabus::{
     config::{Kube, Resource},
     discovery::{self, Access, Catalog, DiscoveryError},
-    list_watch::kube::ClusterAccess,
+    list_watch::kube::{Client, ClusterAccess},
     object::ResourceType,
 };
+
 use tokio::runtime::Runtime;
 
 /// The server that a configuration means.
@@ -36,6 +37,11 @@ impl Server {
         self.access.server_url().parse::<http::Uri>().ok()?.port_u16()
     }
 
+    /// Asks something on the runtime; fails where there can be no client. Blocks.
+    fn ask<T>(&self, ask: impl AsyncFnOnce(Client) -> T) -> anyhow::Result<T> {
+        self.runtime.block_on(async { Ok(ask(self.access.client()?).await) })
+    }
+
     /// Counts the objects of types, each where the entry it belongs to shows it. Types that cannot be listed count for
     /// nothing. Blocks.
     pub(crate) fn count(&self, types: &[(ResourceType, Option<&Resource>)]) -> u64 {
@@ -43,32 +49,28 @@ impl Server {
             .iter()
             .flat_map(|(resource, entry)| scopes(resource, *entry).into_iter().map(|scope| (resource.clone(), scope)));
         let scopes: Vec<_> = scopes.collect();
-        let Ok(client) = self.runtime.block_on(async { self.access.client() }) else { return 0 };
-        self.runtime.block_on(discovery::count_each(&client, &scopes)).into_iter().flatten().sum()
+        let counts = self.ask(async |client| discovery::count_each(&client, &scopes).await);
+        counts.into_iter().flatten().flatten().sum()
     }
 
     /// Asks what is served. Blocks.
     pub(crate) fn catalog(&self) -> anyhow::Result<Catalog> {
-        let catalog = self.runtime.block_on(async {
-            let client = self.access.client()?;
-            anyhow::Ok(discovery::discover(&client).await?)
-        });
+        let catalog = self.ask(async |client| discovery::discover(&client).await);
+        let catalog = catalog.and_then(|catalog| Ok(catalog?));
         catalog.with_context(|| format!("the API server {} cannot be asked{}", self.access.server_url(), self.hint))
     }
 
     /// Asks for the names of the namespaces; `None` where this user may not see them. Blocks.
     pub(crate) fn namespaces(&self) -> anyhow::Result<Option<Vec<String>>> {
-        self.runtime.block_on(async { Ok(discovery::namespaces(&self.access.client()?).await?) })
+        Ok(self.ask(async |client| discovery::namespaces(&client).await)??)
     }
 
     /// Asks whether a type can be selected by the `fields` of an entry; returns the server's reason where it cannot. A list
     /// that is refused or fails otherwise is no such reason. Blocks.
     pub(crate) fn refuses_fields(&self, resource: &ResourceType, entry: &Resource) -> anyhow::Result<Option<String>> {
         let names = entry.namespaces.names().unwrap_or_default();
-        self.runtime.block_on(async {
-            let client = self.access.client()?;
-            Ok(discovery::refused_fields(&client, resource, names.first().copied(), &entry.fields).await)
-        })
+        let namespace = names.first().copied();
+        self.ask(async |client| discovery::refused_fields(&client, resource, namespace, &entry.fields).await)
     }
 
     /// Asks what this user may do with each type where the entry it belongs to shows it; of a type without an entry, in
@@ -82,10 +84,7 @@ impl Server {
                 of_type.push(index);
             }
         }
-        let answers = self.runtime.block_on(async {
-            let client = self.access.client()?;
-            anyhow::Ok(discovery::allowed_each(&client, &asked).await)
-        })?;
+        let answers = self.ask(async |client| discovery::allowed_each(&client, &asked).await)?;
         let mut rights = vec![Rights::default(); types.len()];
         for (((_, namespace), answer), index) in asked.into_iter().zip(answers).zip(of_type) {
             rights[index].add(namespace.as_deref(), answer);
@@ -132,7 +131,7 @@ impl Rights {
                 }));
             }
             // a server without authorization has no such API
-            Err(error) if matches!(error.code(), Some(404 | 405)) => {
+            Err(error) if matches!(error.code, Some(404 | 405)) => {
                 self.unknown = Some("the server does not tell what a user may do".to_owned());
             }
             Err(error) => self.unknown = Some(error.to_string()),
@@ -186,7 +185,7 @@ mod tests {
             of(vec![(Some("a"), access(false, true)), (Some("b"), access(true, false))]),
             "no list, watch in a, b"
         );
-        let error = || DiscoveryError::Request { path: "/x".to_owned(), code: Some(405), said: "no".to_owned() };
+        let error = || DiscoveryError { code: Some(405), said: "no".to_owned() };
         assert_eq!(of(vec![(None, Err(error()))]), "unknown");
         assert_eq!(of(vec![(Some("a"), Err(error())), (Some("b"), access(false, true))]), "no list in b");
     }

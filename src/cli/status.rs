@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    engine_client::{EngineArgs, EngineClient},
+    engine_client::EngineArgs,
     handlers::{last_error, state, text},
     report,
 };
@@ -68,16 +68,12 @@ enum Output {
 
 /// Prints the status; fails where something is late or failing.
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<()> {
-    let config = args.engine.load()?;
-    let target = args.engine.target(config.as_ref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let status = runtime.block_on(async {
-        let engine = EngineClient::new(target)?;
+    let status = args.engine.ask(async |engine| {
         let resources = engine.get_json("/v1/resources").await?;
         let handlers = engine.get_json("/v1/handlers").await?;
         let readiness = engine.ask("/readyz?verbose", "text/plain").await?;
         let metrics = engine.get("/metrics", "text/plain").await?;
-        anyhow::Ok(Status {
+        Ok(Status {
             url: engine.url().to_owned(),
             process: Process::of(&String::from_utf8_lossy(&metrics.body), Timestamp::now()),
             undiscovered: undiscovered(&String::from_utf8_lossy(&readiness.body)),
@@ -196,40 +192,8 @@ impl Status {
             writeln!(out, "{LATE_ROW}{problem}: {}{LATE_ROW:#}", problem.why)?;
         }
         drop(out);
-        let units = rows(self.units(), late_unit, |row, why| {
-            let events = row["events"].as_object().into_iter().flatten();
-            let events: u64 = events
-                .filter(|(kind, _)| !matches!(&***kind, "ignored" | "tombstones"))
-                .filter_map(|(_, count)| count.as_u64())
-                .sum();
-            [
-                text(&row["name"]),
-                place(row),
-                text(&row["state"]),
-                text(&row["objects"]),
-                events.to_string(),
-                seconds(&row["lagSeconds"]),
-                why,
-            ]
-        });
-        print_table(["RESOURCE", "TYPE", "STATE", "OBJECTS", "EVENTS", "LAG", "WHY"], units, self.units().len())?;
-        let handlers = rows(self.handlers(), late_handler, |row, why| {
-            let why = if why == "-" { last_error(row) } else { why };
-            [
-                text(&row["name"]),
-                text(&row["type"]),
-                state(row),
-                text(&row["queued"]),
-                text(&row["delivered"]),
-                seconds(&row["oldestUndeliveredAgeSeconds"]),
-                why,
-            ]
-        });
-        print_table(
-            ["HANDLER", "TYPE", "STATE", "QUEUED", "DELIVERED", "LAG", "LAST ERROR"],
-            handlers,
-            self.handlers().len(),
-        )
+        print_table(UNITS, self.units(), late_unit)?;
+        print_table(HANDLERS, self.handlers(), late_handler)
     }
 
     fn title(&self) -> String {
@@ -327,30 +291,48 @@ fn rough(duration: Duration) -> String {
     }
 }
 
-/// Rows of a table with their styles: those that are late, then those with most objects or deliveries.
-fn rows<const N: usize>(
-    all: &[Value],
-    late: fn(&Value) -> Option<String>,
-    cells: impl Fn(&Value, String) -> [String; N],
-) -> Vec<(Style, [String; N])> {
+/// A column: its title, and what stands in it; the second argument is why the row is late.
+type Column = (&'static str, fn(&Value, Option<&str>) -> String);
+
+const UNITS: [Column; 7] = [
+    ("RESOURCE", |row, _| text(&row["name"])),
+    ("TYPE", |row, _| place(row)),
+    ("STATE", |row, _| text(&row["state"])),
+    ("OBJECTS", |row, _| text(&row["objects"])),
+    ("EVENTS", |row, _| {
+        let counts = row["events"].as_object().into_iter().flatten();
+        let counts = counts.filter(|(kind, _)| !matches!(&***kind, "ignored" | "tombstones"));
+        counts.filter_map(|(_, count)| count.as_u64()).sum::<u64>().to_string()
+    }),
+    ("LAG", |row, _| seconds(&row["lagSeconds"])),
+    ("WHY", |_, why| why.unwrap_or("-").to_owned()),
+];
+
+const HANDLERS: [Column; 7] = [
+    ("HANDLER", |row, _| text(&row["name"])),
+    ("TYPE", |row, _| text(&row["type"])),
+    ("STATE", |row, _| state(row)),
+    ("QUEUED", |row, _| text(&row["queued"])),
+    ("DELIVERED", |row, _| text(&row["delivered"])),
+    ("LAG", |row, _| seconds(&row["oldestUndeliveredAgeSeconds"])),
+    ("LAST ERROR", |row, why| why.map_or_else(|| last_error(row), str::to_owned)),
+];
+
+/// Prints the rows that are late, then those with most objects or deliveries.
+fn print_table(columns: [Column; 7], all: &[Value], late: fn(&Value) -> Option<String>) -> io::Result<()> {
+    if all.is_empty() {
+        return Ok(());
+    }
     let size = |row: &Value| row["objects"].as_u64().or_else(|| row["delivered"].as_u64());
     let mut rows: Vec<_> = all.iter().map(|row| (late(row), row)).collect();
     rows.sort_by_key(|(why, row)| (why.is_none(), std::cmp::Reverse(size(row))));
-    let cells = |(why, row): (Option<String>, &Value)| {
-        let style = if why.is_some() { LATE_ROW } else { WELL };
-        (style, cells(row, why.unwrap_or_else(|| "-".to_owned())))
-    };
-    rows.into_iter().take(ROWS_MAX).map(cells).collect()
-}
-
-fn print_table<const N: usize>(titles: [&str; N], rows: Vec<(Style, [String; N])>, all: usize) -> io::Result<()> {
-    if all == 0 {
-        return Ok(());
-    }
-    let more = all - rows.len();
-    let (styles, cells): (Vec<_>, Vec<_>) = [(HEADER, titles.map(str::to_owned))].into_iter().chain(rows).unzip();
+    let more = rows.len().saturating_sub(ROWS_MAX);
+    rows.truncate(ROWS_MAX);
+    let mut cells = vec![columns.map(|(title, _)| title.to_owned())];
+    cells.extend(rows.iter().map(|(why, row)| columns.map(|(_, cell)| cell(row, why.as_deref()))));
+    let styles = rows.iter().map(|(why, _)| if why.is_some() { LATE_ROW } else { WELL });
     writeln!(io::stdout())?;
-    report::print_table(&cells, styles)?;
+    report::print_table(&cells, [HEADER].into_iter().chain(styles))?;
     if more > 0 {
         writeln!(io::stdout(), "and {more} more")?;
     }

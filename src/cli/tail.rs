@@ -112,7 +112,7 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
     System::new().block_on(async {
         let mut told = StopSignals::new()?; // before anybody can see that it runs
         let can_watch = !args.engine.is_named() && (config.is_some() || args.kube.is_given());
-        let engine = args.engine.target(config.as_ref()).and_then(EngineClient::new);
+        let engine = args.engine.client(config.as_ref());
         match engine {
             Ok(engine) => {
                 let followed = tokio::select! {
@@ -227,7 +227,7 @@ impl Sink {
                 explainer.explain(&mut self.out, &message.word, &message.data)?;
             }
         }
-        let mut stdout = super::terminal::StdoutAboveTheBars;
+        let mut stdout = super::terminal::AboveTheBars(io::stdout);
         stdout.write_all(&self.out)?;
         stdout.flush()?;
         if messages.iter().any(|message| message.word == "error") {

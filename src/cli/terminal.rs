@@ -18,7 +18,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
 use tracing_subscriber::{
     EnvFilter,
-    fmt::{MakeWriter, format::Writer, time::FormatTime},
+    fmt::{format::Writer, time::FormatTime},
     layer::SubscriberExt as _,
     reload,
     util::SubscriberInitExt as _,
@@ -33,43 +33,21 @@ pub(crate) static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress:
 /// Replaces the filter of the log.
 static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
 
-/// Writes whole lines to stderr, above whatever is drawn there.
-#[derive(Clone, Copy, Debug)]
-struct AboveTheBars;
+/// Writes whole lines to stdout or stderr, above whatever is drawn on stderr.
+pub(crate) struct AboveTheBars<W>(pub(crate) fn() -> W);
 
-impl Write for AboveTheBars {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        SCREEN.suspend(|| io::stderr().write_all(line).map(|()| line.len()))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
-    }
-}
-
-impl<'a> MakeWriter<'a> for AboveTheBars {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        *self
-    }
-}
-
-/// Writes whole lines to stdout, above whatever is drawn on stderr, where both are one terminal.
-pub(crate) struct StdoutAboveTheBars;
-
-impl Write for StdoutAboveTheBars {
+impl<W: Write> Write for AboveTheBars<W> {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         SCREEN.suspend(|| {
-            let mut stdout = io::stdout().lock();
-            stdout.write_all(lines)?;
-            stdout.flush()?;
+            let mut out = (self.0)();
+            out.write_all(lines)?;
+            out.flush()?;
             Ok(lines.len())
         })
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stdout().flush()
+        Ok(()) // each write does
     }
 }
 
@@ -77,14 +55,14 @@ impl Write for StdoutAboveTheBars {
 /// `[log] level`.
 pub(crate) fn start(log: &Log) {
     if io::stdout().is_terminal() && io::stderr().is_terminal() {
-        stdout::redirect(|| Box::new(StdoutAboveTheBars));
+        stdout::redirect(|| Box::new(AboveTheBars(io::stdout)));
     }
     let (filter, handle) = reload::Layer::new(filter(log));
     let set_filter = move |filter| drop(handle.reload(filter)); // the subscriber lives as long as the process
     SET_FILTER.get_or_init(|| Box::new(set_filter));
     let terminal = io::stderr().is_terminal();
     let json = log.format == LogFormat::Json || log.format == LogFormat::Auto && !terminal;
-    let layer = tracing_subscriber::fmt::layer().with_writer(AboveTheBars).with_target(false);
+    let layer = tracing_subscriber::fmt::layer().with_writer(|| AboveTheBars(io::stderr)).with_target(false);
     let registry = tracing_subscriber::registry().with(filter);
     if json {
         registry.with(layer.json().flatten_event(true)).init();

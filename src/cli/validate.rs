@@ -83,7 +83,8 @@ pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
         }
     }
     if args.strict {
-        verdict.be_strict();
+        verdict.errors.append(&mut verdict.warnings);
+        verdict.errors.append(&mut verdict.notes);
     }
     let is_valid = verdict.errors.is_empty();
     match args.output {
@@ -140,7 +141,8 @@ fn missing_files(loaded: &Loaded) -> Vec<Finding> {
 fn ask_the_server(loaded: &Loaded, verdict: &mut Verdict) -> anyhow::Result<()> {
     let server = Server::of(&loaded.config.kube, ", --offline checks without it")?;
     verdict.judge(loaded, &server.catalog()?);
-    let types: Vec<_> = verdict.claims.iter().map(|claim| (&claim.resource, entry(loaded, &claim.entry))).collect();
+    let types: Vec<_> =
+        verdict.claims.iter().map(|claim| (&claim.owned.resource, entry(loaded, &claim.owned.entry))).collect();
     let rights = server.rights(&types)?;
     for (claim, rights) in verdict.claims.iter_mut().zip(rights) {
         claim.rights = rights;
@@ -164,20 +166,18 @@ struct Verdict {
 
 /// A type that an entry watches.
 struct Claim {
-    entry: String,
-    /// Position in the entry's `match`.
-    pattern: usize,
-    resource: ResourceType,
+    owned: Owned,
     rights: Rights,
+}
+
+impl Claim {
+    fn is_of(&self, entry: &str, pattern: usize) -> bool {
+        self.owned.entry == entry && self.owned.pattern == pattern
+    }
 }
 
 fn entry<'a>(loaded: &'a Loaded, name: &str) -> Option<&'a Resource> {
     loaded.config.resources.get(name)
-}
-
-/// Returns a pattern as it was written.
-fn spelt<'a>(loaded: &'a Loaded, name: &str, position: usize) -> &'a str {
-    entry(loaded, name).and_then(|entry| entry.patterns.get(position)).map_or("", TypePattern::as_str)
 }
 
 fn finding(loaded: &Loaded, entry: &str, pattern: usize, message: String) -> Finding {
@@ -188,14 +188,8 @@ impl Verdict {
     /// Compares every pattern with the types that are served.
     fn judge(&mut self, loaded: &Loaded, catalog: &Catalog) {
         let selection = discovery::select(catalog, &loaded.config.wanted());
-        for Owned { entry, pattern, resource } in &selection.owned {
-            self.claims.push(Claim {
-                entry: entry.clone(),
-                pattern: *pattern,
-                resource: resource.clone(),
-                rights: Rights::default(),
-            });
-        }
+        let claim = |owned: &Owned| Claim { owned: owned.clone(), rights: Rights::default() };
+        self.claims = selection.owned.iter().map(claim).collect();
         for Unmatched { entry, pattern, resolution } in &selection.unmatched {
             self.unmatched(loaded, entry, *pattern, resolution);
         }
@@ -206,7 +200,7 @@ impl Verdict {
     }
 
     fn unmatched(&mut self, loaded: &Loaded, name: &str, pattern: usize, resolution: &Resolution) {
-        let (text, why) = (spelt(loaded, name, pattern), resolution.why_not());
+        let (text, why) = (loaded.config.pattern(name, pattern), resolution.why_not());
         let finding = |message: String| finding(loaded, name, pattern, message);
         let on_missing = entry(loaded, name).map(|entry| entry.options.on_missing);
         match (resolution, on_missing) {
@@ -225,7 +219,7 @@ impl Verdict {
     /// one.
     fn overlaps(&mut self, loaded: &Loaded, selection: &Selection) {
         for Conflict { resource, first, second } in &selection.repeated {
-            let [other, pattern] = [first, second].map(|place| spelt(loaded, &place.entry, place.pattern));
+            let [other, pattern] = [first, second].map(|place| loaded.config.pattern(&place.entry, place.pattern));
             let message = format!("\"{pattern}\" is {resource}, as \"{other}\" is: one of them is enough");
             self.warnings.push(finding(loaded, &second.entry, second.pattern, message));
         }
@@ -238,7 +232,7 @@ impl Verdict {
             }
             told.push(conflict);
             let types: Vec<_> = selection.conflicts.iter().filter(is_same).map(|other| &other.resource).collect();
-            let [other, pattern] = [first, second].map(|place| spelt(loaded, &place.entry, place.pattern));
+            let [other, pattern] = [first, second].map(|place| loaded.config.pattern(&place.entry, place.pattern));
             let rule = "a type belongs to one entry, or to several whose `namespaces` have none in common";
             let message = format!(
                 "\"{pattern}\" is {}, as \"{other}\" in [resources.{}] is: {rule}",
@@ -264,7 +258,8 @@ impl Verdict {
     /// Namespaces say nothing where all types are without.
     fn namespaces_of_nothing(&mut self, loaded: &Loaded) {
         for (name, resource) in &loaded.config.resources {
-            let types = self.claims.iter().filter(|claim| claim.entry == *name).map(|claim| &claim.resource);
+            let types = self.claims.iter().filter(|claim| claim.owned.entry == *name);
+            let types = types.map(|claim| &claim.owned.resource);
             let (within, without): (Vec<_>, Vec<_>) = types.partition(|resource| resource.namespaced);
             if without.is_empty() {
                 continue;
@@ -326,7 +321,7 @@ impl Verdict {
         for (name, entry) in &loaded.config.resources {
             for (position, pattern) in entry.patterns.iter().enumerate() {
                 let is_here = |entry: &str, pattern: usize| (entry, pattern) == (name, position);
-                let has_types = self.claims.iter().any(|claim| is_here(&claim.entry, claim.pattern));
+                let has_types = self.claims.iter().any(|claim| claim.is_of(name, position));
                 let told = selection.unmatched.iter().any(|unmatched| is_here(&unmatched.entry, unmatched.pattern))
                     || selection.conflicts.iter().any(|c| is_here(&c.second.entry, c.second.pattern));
                 if pattern.pattern().is_wildcard() && !has_types && !told {
@@ -339,25 +334,27 @@ impl Verdict {
 
     /// Tells what this user may not do, once for a pattern and what is refused.
     fn refusals(&mut self, loaded: &Loaded) {
-        let mut told: Vec<(&str, usize, Vec<&str>, Vec<&str>)> = Vec::new();
-        for claim in &self.claims {
-            let same = |other: &Claim| {
-                (&*other.entry, other.pattern) == (&*claim.entry, claim.pattern)
-                    && other.rights.verbs() == claim.rights.verbs()
-                    && other.rights.namespaces() == claim.rights.namespaces()
-            };
-            let key = (&*claim.entry, claim.pattern, claim.rights.verbs(), claim.rights.namespaces());
-            if !claim.rights.refused.is_empty() && !told.contains(&key) {
-                told.push(key);
-                let types: Vec<_> =
-                    self.claims.iter().filter(|other| same(other)).map(|other| &other.resource).collect();
-                self.warnings.push(finding(loaded, &claim.entry, claim.pattern, refusal(&types, &claim.rights)));
+        let key = |claim: &Claim| {
+            let Claim { owned: Owned { entry, pattern, .. }, rights } = claim;
+            let namespaces: Vec<_> = rights.namespaces().into_iter().map(str::to_owned).collect();
+            (entry.clone(), *pattern, rights.verbs(), namespaces)
+        };
+        let mut told = Vec::new();
+        for claim in self.claims.iter().filter(|claim| !claim.rights.refused.is_empty()) {
+            let what = key(claim);
+            if told.contains(&what) {
+                continue;
             }
+            let same = self.claims.iter().filter(|other| key(other) == what);
+            let types: Vec<_> = same.map(|other| &other.owned.resource).collect();
+            let message = refusal(&types, &claim.rights);
+            self.warnings.push(finding(loaded, &what.0, what.1, message));
+            told.push(what);
         }
-        let unknown = self.claims.iter().find_map(|claim| Some((claim, claim.rights.unknown.as_ref()?)));
-        if let Some((claim, why)) = unknown {
+        let unknown = self.claims.iter().find_map(|claim| Some((&claim.owned, claim.rights.unknown.as_ref()?)));
+        if let Some((owned, why)) = unknown {
             let message = format!("whether it may be listed and watched is not known: {why}");
-            self.notes.push(finding(loaded, &claim.entry, claim.pattern, message));
+            self.notes.push(finding(loaded, &owned.entry, owned.pattern, message));
         }
     }
 
@@ -371,9 +368,9 @@ impl Verdict {
             }
             let mut refusing: Vec<&ResourceType> = Vec::new();
             let mut said = String::new();
-            for claim in self.claims.iter().filter(|claim| claim.entry == *name) {
-                if let Some(problem) = server.refuses_fields(&claim.resource, entry)? {
-                    refusing.push(&claim.resource);
+            for Claim { owned, .. } in self.claims.iter().filter(|claim| claim.owned.entry == *name) {
+                if let Some(problem) = server.refuses_fields(&owned.resource, entry)? {
+                    refusing.push(&owned.resource);
                     said = problem;
                 }
             }
@@ -383,12 +380,6 @@ impl Verdict {
             }
         }
         Ok(())
-    }
-
-    /// Makes errors of warnings and notes.
-    fn be_strict(&mut self) {
-        self.errors.append(&mut self.warnings);
-        self.errors.append(&mut self.notes);
     }
 
     /// Prints all findings to stderr, and how many there are; `valid` is what the configuration has.
@@ -426,11 +417,10 @@ impl Verdict {
         let mut rows = vec![["ENTRY", "MATCH", "TYPE", "API VERSION", "KIND", "ACCESS", "AT"].map(str::to_owned)];
         for (name, entry) in &loaded.config.resources {
             for (position, pattern) in entry.patterns.iter().enumerate() {
-                let of_pattern = |claim: &&Claim| claim.entry == *name && claim.pattern == position;
-                let claims: Vec<&Claim> = self.claims.iter().filter(of_pattern).collect();
+                let claims: Vec<&Claim> = self.claims.iter().filter(|claim| claim.is_of(name, position)).collect();
                 let [resource, version, kind, access] = match claims[..] {
                     [] => continue,
-                    [Claim { resource, rights, .. }] if !pattern.pattern().is_wildcard() => {
+                    [Claim { owned: Owned { resource, .. }, rights }] if !pattern.pattern().is_wildcard() => {
                         [resource.qualified_name(), resource.api_version(), resource.kind.clone(), rights.cell()]
                     }
                     _ => {

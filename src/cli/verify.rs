@@ -21,7 +21,7 @@ use self::{
 };
 use super::{
     KubeArgs,
-    engine_client::{EngineArgs, EngineClient, is_loopback},
+    engine_client::{EngineArgs, is_loopback},
     report,
 };
 
@@ -84,14 +84,13 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 /// Verifies, prints what came of it, and fails unless all is equal.
 pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let config = args.engine.load()?;
-    let target = args.engine.target(config.as_ref())?;
-    let url = target.url.clone();
     let is_named = config.is_some() || args.kube.is_given();
-    let mut kube = config.map(|config| config.kube).unwrap_or_default();
+    let mut kube = config.as_ref().map(|config| config.kube.clone()).unwrap_or_default();
     args.kube.apply(&mut kube);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (server, verdicts) = runtime.block_on(async {
-        let engine = EngineClient::new(target)?;
+    let (url, server, verdicts) = runtime.block_on(async {
+        let engine = args.engine.client(config.as_ref())?;
+        let url = engine.url().to_owned();
         let Resources { server, resources: units } = unit::resources(&engine).await?;
         let is_open_here = |server: &&str| server.starts_with("http://") && is_loopback(server) && is_loopback(&url);
         let access = match server.as_deref().filter(is_open_here).filter(|_| !is_named) {
@@ -108,7 +107,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
             let verdict = unit.verify(&parties).await;
             (unit, verdict)
         });
-        anyhow::Ok((access.server_url(), verdicts.buffered(AT_ONCE).collect::<Vec<_>>().await))
+        anyhow::Ok((url, access.server_url(), verdicts.buffered(AT_ONCE).collect::<Vec<_>>().await))
     })?;
     match args.output {
         Output::Table => print_table(&verdicts)?,
@@ -131,11 +130,11 @@ fn conclude(verdicts: &[(Unit, Verdict)]) -> anyhow::Result<()> {
     for (unit, verdict) in verdicts {
         let name = unit.resource().qualified_name();
         match verdict {
-            Verdict::Compared(_, outcome) => {
+            Ok((_, outcome)) => {
                 objects += outcome.objects;
                 different.extend((outcome.different > 0).then(|| name.clone()));
             }
-            Verdict::Unproven(_) => drop(unproven.insert(name.clone())),
+            Err(_) => drop(unproven.insert(name.clone())),
         }
         all.insert(name);
     }
@@ -156,18 +155,16 @@ fn print_table(verdicts: &[(Unit, Verdict)]) -> io::Result<()> {
         let namespace = unit.namespace.clone().unwrap_or_else(|| "*".to_owned());
         let resource = unit.resource().qualified_name();
         rows.push(match verdict {
-            Verdict::Compared(version, outcome) => {
+            Ok((version, outcome)) => {
                 [resource, namespace, version.to_string(), outcome.objects.to_string(), word(outcome)]
             }
-            Verdict::Unproven(why) => {
-                [resource, namespace, "-".to_owned(), "-".to_owned(), format!("not provable: {why}")]
-            }
+            Err(why) => [resource, namespace, "-".to_owned(), "-".to_owned(), format!("not provable: {why:#}")],
         });
     }
     let mut out = io::stdout().lock();
     out.write_all(report::table(&rows).as_bytes())?;
     for (unit, verdict) in verdicts {
-        let Verdict::Compared(_, outcome) = verdict else { continue };
+        let Ok((_, outcome)) = verdict else { continue };
         for different in outcome.named.iter().take(NAMED_MAX) {
             writeln!(out, "{} {}: {}", unit.resource(), different.key, sentence(different))?;
         }
@@ -209,16 +206,16 @@ fn document(engine: &str, server: &str, verdicts: &[(Unit, Verdict)]) -> Value {
             "unit": unit.id,
         });
         match verdict {
-            Verdict::Compared(version, outcome) => {
+            Ok((version, outcome)) => {
                 document["verdict"] = if outcome.different == 0 { "equal" } else { "different" }.into();
                 document["resourceVersion"] = version.as_str().into();
                 document["objects"] = outcome.objects.into();
                 document["different"] = outcome.different.into();
                 document["differences"] = json!(outcome.named);
             }
-            Verdict::Unproven(why) => {
+            Err(why) => {
                 document["verdict"] = "unproven".into();
-                document["reason"] = why.as_str().into();
+                document["reason"] = format!("{why:#}").into();
             }
         }
         document

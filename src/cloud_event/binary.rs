@@ -1,14 +1,13 @@
 //! The binary content mode: attributes and data apart, for sinks that have headers.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Encoder, Form, cause, copy, identity_attributes, slash, write_data, write_digits, write_id, write_subject,
-    write_time,
+    Encoder, Form, cause, copy, identity_attributes, slash, write_digits, write_id, write_subject, write_time,
 };
 use crate::{indexer::Change, journal::ChangeKind, notification::Event, object::Object};
 
@@ -87,34 +86,9 @@ impl Attribute {
     }
 }
 
-/// An event in binary mode.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Binary {
-    /// The attributes by name, as they are: [`header_value`] makes headers of them. Without `datacontenttype`, for which
-    /// transports have a header of their own; it is [`DATA_CONTENT_TYPE`].
-    pub attributes: BTreeMap<&'static str, String>,
-    /// The data.
-    pub data: Vec<u8>,
-}
-
 impl Encoder {
-    /// Returns the event in binary mode: the same attributes and the same data as [`Encoder::encode_form`] writes.
-    pub fn binary(&self, event: &Event, form: Form) -> Binary {
-        let mut attributes = BTreeMap::new();
-        self.each_attribute(event, |attribute, value| drop(attributes.insert(attribute.name(), value.to_owned())));
-        Binary { attributes, data: self.data(event, form) }
-    }
-
-    /// Returns the data of [`Encoder::binary`] alone.
-    pub fn data(&self, event: &Event, form: Form) -> Vec<u8> {
-        let mut data = Vec::with_capacity(data_len(event, form));
-        data.push(b'{');
-        write_data(&mut data, &event.record, form);
-        data.push(b'}');
-        data
-    }
-
-    /// Tells the attributes of [`Encoder::binary`] one by one, for sinks that write them at once.
+    /// Tells the attributes of an event in binary mode one by one, as they are: [`header_value`] makes headers of them.
+    /// Without `datacontenttype`, for which transports have a header of their own; it is [`DATA_CONTENT_TYPE`].
     pub fn each_attribute(&self, event: &Event, mut tell: impl FnMut(Attribute, &str)) {
         let Event { unit, record } = event;
         let resource = &unit.resource;
@@ -174,7 +148,7 @@ pub fn header_value(value: &str) -> String {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::tests::*;
+    use super::super::{Formatter, tests::*};
     use super::*;
     use crate::{
         indexer::Cause,
@@ -193,9 +167,8 @@ mod tests {
     }
 
     fn in_form(event: &Event, form: Form) -> Value {
-        let mut out = Vec::new();
-        encoder().encode_form(&mut out, event, form);
-        serde_json::from_slice(&out).unwrap()
+        let body = Formatter::from(encoder()).body(event, form, ContentMode::Structured).unwrap();
+        serde_json::from_slice(&body.bytes).unwrap()
     }
 
     #[test]
@@ -234,9 +207,9 @@ mod tests {
     fn binary_mode_has_the_attributes_and_the_data_of_structured_mode() {
         for event in all() {
             for form in [Form::Whole, Form::WithoutOld, Form::Reference] {
-                let Binary { attributes, data } = encoder().binary(&event, form);
+                let data = Formatter::from(encoder()).body(&event, form, ContentMode::Binary).unwrap().bytes;
                 assert!(data.len() <= data_len(&event, form).max(64), "{:?}", event.record.change);
-                let mut joined = json!(attributes);
+                let mut joined = json!(attributes(&event));
                 joined["data"] = serde_json::from_slice(&data).unwrap();
                 joined["datacontenttype"] = DATA_CONTENT_TYPE.into();
                 assert_eq!(joined, in_form(&event, form));

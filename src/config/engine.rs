@@ -5,7 +5,10 @@ use std::{path::PathBuf, time::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{schema, text};
+use super::{
+    StreamingLists, schema,
+    text::{Optional, Text},
+};
 use crate::{backoff::BackoffConfig, list_watch::kube::KubeOptions};
 
 /// The cluster that is watched.
@@ -13,7 +16,7 @@ use crate::{backoff::BackoffConfig, list_watch::kube::KubeOptions};
 #[serde(default)]
 pub struct Cluster {
     /// Name of the cluster in every event's `source`. Default "": the name of the kubeconfig's context.
-    #[serde(with = "text::optional")]
+    #[serde(with = "Optional")]
     #[schemars(schema_with = "schema::cluster_name")]
     pub name: Option<String>,
 }
@@ -24,12 +27,10 @@ pub struct Cluster {
 pub struct Kube {
     /// The kubeconfig file. Default "": as kubectl does, `$KUBECONFIG`, in a pod its service account, else
     /// `~/.kube/config`.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(with = "Optional")]
     pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig. Default "": its current context.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(with = "Optional")]
     pub context: Option<String>,
     /// Whether the first state comes as a streaming list (`WatchList`): `auto` falls back to paged lists, `always`
     /// does not, `never` asks for paged lists only.
@@ -42,20 +43,16 @@ pub struct Kube {
     pub max_concurrent_lists: u32,
     /// Longest event of a watch, and longest object of a list. A longer one ends the request, is logged and counted, and is
     /// followed by a list after a backoff. Lists fail as long as the server has such an object.
-    #[serde(with = "text::size")]
-    #[schemars(schema_with = "schema::size")]
+    #[serde(with = "Text::<u64>")]
     pub max_frame: u64,
     /// Each watch asks the server for a random time between this and twice this; then it is resumed. At least "1s".
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub watch_timeout: Duration,
     /// For so long after a first error 500 inside a watch, watch again at once instead of listing again. "0s": never.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub internal_error_retry: Duration,
     /// Once a bookmark was seen on a watch: neither event nor bookmark for so long makes it reconnect, and is counted.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub stall_after: Duration,
     /// Pause after a failed list or watch.
     pub backoff: Backoff,
@@ -103,26 +100,12 @@ pub enum Rediscover {
     Never,
 }
 
-/// Whether lists are streamed (`WatchList`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum StreamingLists {
-    /// Streamed, with paged lists as the fallback.
-    #[default]
-    Auto,
-    /// Streamed, or not at all.
-    Always,
-    /// Paged only.
-    Never,
-}
-
 /// A pause that grows with every failure: uniform in [d, d × (1 + jitter)), where d = initial × factorⁿ, at most `max`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Backoff {
     /// Pause after the first failure. More than "0s".
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub initial: Duration,
     /// What each further failure multiplies the pause by.
     #[schemars(range(min = 1.0))]
@@ -131,12 +114,10 @@ pub struct Backoff {
     #[schemars(range(min = 0.0))]
     pub jitter: f64,
     /// The pause grows no further than this, jitter aside. At least `initial`.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub max: Duration,
     /// After so long without a failure, the next one counts as the first.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub reset_after: Duration,
 }
 
@@ -154,8 +135,7 @@ pub struct Supervision {
     /// Pause before a restart.
     pub backoff: Backoff,
     /// An actor that does not answer its heartbeat for so long is replaced.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub hung_after: Duration,
     /// So many restarts within five minutes are shown as the state `degraded`; restarts go on.
     #[schemars(range(min = 1))]

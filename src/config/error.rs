@@ -48,6 +48,12 @@ pub struct Finding {
     pub excerpt: Option<String>,
 }
 
+impl Finding {
+    pub(crate) fn new(origin: Origin, key: String, message: impl Into<String>) -> Self {
+        Self { origin, key, message: message.into(), excerpt: None }
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.origin)?;
@@ -60,6 +66,13 @@ impl fmt::Display for Finding {
         }
         Ok(())
     }
+}
+
+/// A mistake or an oddity of one section: the keys from the section's own, and a sentence.
+pub(crate) type Problem = (Vec<String>, String);
+
+pub(crate) fn problem(keys: &[&str], message: impl Into<String>) -> Problem {
+    (keys.iter().map(|key| (*key).to_owned()).collect(), message.into())
 }
 
 /// Errors of a configuration that are reported one by one; the others are counted.

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::error::{Problem, problem};
 use crate::handler::exec::{ALL_VARIABLES, ExecOptions};
 
 /// Options of a handler of type `exec`.
@@ -23,18 +24,18 @@ impl ExecSink {
     ///
     /// # Errors
     /// When there is no program to run, or `env` has a text that is no name: the keys, and what is wrong.
-    pub fn options(&self, name: &str, cluster: &str) -> Result<ExecOptions, Vec<(Vec<&'static str>, String)>> {
+    pub fn options(&self, name: &str, cluster: &str) -> Result<ExecOptions, Vec<Problem>> {
         if self.command.first().is_none_or(|program| program.trim().is_empty()) {
             let message =
                 "expected a program and its arguments, such as [\"/usr/local/bin/on-change.sh\", \"--quiet\"]";
-            return Err(vec![(vec!["command"], message.to_owned())]);
+            return Err(vec![problem(&["command"], message)]);
         }
         let is_name = |name: &String| {
             name == ALL_VARIABLES || !(name.is_empty() || name.contains(|c: char| "=*".contains(c) || c.is_control()))
         };
         if !self.env.iter().all(is_name) {
             let message = "expected names of variables, such as [\"TEAM\"], or [\"*\"] for all";
-            return Err(vec![(vec!["env"], message.to_owned())]);
+            return Err(vec![problem(&["env"], message)]);
         }
         let (name, cluster) = (name.to_owned(), cluster.to_owned());
         Ok(ExecOptions { name, cluster, command: self.command.clone(), env: self.env.clone() })

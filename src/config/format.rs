@@ -39,54 +39,31 @@ pub enum Format {
     Template,
 }
 
-impl Format {
-    /// Returns whether it says what differs from the state before an update.
-    pub(crate) fn needs_old(self) -> bool {
-        matches!(self, Self::Patch | Self::MergePatch | Self::Diff)
-    }
-}
-
-/// What is wrong or odd with a handler: its key and a sentence.
-type Problem = (&'static str, String);
-
-/// What there is to say of a handler's format.
-#[derive(Debug, Default)]
-pub(crate) struct FormatFindings {
-    pub(crate) errors: Vec<Problem>,
-    pub(crate) warnings: Vec<Problem>,
-}
-
 impl Handler {
     /// Checks `format` and `template`. A template is tried with made-up objects that have whatever it asks for, once for
-    /// each kind of event that the handler gets: what fails then would fail for all objects.
-    pub(crate) fn format_findings(&self) -> FormatFindings {
-        let mut findings = FormatFindings::default();
+    /// each kind of event that the handler gets: what fails then would fail for all objects. Returns mistakes and warnings,
+    /// all of them about `template`.
+    pub(crate) fn check_format(&self) -> (Vec<String>, Vec<String>) {
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         match (&self.template, self.options.format == Format::Template) {
             (None, true) if self.sink != Sink::Blackhole => {
-                findings.errors.push((
-                    "template",
-                    "missing `template`: expected the text that is sent, in Jinja's language".to_owned(),
-                ));
+                errors.push("missing `template`: expected the text that is sent, in Jinja's language".to_owned());
             }
-            (Some(_), false) => {
-                findings.warnings.push(("template", "has no effect without format = \"template\"".to_owned()));
-            }
+            (Some(_), false) => warnings.push("has no effect without format = \"template\"".to_owned()),
             _ => {}
         }
         match self.template.as_deref().map(Template::compile) {
-            Some(Ok(template)) => self.try_out(&template, &mut findings),
-            Some(Err(error)) => findings.errors.push(("template", error.to_string())),
+            Some(Ok(template)) => self.try_out(&template, &mut errors, &mut warnings),
+            Some(Err(error)) => errors.push(error.to_string()),
             None => {}
         }
-        findings
+        (errors, warnings)
     }
 
-    fn try_out(&self, template: &Template, findings: &mut FormatFindings) {
-        let unknown: Vec<_> = template.unknown_names().map(|name| (name, suggestion(name, VARIABLES))).collect();
-        for (name, hint) in &unknown {
-            findings.errors.push(("template", format!("there is no `{name}`; {hint}")));
-        }
-        if !unknown.is_empty() {
+    fn try_out(&self, template: &Template, errors: &mut Vec<String>, warnings: &mut Vec<String>) {
+        let unknown = template.unknown_names();
+        errors.extend(unknown.map(|name| format!("there is no `{name}`; {}", suggestion(name, VARIABLES))));
+        if !errors.is_empty() {
             return;
         }
         let (mut wrong, mut no_json) = (Vec::new(), false);
@@ -104,15 +81,14 @@ impl Handler {
                 }
             }
         }
-        findings.errors.extend(wrong.into_iter().map(|error| ("template", error.to_string())));
+        errors.extend(wrong.iter().map(ToString::to_string));
         for (error, events) in undefined {
-            let message = format!("of {} events, some or all will be given up: {error}", quoted(events));
-            findings.warnings.push(("template", message));
+            warnings.push(format!("of {} events, some or all will be given up: {error}", quoted(events)));
         }
         if no_json && matches!(self.sink, Sink::Webhook(_)) && self.batch().max_events > 1 {
             let message =
                 "may make a text that is no JSON, and batches are JSON arrays of such: expected JSON, or no `batch`";
-            findings.warnings.push(("template", message.to_owned()));
+            warnings.push(message.to_owned());
         }
     }
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ExecSink, Format, KafkaSink, NatsSink, WebhookSink, schema, text};
+use super::{
+    Compress, DeliveryOrder, ExecSink, Format, Fsync, KafkaSink, NatsSink, WebhookSink, WhenFull, schema,
+    text::{Optional, Text, means_entry},
+};
 use crate::delivery::{attempts::RetryPolicy, pace::Rate};
 
 /// One place that changes are sent to.
@@ -16,20 +19,19 @@ pub struct Handler {
     #[serde(flatten)]
     pub sink: Sink,
     /// Whether it is started.
-    #[serde(default = "enabled")]
+    #[serde(default = "super::text::yes")]
     pub enabled: bool,
     /// The `[resources.*]` entries whose changes it gets: names and globs, `!` before one excludes and wins. Default
     /// all; none where it only takes what other handlers give up on.
-    #[serde(default = "all_resources")]
+    #[serde(default = "super::text::all")]
     #[schemars(schema_with = "schema::resource_names")]
     pub resources: Vec<String>,
     /// Name of the handler that gets what this one gives up on. Default "": it is dropped and counted.
-    #[serde(default, with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(default, with = "Optional")]
     pub dead_letter: Option<String>,
     /// How often it is asked to deliver, at most: so many times a second, minute or hour. Default "": as often as there
     /// is something.
-    #[serde(default, with = "text::optional")]
+    #[serde(default, with = "Optional")]
     #[schemars(schema_with = "schema::rate")]
     pub rate_limit: Option<Rate>,
     /// What goes out in one delivery, and how long an event waits for others. Default: `webhook` gets single events,
@@ -40,8 +42,7 @@ pub struct Handler {
     /// With format = "template", what is sent of each event: a text in Jinja's language with `object`, `old`, `type`,
     /// `cause`, `changes`, `changed_by`, `cluster`, `id`, `subject` and `time`. It is strict about unknown names, and tried
     /// at load.
-    #[serde(default, with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(default, with = "Optional")]
     pub template: Option<String>,
     /// What `[defaults.handlers]` can set for all handlers.
     #[serde(flatten)]
@@ -56,12 +57,10 @@ pub struct Batch {
     #[schemars(range(min = 1))]
     pub max_events: u64,
     /// Bytes of objects in one delivery, unless one event has more.
-    #[serde(with = "text::size")]
-    #[schemars(schema_with = "schema::size")]
+    #[serde(with = "Text::<u64>")]
     pub max_bytes: u64,
     /// How long an event waits for others. "0s": a delivery takes what is there.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub timeout: Duration,
 }
 
@@ -71,18 +70,14 @@ impl Default for Batch {
     }
 }
 
-fn enabled() -> bool {
-    true
-}
-
-fn all_resources() -> Vec<String> {
-    vec!["*".to_owned()]
-}
-
 impl Handler {
     /// Returns what goes out in one delivery: what is configured, else what the sink likes best.
     pub fn batch(&self) -> Batch {
-        self.batch.clone().unwrap_or_else(|| self.sink.preferred_batch())
+        let preferred = match self.sink {
+            Sink::Webhook(_) => Batch { max_events: 1, ..Batch::WHAT_WAITS },
+            _ => Batch::WHAT_WAITS,
+        };
+        self.batch.clone().unwrap_or(preferred)
     }
 
     /// Returns how many deliveries may be under way at a time.
@@ -104,7 +99,7 @@ impl Handler {
 
     /// Returns whether this handler gets the changes of the `[resources.*]` entry of this name.
     pub fn takes(&self, resource: &str) -> bool {
-        text::means_entry(&self.resources, resource)
+        means_entry(&self.resources, resource)
     }
 }
 
@@ -145,31 +140,11 @@ impl Sink {
 
     /// Returns whether it takes several deliveries at a time; `concurrency` is for such sinks.
     pub fn is_concurrent(&self) -> bool {
-        match self {
-            Self::Stdout | Self::File(_) | Self::Blackhole | Self::Exec(_) => false,
-            Self::Webhook(_) | Self::Nats(_) | Self::Kafka(_) => true,
-        }
-    }
-
-    /// Returns whether an attempt ends where it takes too long; `timeout` is for such sinks.
-    pub fn has_timeout(&self) -> bool {
-        self.is_concurrent() || matches!(self, Self::Exec(_))
-    }
-
-    /// Returns what goes out in one delivery where `[handlers.*.batch]` says nothing.
-    pub fn preferred_batch(&self) -> Batch {
-        match self {
-            Self::Stdout | Self::File(_) | Self::Blackhole | Self::Nats(_) | Self::Kafka(_) | Self::Exec(_) => {
-                Batch::WHAT_WAITS
-            }
-            Self::Webhook(_) => Batch::ONE,
-        }
+        matches!(self, Self::Webhook(_) | Self::Nats(_) | Self::Kafka(_))
     }
 }
 
 impl Batch {
-    /// For sinks that take one event a message.
-    pub const ONE: Self = Self { max_events: 1, ..Self::WHAT_WAITS };
     /// For sinks that take what there is.
     pub const WHAT_WAITS: Self = Self { max_events: 1_000, max_bytes: 8 << 20, timeout: Duration::ZERO };
 }
@@ -186,12 +161,10 @@ pub struct FileSink {
     #[schemars(with = "Rotate")]
     pub rotate: Option<Rotate>,
     /// When what was written is forced to the disk: `always` (every batch), `never` (the system decides), or an interval.
-    #[serde(default)]
-    #[schemars(schema_with = "schema::fsync")]
+    #[serde(default, with = "Text::<Fsync>")]
     pub fsync: Fsync,
     /// Permissions of the files, in octal. Who may read the files may enter the directories that deltabus makes for them.
-    #[serde(default)]
-    #[schemars(schema_with = "schema::permissions")]
+    #[serde(default, with = "Text::<Permissions>")]
     pub permissions: Permissions,
 }
 
@@ -210,8 +183,7 @@ impl Default for Permissions {
 #[serde(default)]
 pub struct Rotate {
     /// A file is closed before it grows beyond this.
-    #[serde(with = "text::size")]
-    #[schemars(schema_with = "schema::size")]
+    #[serde(with = "Text::<u64>")]
     pub max_bytes: u64,
     /// Closed files that are kept; the oldest goes first. 0 = all.
     pub keep: u32,
@@ -223,28 +195,6 @@ impl Default for Rotate {
     fn default() -> Self {
         Self { max_bytes: 256 << 20, keep: 30, compress: Compress::Zstd }
     }
-}
-
-/// How a closed file is compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Compress {
-    /// Not at all.
-    None,
-    /// As `.zst`.
-    #[default]
-    Zstd,
-}
-
-/// When written data is forced to the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fsync {
-    /// After every batch.
-    Always,
-    /// When the operating system likes.
-    Never,
-    /// So often, never zero.
-    Interval(Duration),
 }
 
 impl Default for Fsync {
@@ -265,7 +215,7 @@ pub struct HandlerOptions {
     pub changed: Vec<String>,
     /// A CEL expression over `object`, `old`, `type`, `changes`, `changed_by` and `cluster` that has to be true. Default "":
     /// there is none.
-    #[serde(with = "text::optional")]
+    #[serde(with = "Optional")]
     #[schemars(schema_with = "schema::rule")]
     pub when: Option<String>,
     /// Objects that exist already at the start: `skip` them, or `send` them (cause `initial`).
@@ -274,8 +224,7 @@ pub struct HandlerOptions {
     /// that has the cause `downtime` for every handler of the same types, though a watch brings it. Needs `[state] dir`.
     pub catch_up: bool,
     /// How often this handler wants cached objects delivered again; needs `resync` on the resource too. "0s": never.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub resync: Duration,
     /// Whether a relist delivers unchanged objects again, as client-go's informers do.
     pub deliver_unchanged: bool,
@@ -285,8 +234,7 @@ pub struct HandlerOptions {
     #[schemars(range(min = 1, max = 1024))]
     pub concurrency: u32,
     /// What one attempt may take, where the sink waits for an answer.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub timeout: Duration,
     /// What the data of an event is: `cloudevents` (object and old state), `object`, of updates a `patch` (RFC 6902),
     /// `merge_patch` (RFC 7386) or `diff` (changed paths), `ref` (no object), or, in place of a `CloudEvent`, what a
@@ -296,19 +244,6 @@ pub struct HandlerOptions {
     pub retry: Retry,
     /// What waits in memory for this handler.
     pub buffer: Buffer,
-}
-
-/// Which events are never in two deliveries at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum DeliveryOrder {
-    /// Those of one object (type, namespace and name).
-    #[default]
-    PerObject,
-    /// Any: all events go out in sequence.
-    Total,
-    /// None.
-    None,
 }
 
 impl Default for HandlerOptions {
@@ -364,18 +299,15 @@ pub enum Initial {
 #[serde(default)]
 pub struct Retry {
     /// Pause after the first failure; doubles with each further one. More than "0s".
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub initial: Duration,
     /// The pause grows no further than this. At least `initial`.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub max: Duration,
     /// Whether the pause is drawn at random from the upper half of its length, so that many do not come at once.
     pub jitter: bool,
     /// After so long the event goes to `dead_letter`, or is dropped and counted.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub give_up_after: Duration,
 }
 
@@ -394,8 +326,7 @@ pub struct Buffer {
     #[schemars(range(min = 1))]
     pub max_events: u64,
     /// Bytes that wait. With `coalesce`, once full, of what the cache does not hold: states before a change go first.
-    #[serde(with = "text::size")]
-    #[schemars(schema_with = "schema::size")]
+    #[serde(with = "Text::<u64>")]
     pub max_bytes: u64,
     /// What happens at either bound: `coalesce` keeps the newest state of each object, `drop_oldest` and `drop_newest`
     /// drop events. Every loss is counted.
@@ -406,17 +337,4 @@ impl Default for Buffer {
     fn default() -> Self {
         Self { max_events: 10_000, max_bytes: 64 << 20, when_full: WhenFull::Coalesce }
     }
-}
-
-/// What happens when a handler's buffer is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum WhenFull {
-    /// The newest state of each object is kept.
-    #[default]
-    Coalesce,
-    /// The oldest event goes.
-    DropOldest,
-    /// The newest event goes.
-    DropNewest,
 }

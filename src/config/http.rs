@@ -10,7 +10,11 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{schema, text};
+use super::{
+    error::{Problem, problem},
+    schema,
+    text::{Optional, Text, print_duration},
+};
 use crate::secret::{ExposeSecret as _, SecretRef};
 
 /// Bytes that a token has at least: fewer can be guessed.
@@ -24,12 +28,12 @@ const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 #[serde(default)]
 pub struct Http {
     /// Address of everything that is served; "" = off. One that other machines can reach needs `auth = "token"` and `tls`.
-    #[serde(with = "text::optional")]
+    #[serde(with = "Optional")]
     #[schemars(schema_with = "schema::address")]
     pub listen: Option<SocketAddr>,
     /// Address at which `/livez`, `/readyz`, `/healthz` and `/metrics` alone are served, without authentication and TLS,
     /// for instance "0.0.0.0:8081". Default "": off.
-    #[serde(with = "text::optional")]
+    #[serde(with = "Optional")]
     #[schemars(schema_with = "schema::address")]
     pub probe_listen: Option<SocketAddr>,
     /// Who is let in at `listen`: `none`, everybody, or `token`, who has the `token`.
@@ -53,21 +57,17 @@ pub struct Http {
     #[schemars(range(min = 1))]
     pub max_connections: u32,
     /// Time that a client has for the TLS handshake and for the head of a request (up to 32 KiB). At least "1s".
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub header_timeout: Duration,
     /// Time after which a kept-alive connection without a request is closed. At least "1s".
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub idle_timeout: Duration,
     /// Time after which an answer is cut of which the client reads nothing. At least "1s". Streams are not cut: they get `gap`.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub write_timeout: Duration,
     /// Bytes of all answers that are being written, streams excluded. Beyond it a request is answered with 429; a single
     /// answer may be larger, and one of up to 16 KiB is never refused.
-    #[serde(with = "text::size")]
-    #[schemars(schema_with = "schema::size")]
+    #[serde(with = "Text::<u64>")]
     pub max_response_bytes: u64,
 }
 
@@ -129,12 +129,10 @@ pub enum HttpAuth {
 #[serde(default)]
 pub struct HttpTls {
     /// PEM file of the certificate, and behind it those that lead to the CA's; read again when it changes. "": none.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(with = "Optional")]
     pub cert_file: Option<PathBuf>,
     /// PEM file of its key, unencrypted; read again when it changes. "": none.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(with = "Optional")]
     pub key_file: Option<PathBuf>,
 }
 
@@ -147,19 +145,18 @@ impl HttpTls {
 
 impl Http {
     /// Returns what does not go together: the key, and a sentence.
-    pub(crate) fn mistakes(&self) -> Vec<(Vec<&'static str>, String)> {
+    pub(crate) fn mistakes(&self) -> Vec<Problem> {
         let mut mistakes = Vec::new();
-        let mut wrong = |keys: &[&'static str], message: String| mistakes.push((keys.to_vec(), message));
+        let mut wrong = |keys: &[&str], message: &str| mistakes.push(problem(keys, message));
         match self.auth {
             HttpAuth::Token if self.token.is_none() && self.tokens.is_empty() => wrong(
                 &["auth"],
-                "nobody could be let in: expected `token` too, such as { file = \"/run/secrets/deltabus/token\" }"
-                    .to_owned(),
+                "nobody could be let in: expected `token` too, such as { file = \"/run/secrets/deltabus/token\" }",
             ),
             HttpAuth::None => {
                 for (key, is_set) in [("token", self.token.is_some()), ("tokens", !self.tokens.is_empty())] {
                     if is_set {
-                        wrong(&[key], "is not asked for: expected auth = \"token\" too, or no token".to_owned());
+                        wrong(&[key], "is not asked for: expected auth = \"token\" too, or no token");
                     }
                 }
             }
@@ -168,14 +165,13 @@ impl Http {
         let mut names = BTreeSet::from([DEFAULT_TOKEN_NAME]);
         for HttpToken { name, .. } in &self.tokens {
             if name.is_empty() || !names.insert(name) {
-                let message =
-                    format!("the name {name:?} is empty or used twice: expected a name of its own for each token");
-                wrong(&["tokens"], message);
+                let rule = "is empty or used twice: expected a name of its own for each token";
+                wrong(&["tokens"], &format!("the name {name:?} {rule}"));
             }
         }
         for host in self.allowed_hosts.iter().filter(|host| !is_host(host)) {
             let message = format!("expected a host name or an address without scheme and port, found {host:?}");
-            wrong(&["allowed_hosts"], message);
+            wrong(&["allowed_hosts"], &message);
         }
         for (key, timeout) in [
             ("header_timeout", self.header_timeout),
@@ -183,22 +179,19 @@ impl Http {
             ("write_timeout", self.write_timeout),
         ] {
             if timeout < TIMEOUT_MIN {
-                wrong(&[key], format!("expected at least \"1s\", found {:?}", text::print_duration(timeout)));
+                wrong(&[key], &format!("expected at least \"1s\", found {:?}", print_duration(timeout)));
             }
         }
-        for (set, unset, key) in [
-            (&self.tls.cert_file, &self.tls.key_file, ["cert_file", "key_file"]),
-            (&self.tls.key_file, &self.tls.cert_file, ["key_file", "cert_file"]),
-        ] {
-            if set.is_some() && unset.is_none() {
-                wrong(&["tls", key[0]], format!("expected `{}` too", key[1]));
-            }
+        match (&self.tls.cert_file, &self.tls.key_file) {
+            (Some(_), None) => wrong(&["tls", "cert_file"], "expected `key_file` too"),
+            (None, Some(_)) => wrong(&["tls", "key_file"], "expected `cert_file` too"),
+            _ => {}
         }
         if let (Some(all), Some(probes)) = (self.listen, self.probe_listen)
             && all == probes
             && all.port() != 0
         {
-            wrong(&["probe_listen"], "is the address of `listen` too: expected another one, or \"\"".to_owned());
+            wrong(&["probe_listen"], "is the address of `listen` too: expected another one, or \"\"");
         }
         if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback()) {
             let missing = match (self.auth, self.tls.cert_file.is_some() || self.tls.key_file.is_some()) {
@@ -213,7 +206,7 @@ impl Http {
                 "{address} can be reached from other machines, and {missing}, or a loopback address such as \
                  \"{loopback}:{port}\""
             );
-            mistakes.push((vec!["listen"], message));
+            wrong(&["listen"], &message);
         }
         mistakes
     }

@@ -1,21 +1,24 @@
 //! `[handlers.<name>]` of type `kafka`: topics that events are sent to, keyed for compaction.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use super::{schema, text};
+use super::{
+    error::{Problem, problem},
+    schema,
+    tls::ClientTls,
+};
 use crate::{
     cloud_event::ContentMode,
     handler::{
         kafka::{
-            self, Acks, KafkaCompression, KafkaOptions, SaslMechanism,
+            self, Acks, KafkaCompression, KafkaOptions, KafkaSasl, SaslMechanism,
             template::{KeyTemplate, TopicTemplate},
         },
-        webhook::{TlsOption, TlsOptions},
+        webhook::TlsOptions,
     },
-    secret::SecretRef,
 };
 
 /// Options of a handler of type `kafka`.
@@ -44,16 +47,16 @@ pub struct KafkaSink {
     #[serde(default)]
     pub acks: Acks,
     /// Whether brokers drop what comes again after a lost answer. Needs `acks = "all"`.
-    #[serde(default = "yes")]
+    #[serde(default = "super::text::yes")]
     pub idempotent: bool,
     /// Who the handler is. Default: nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Sasl")]
-    pub sasl: Option<Sasl>,
+    #[schemars(with = "KafkaSasl")]
+    pub sasl: Option<KafkaSasl>,
     /// Requires TLS, and says whom to trust. Default: no TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "KafkaTls")]
-    pub tls: Option<KafkaTls>,
+    #[schemars(with = "ClientTls")]
+    pub tls: Option<ClientTls>,
 }
 
 fn topic() -> String {
@@ -64,45 +67,9 @@ fn key() -> String {
     "{uid}".to_owned()
 }
 
-fn yes() -> bool {
-    true
-}
-
 fn brokers(_: &mut SchemaGenerator) -> Schema {
     schema::addresses("kafka-0:9092")
 }
-
-/// Who a Kafka handler is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Sasl {
-    /// How the password is proved. `PLAIN` sends it: only with `tls`. Required.
-    pub mechanism: SaslMechanism,
-    /// The user. Required.
-    pub username: String,
-    /// The password. Required.
-    pub password: SecretRef,
-}
-
-/// Whom a Kafka connection trusts, and as whom it speaks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct KafkaTls {
-    /// PEM file of the only authorities that are trusted. "": those of the system.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
-    pub ca_file: Option<PathBuf>,
-    /// PEM file of the client's certificate. "": none.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
-    pub cert_file: Option<PathBuf>,
-    /// PEM file of its key. "": none.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
-    pub key_file: Option<PathBuf>,
-}
-
-/// What is wrong with a handler: the key, from the handler's own, and a sentence.
-type Problem = (Vec<&'static str>, String);
 
 impl KafkaSink {
     /// Makes what the handler is made of; `cluster` is the configured name of the cluster, `timeout` what an attempt may
@@ -120,24 +87,20 @@ impl KafkaSink {
         let mut problems = Vec::new();
         for broker in &self.brokers {
             if let Some(expected) = unfit_address(broker) {
-                problems.push((vec!["brokers"], format!("{broker:?}: {expected}")));
+                problems.push(problem(&["brokers"], format!("{broker:?}: {expected}")));
             }
         }
-        let topic = TopicTemplate::parse(&self.topic).map_err(|error| problems.push((vec!["topic"], error)));
-        let key = KeyTemplate::parse(&self.key).map_err(|error| problems.push((vec!["key"], error)));
+        let topic = TopicTemplate::parse(&self.topic).map_err(|error| problems.push(problem(&["topic"], error)));
+        let key = KeyTemplate::parse(&self.key).map_err(|error| problems.push(problem(&["key"], error)));
         if self.idempotent && self.acks != Acks::All {
             let expected = "expected \"all\", or idempotent = false: a broker that asks no other knows no repetition";
-            problems.push((vec!["acks"], expected.to_owned()));
+            problems.push(problem(&["acks"], expected));
         }
         if self.sasl.as_ref().is_some_and(|sasl| sasl.username.is_empty()) {
-            problems.push((vec!["sasl", "username"], "expected the name of a user".to_owned()));
+            problems.push(problem(&["sasl", "username"], "expected the name of a user"));
         }
-        let tls = self.tls.as_ref().map(|tls| tls.meant(&mut problems));
-        let sasl = self.sasl.as_ref().map(|sasl| kafka::KafkaSasl {
-            mechanism: sasl.mechanism,
-            username: sasl.username.clone(),
-            password: sasl.password.clone(),
-        });
+        let tls = self.tls.as_ref();
+        let tls = tls.map(|tls| kafka::KafkaTls { ca_file: tls.ca_file.clone(), client: tls.client(&mut problems) });
         match (topic, key) {
             (Ok(topic), Ok(key)) if problems.is_empty() => Ok(KafkaOptions {
                 brokers: self.brokers.clone(),
@@ -148,7 +111,7 @@ impl KafkaSink {
                 compression: self.compression,
                 acks: self.acks,
                 idempotent: self.idempotent,
-                sasl,
+                sasl: self.sasl.clone(),
                 tls,
                 timeout,
                 total_order,
@@ -157,34 +120,22 @@ impl KafkaSink {
         }
     }
 
-    /// Returns what is wrong, whether it is used or not.
-    pub(crate) fn mistakes(&self) -> Vec<Problem> {
-        self.options("", Duration::ZERO, false).err().unwrap_or_default()
-    }
-
     /// Returns what stands against using it: files and secrets that are not there, and a program without Kafka. Reads
     /// files: blocks.
     pub(crate) fn unready(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if cfg!(not(feature = "kafka")) {
             let advice = "this program was built without Kafka: build it with `cargo build --release --features kafka`";
-            problems.push((vec!["type"], advice.to_owned()));
+            problems.push(problem(&["type"], advice));
         }
         if let Some(Err(error)) = self.sasl.as_ref().map(|sasl| sasl.password.read()) {
-            problems.push((vec!["sasl", "password"], error.to_string()));
+            problems.push(problem(&["sasl", "password"], error.to_string()));
         }
         let tls = self.tls.as_ref().and_then(|tls| {
-            let KafkaTls { ca_file, cert_file, key_file } = tls.clone();
+            let ClientTls { ca_file, cert_file, key_file } = tls.clone();
             TlsOptions { ca_file, cert_file, key_file, server_name: None }.check().err()
         });
-        if let Some((option, error)) = tls {
-            let key = match option {
-                TlsOption::CaFile => "ca_file",
-                TlsOption::CertFile => "cert_file",
-                TlsOption::KeyFile => "key_file",
-            };
-            problems.push((vec!["tls", key], error));
-        }
+        problems.extend(tls.map(|(key, error)| problem(&["tls", key], error)));
         problems
     }
 
@@ -196,28 +147,14 @@ impl KafkaSink {
         {
             let message = "several objects share a key: the tombstone of one stands for all, and a compacted topic keeps \
                            one of them; expected {uid}, or {group} {resource} {namespace} {name}, some of it in `topic`";
-            problems.push((vec!["key"], message.to_owned()));
+            problems.push(problem(&["key"], message));
         }
         let sends_password = self.sasl.as_ref().is_some_and(|sasl| sasl.mechanism == SaslMechanism::Plain);
         if sends_password && self.tls.is_none() {
             let message = "PLAIN sends the password, without `tls` unencrypted: expected `tls`, or SCRAM-SHA-512";
-            problems.push((vec!["sasl", "mechanism"], message.to_owned()));
+            problems.push(problem(&["sasl", "mechanism"], message));
         }
         problems
-    }
-}
-
-impl KafkaTls {
-    fn meant(&self, problems: &mut Vec<Problem>) -> kafka::KafkaTls {
-        let client = match (&self.cert_file, &self.key_file) {
-            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-            (None, None) => None,
-            _ => {
-                problems.push((vec!["tls"], "expected both of cert_file and key_file, or none".to_owned()));
-                None
-            }
-        };
-        kafka::KafkaTls { ca_file: self.ca_file.clone(), client }
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
     fmt, fs,
+    iter::successors,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -59,17 +60,11 @@ impl KeyPath {
         self.0.iter().skip(skipped).any(|name| secret::is_secret_name(name))
     }
 
-    /// Where an entry of `resources` or `handlers` inherits this key from.
+    /// Returns where an entry of `resources` or `handlers` inherits this key from.
     fn inherited(&self) -> Option<Self> {
         match &self.0[..] {
             [section, _, rest @ ..] if !rest.is_empty() && (section == "resources" || section == "handlers") => {
-                Some(Self(
-                    ["defaults", section]
-                        .into_iter()
-                        .chain(rest.iter().map(String::as_str))
-                        .map(str::to_owned)
-                        .collect(),
-                ))
+                Some(Self([&["defaults".to_owned(), section.clone()][..], rest].concat()))
             }
             _ => None,
         }
@@ -125,9 +120,9 @@ impl Positions {
     }
 
     /// Says something of a value, at the place that set it.
-    pub(crate) fn finding(&self, keys: &[&str], message: String) -> Finding {
+    pub(crate) fn finding<S: AsRef<str>>(&self, keys: &[S], message: String) -> Finding {
         let (key, origin) = self.of_value(&self.as_written(&KeyPath::new(keys)));
-        Finding { origin, key: key.to_string(), message, excerpt: None }
+        Finding::new(origin, key.to_string(), message)
     }
 
     /// Notes which elements of lists are left, so that [`Positions::finding`] finds them where they stood.
@@ -152,19 +147,13 @@ impl Positions {
         if let Some(place) = self.places.get(path) {
             return (path.clone(), pick(place).clone());
         }
-        if let Some((inherited, place)) =
-            path.inherited().and_then(|path| Some((path.clone(), self.places.get(&path)?)))
+        if let Some(inherited) = path.inherited()
+            && let Some(place) = self.places.get(&inherited)
         {
             return (inherited, pick(place).clone());
         }
-        let mut parent = path.parent();
-        while let Some(around) = parent {
-            if let Some(place) = self.places.get(&around) {
-                return (path.clone(), place.key.clone());
-            }
-            parent = around.parent();
-        }
-        (path.clone(), Origin::Nowhere)
+        let around = successors(path.parent(), KeyPath::parent).find_map(|around| self.places.get(&around));
+        (path.clone(), around.map_or(Origin::Nowhere, |place| place.key.clone()))
     }
 
     /// Returns whether a layer sets this value, by itself or for all that inherit it.
@@ -234,7 +223,7 @@ impl Layers {
     }
 
     fn error(&mut self, origin: Origin, key: String, message: &str) {
-        self.errors.push(Finding { origin, key, message: message.to_owned(), excerpt: None });
+        self.errors.push(Finding::new(origin, key, message));
     }
 
     /// Adds the text of one file.
@@ -311,12 +300,9 @@ impl Layers {
                     }
                     return Ok((tree, self.positions));
                 }
-                Err(error) => self.errors.push(Finding {
-                    origin: Origin::Nowhere,
-                    key: String::new(),
-                    message: error.to_string(),
-                    excerpt: None,
-                }),
+                Err(error) => {
+                    self.errors.push(Finding::new(Origin::Nowhere, String::new(), error.to_string()));
+                }
             }
         }
         Err(self.errors)
@@ -488,7 +474,7 @@ impl Walk<'_> {
         if too_large {
             let number = if path.has_secret_name() { MASK } else { &self.file.content[span] };
             let message = format!("the number {number} is too large");
-            self.errors.push(Finding { origin, key: path.to_string(), message, excerpt: None });
+            self.errors.push(Finding::new(origin, path.to_string(), message));
         }
     }
 }

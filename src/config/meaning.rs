@@ -8,9 +8,8 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
-    CONFIG_VERSION, Cache, Config, Handler, Mode, Place, Resource, SecretValues, Sink, TestCase, TypePattern,
-    error::{Finding, LISTED_MAX, suggestion},
-    format::FormatFindings,
+    CONFIG_VERSION, Cache, Config, Format, Handler, Mode, Place, Resource, SecretValues, Sink, TestCase, TypePattern,
+    error::{Finding, LISTED_MAX, Problem, suggestion},
     layers::{KeyPath, Positions},
     oddities,
     text::print_duration,
@@ -75,18 +74,22 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn finding(&self, keys: &[&str], message: String) -> Finding {
-        self.positions.finding(keys, message)
-    }
-
     fn error(&mut self, keys: &[&str], message: impl Into<String>) {
-        let finding = self.finding(keys, message.into());
-        self.errors.push(finding);
+        self.errors.push(self.positions.finding(keys, message.into()));
     }
 
     fn warn(&mut self, keys: &[&str], message: impl Into<String>) {
-        let finding = self.finding(keys, message.into());
-        self.warnings.push(finding);
+        self.warnings.push(self.positions.finding(keys, message.into()));
+    }
+
+    /// Reports what a section has found in itself.
+    fn report(&mut self, section: &[&str], errors: Vec<Problem>, warnings: Vec<Problem>) {
+        let below = |keys: &[String]| -> Vec<String> {
+            section.iter().copied().chain(keys.iter().map(String::as_str)).map(str::to_owned).collect()
+        };
+        let finding = |(keys, message): (Vec<String>, String)| self.positions.finding(&below(&keys), message);
+        self.errors.extend(errors.into_iter().map(finding));
+        self.warnings.extend(warnings.into_iter().map(finding));
     }
 
     /// Suggests one of the names that there are. Only for errors that may be listed: looking for the nearest name costs
@@ -134,9 +137,7 @@ impl Checker<'_> {
                            the default is \"4GiB\"";
             self.warn(&["state", "max_bytes"], message);
         }
-        for (keys, message) in config.http.mistakes() {
-            self.error(&[&["http"][..], &keys].concat(), message);
-        }
+        self.report(&["http"], config.http.mistakes(), Vec::new());
         if let Some(mistake) = config.telemetry.mistake(self.place) {
             self.error(&["telemetry", "otlp_endpoint"], mistake);
         }
@@ -221,9 +222,7 @@ impl Checker<'_> {
 
     fn resource(&mut self, name: &str, resource: &Resource) {
         self.secrets(name, resource);
-        for (keys, message) in oddities::of_resource(resource) {
-            self.warn(&under("resources", name, &keys), message);
-        }
+        self.report(&["resources", name], Vec::new(), oddities::of_resource(resource));
         if resource.namespaces.is_nothing() {
             let message = "excludes every namespace that it names: expected at least one that is left";
             self.error(&["resources", name, "namespaces"], message);
@@ -291,14 +290,9 @@ impl Checker<'_> {
         for (name, handler) in &self.config.handlers {
             self.takes(name, handler, &dead_letters);
             self.dead_letter(name, handler);
-            self.webhook(name, handler);
-            self.nats(name, handler);
-            self.kafka(name, handler);
-            self.exec(name, handler);
+            self.sink(name, handler);
             self.format(name, handler);
-            for (keys, message) in oddities::of_handler(handler, &self.config.resources) {
-                self.warn(&under("handlers", name, &keys), message);
-            }
+            self.report(&["handlers", name], Vec::new(), oddities::of_handler(handler, &self.config.resources));
             let retry = &handler.options.retry;
             self.pause(&["handlers", name, "retry"], retry.initial, retry.max);
             self.concurrency(name, handler);
@@ -312,60 +306,37 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a webhook; what it names outside of the configuration only where it is used here.
-    fn webhook(&mut self, name: &str, handler: &Handler) {
-        let Sink::Webhook(webhook) = &handler.sink else { return };
-        let mut wrong = webhook.options(handler.batch().max_events > 1, Duration::MAX).err().unwrap_or_default();
-        if self.is_used_here(handler) {
-            wrong.extend(webhook.unready());
-        }
-        self.sink(name, wrong, webhook.oddities());
-    }
-
-    fn is_used_here(&self, handler: &Handler) -> bool {
-        handler.enabled && self.place == Place::Here
-    }
-
-    fn nats(&mut self, name: &str, handler: &Handler) {
-        let Sink::Nats(nats) = &handler.sink else { return };
-        self.sink(name, nats.mistakes(), nats.oddities());
-    }
-
-    /// Checks a handler of Kafka; what it names outside of the configuration only where it is used here.
-    fn kafka(&mut self, name: &str, handler: &Handler) {
-        let Sink::Kafka(kafka) = &handler.sink else { return };
-        let mut wrong = kafka.mistakes();
-        if self.is_used_here(handler) {
-            wrong.extend(kafka.unready());
-        }
-        self.sink(name, wrong, kafka.oddities());
-    }
-
-    fn exec(&mut self, name: &str, handler: &Handler) {
-        let Sink::Exec(exec) = &handler.sink else { return };
-        self.sink(name, exec.options(name, "").err().unwrap_or_default(), Vec::new());
-    }
-
-    /// Notes what is wrong and what is odd in the options of a handler's type, each with its keys.
-    fn sink<K: AsRef<str>>(&mut self, name: &str, wrong: Vec<(Vec<K>, String)>, odd: Vec<(Vec<K>, String)>) {
-        for (keys, message) in wrong {
-            self.error(&under("handlers", name, &keys), message);
-        }
-        for (keys, message) in odd {
-            self.warn(&under("handlers", name, &keys), message);
-        }
+    /// Checks the options of a handler's type; what they name outside of the configuration only where it is used here.
+    fn sink(&mut self, name: &str, handler: &Handler) {
+        let is_used_here = handler.enabled && self.place == Place::Here;
+        let (wrong, unready, odd) = match &handler.sink {
+            Sink::Webhook(webhook) => {
+                let wrong = webhook.options(handler.batch().max_events > 1, Duration::MAX).err();
+                (wrong, is_used_here.then(|| webhook.unready()), webhook.oddities())
+            }
+            Sink::Kafka(kafka) => {
+                let wrong = kafka.options("", Duration::ZERO, false).err();
+                (wrong, is_used_here.then(|| kafka.unready()), kafka.oddities())
+            }
+            Sink::Nats(nats) => (nats.options("").err(), None, nats.oddities()),
+            Sink::Exec(exec) => (exec.options(name, "").err(), None, Vec::new()),
+            Sink::Stdout | Sink::File(_) | Sink::Blackhole => return,
+        };
+        let wrong = [wrong, unready].into_iter().flatten().flatten().collect();
+        self.report(&["handlers", name], wrong, odd);
     }
 
     fn format(&mut self, name: &str, handler: &Handler) {
-        let FormatFindings { errors, warnings } = handler.format_findings();
-        for (key, message) in errors {
-            self.error(&["handlers", name, key], message);
+        let (errors, warnings) = handler.check_format();
+        for message in errors {
+            self.error(&["handlers", name, "template"], message);
         }
-        for (key, message) in warnings {
-            self.warn(&["handlers", name, key], message);
+        for message in warnings {
+            self.warn(&["handlers", name, "template"], message);
         }
+        let needs_old = matches!(handler.options.format, Format::Patch | Format::MergePatch | Format::Diff);
         let has_no_old = |(entry, resource): &(&String, &Resource)| {
-            handler.options.format.needs_old() && resource.cache == Cache::None && handler.takes(entry)
+            needs_old && resource.cache == Cache::None && handler.takes(entry)
         };
         if let Some((entry, _)) = self.config.resources.iter().find(has_no_old) {
             let message = format!(
@@ -385,7 +356,8 @@ impl Checker<'_> {
         let kind = handler.sink.type_name();
         let is_concurrent = handler.sink.is_concurrent();
         let why = if is_concurrent { "order = \"total\"".to_owned() } else { format!("type = \"{kind}\"") };
-        let keys: &[&str] = if handler.sink.has_timeout() { &["concurrency"] } else { &["concurrency", "timeout"] };
+        let has_timeout = is_concurrent || matches!(handler.sink, Sink::Exec(_));
+        let keys: &[&str] = if has_timeout { &["concurrency"] } else { &["concurrency", "timeout"] };
         for key in keys {
             let path = ["handlers", name, key];
             let is_said = self.positions.is_set_itself(&KeyPath::new(&path));
@@ -553,9 +525,4 @@ impl<'a> Claims<'a> {
         };
         Some(self.all[first].0)
     }
-}
-
-/// Returns the path of an own key of an entry or a handler.
-fn under<'a, K: AsRef<str>>(section: &'a str, name: &'a str, keys: &'a [K]) -> Vec<&'a str> {
-    [section, name].into_iter().chain(keys.iter().map(AsRef::as_ref)).collect()
 }

@@ -1,15 +1,20 @@
 //! `[handlers.<name>]` of type `nats`: subjects and streams that events are sent to.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use async_nats::ServerAddr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::{schema, text};
+use super::{
+    error::{Problem, problem},
+    schema,
+    text::Text,
+    tls::ClientTls,
+};
 use crate::{
     cloud_event::ContentMode,
-    handler::nats::{self, NatsOptions, subject::Template},
+    handler::nats::{self, ExpectLast, NatsAuth, NatsOptions, subject::Template},
     secret::SecretRef,
 };
 
@@ -28,10 +33,10 @@ pub struct NatsSink {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "auth")]
     pub auth: Option<NatsAuth>,
-    /// Requires TLS, and says whom to trust. Default: TLS where the server asks for it.
+    /// Requires TLS, and says whom to trust; files are read for each connection. Default: TLS where the server asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "NatsTls")]
-    pub tls: Option<NatsTls>,
+    #[schemars(with = "ClientTls")]
+    pub tls: Option<ClientTls>,
     /// Where a message goes. `{cluster}` `{group}` `{resource}` `{namespace}` `{name}` `{kind}` `{version}` `{event}` are
     /// filled in, at most one between two dots: "core" for the empty group, "_" for no namespace; letters, digits and
     /// "-" stay, other bytes are %XX.
@@ -95,61 +100,22 @@ fn auth(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Who a NATS handler is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NatsAuth {
-    /// A file of a JWT and a seed.
-    CredsFile(PathBuf),
-    /// A user and a password.
-    Basic {
-        /// The user.
-        username: String,
-        /// The password.
-        password: SecretRef,
-    },
-    /// A token.
-    Token(SecretRef),
-    /// The seed of a user's key.
-    Nkey(SecretRef),
-}
-
-/// Whom a NATS connection trusts, and as whom it speaks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct NatsTls {
-    /// PEM file of the only authorities that are trusted; read for each connection. "": those of the system.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
-    pub ca_file: Option<PathBuf>,
-    /// PEM file of the client's certificate; read for each connection. "": none.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
-    pub cert_file: Option<PathBuf>,
-    /// PEM file of its key; read for each connection. "": none.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
-    pub key_file: Option<PathBuf>,
-}
-
 /// A stream that keeps what was sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NatsJetStream {
     /// Its name. Required.
     pub stream: String,
     /// Whether it is made where it is not there, and compared with the options below where it is.
-    #[serde(default = "yes")]
+    #[serde(default = "super::text::yes")]
     pub create: bool,
     /// The subjects that it takes. Default: those that `subject` makes, of every cluster.
     #[serde(default)]
     pub subjects: Vec<String>,
     /// How long a message is kept. "0s": for ever.
-    #[serde(default = "max_age", with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(default = "max_age", with = "Text::<Duration>")]
     pub max_age: Duration,
     /// How long the server knows an event again by its id, and drops it.
-    #[serde(default = "duplicate_window", with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(default = "duplicate_window", with = "Text::<Duration>")]
     pub duplicate_window: Duration,
     /// How many servers keep each message.
     #[serde(default = "one")]
@@ -159,10 +125,6 @@ pub struct NatsJetStream {
     /// change stored once outside of `duplicate_window` too.
     #[serde(default)]
     pub expect_last: ExpectLast,
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn one() -> u32 {
@@ -177,20 +139,6 @@ fn duplicate_window() -> Duration {
     nats::JetStreamOptions::new("").duplicate_window
 }
 
-/// The condition on which a stream takes a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ExpectLast {
-    /// None.
-    #[default]
-    Off,
-    /// The last sequence of its subject is the expected one.
-    PerSubject,
-}
-
-/// What is wrong with a handler: the key, from the handler's own, and a sentence.
-type Problem = (Vec<&'static str>, String);
-
 impl NatsSink {
     /// Makes the options of the handler; `cluster` is the configured name of the cluster. Looks at no file and no server.
     ///
@@ -199,9 +147,10 @@ impl NatsSink {
     pub(crate) fn options(&self, cluster: &str) -> Result<NatsOptions, Vec<Problem>> {
         let mut problems = Vec::new();
         self.check_servers(&mut problems);
-        let template = Template::parse(&self.subject).map_err(|error| problems.push((vec!["subject"], error)));
-        let auth = self.auth.as_ref().map(NatsAuth::meant).unwrap_or_default();
-        let tls = self.tls.as_ref().map(|tls| tls.meant(&mut problems));
+        let template = Template::parse(&self.subject).map_err(|error| problems.push(problem(&["subject"], error)));
+        let auth = self.auth.clone().unwrap_or_default();
+        let tls = self.tls.as_ref();
+        let tls = tls.map(|tls| nats::NatsTls { ca_file: tls.ca_file.clone(), client: tls.client(&mut problems) });
         if let (Some(jetstream), Ok(template)) = (&self.jetstream, &template) {
             jetstream.check(template, &mut problems);
         }
@@ -220,17 +169,12 @@ impl NatsSink {
         }
     }
 
-    /// Returns what is wrong.
-    pub(crate) fn mistakes(&self) -> Vec<Problem> {
-        self.options("").err().unwrap_or_default()
-    }
-
     /// Returns what is allowed and odd.
     pub(crate) fn oddities(&self) -> Vec<Problem> {
-        let key = match self.auth {
-            Some(NatsAuth::Basic { .. }) => vec!["auth", "basic", "password"],
-            Some(NatsAuth::Token(_)) => vec!["auth", "token"],
-            Some(NatsAuth::CredsFile(_) | NatsAuth::Nkey(_)) | None => return Vec::new(), // what they sign travels
+        let key: &[&str] = match self.auth {
+            Some(NatsAuth::UserPassword { .. }) => &["auth", "basic", "password"],
+            Some(NatsAuth::Token(_)) => &["auth", "token"],
+            Some(NatsAuth::None | NatsAuth::Credentials(_) | NatsAuth::Nkey(_)) | None => return Vec::new(), // what they sign travels
         };
         let is_open = |server: &String| {
             server.parse::<ServerAddr>().is_ok_and(|address| !super::webhook::is_loopback(address.host()))
@@ -241,52 +185,25 @@ impl NatsSink {
         }
         let message = "`servers` are nats://: the secret travels without encryption unless the server asks for TLS; \
                        expected tls://, or `tls`";
-        vec![(key, message.to_owned())]
+        vec![problem(key, message)]
     }
 
     fn check_servers(&self, problems: &mut Vec<Problem>) {
         for server in &self.servers {
-            let problem = match server.parse::<ServerAddr>() {
+            let wrong = match server.parse::<ServerAddr>() {
                 Err(_) => "is no address: expected nats:// or tls://, such as \"nats://nats.nats:4222\"",
                 // Not repeated: there is a password in it.
                 Ok(address) if address.has_user_pass() => {
-                    problems.push((
-                        vec!["servers"],
-                        "has a user or a password in an address: expected them in `auth`, by reference".to_owned(),
-                    ));
+                    let message = "has a user or a password in an address: expected them in `auth`, by reference";
+                    problems.push(problem(&["servers"], message));
                     continue;
                 }
                 Ok(address) if !matches!(address.scheme(), "nats" | "tls") => "expected nats:// or tls://",
                 Ok(address) if address.host().is_empty() => "has no host",
                 Ok(_) => continue,
             };
-            problems.push((vec!["servers"], format!("{server:?} {problem}")));
+            problems.push(problem(&["servers"], format!("{server:?} {wrong}")));
         }
-    }
-}
-
-impl NatsAuth {
-    fn meant(&self) -> nats::NatsAuth {
-        match self.clone() {
-            Self::CredsFile(path) => nats::NatsAuth::Credentials(path),
-            Self::Basic { username: user, password } => nats::NatsAuth::UserPassword { user, password },
-            Self::Token(token) => nats::NatsAuth::Token(token),
-            Self::Nkey(seed) => nats::NatsAuth::Nkey(seed),
-        }
-    }
-}
-
-impl NatsTls {
-    fn meant(&self, problems: &mut Vec<Problem>) -> nats::NatsTls {
-        let client = match (&self.cert_file, &self.key_file) {
-            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-            (None, None) => None,
-            _ => {
-                problems.push((vec!["tls"], "expected both of cert_file and key_file, or none".to_owned()));
-                None
-            }
-        };
-        nats::NatsTls { ca_file: self.ca_file.clone(), client }
     }
 }
 
@@ -294,19 +211,19 @@ impl NatsJetStream {
     fn check(&self, template: &Template, problems: &mut Vec<Problem>) {
         if self.stream.is_empty() || !self.stream.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
             let expected = "expected a name of letters, digits, \"-\" and \"_\"";
-            problems.push((vec!["jetstream", "stream"], format!("{:?}: {expected}", self.stream)));
+            problems.push(problem(&["jetstream", "stream"], format!("{:?}: {expected}", self.stream)));
         }
         if self.duplicate_window.is_zero() {
-            problems.push((vec!["jetstream", "duplicate_window"], "expected more than \"0s\"".to_owned()));
+            problems.push(problem(&["jetstream", "duplicate_window"], "expected more than \"0s\""));
         }
         if !self.max_age.is_zero() && self.max_age < self.duplicate_window {
             let expected = "expected at least what `duplicate_window` is, or \"0s\": the server refuses less";
-            problems.push((vec!["jetstream", "max_age"], expected.to_owned()));
+            problems.push(problem(&["jetstream", "max_age"], expected));
         }
         if self.expect_last == ExpectLast::PerSubject && !template.is_per_object() {
             let expected = "per-subject needs a `subject` with {group}, {resource} or {kind}, {namespace} and {name}: \
                             else several objects share one";
-            problems.push((vec!["jetstream", "expect_last"], expected.to_owned()));
+            problems.push(problem(&["jetstream", "expect_last"], expected));
         }
     }
 
@@ -318,10 +235,7 @@ impl NatsJetStream {
             max_age: self.max_age,
             duplicate_window: self.duplicate_window,
             replicas: self.replicas as usize,
-            expect_last: match self.expect_last {
-                ExpectLast::Off => nats::ExpectLast::Off,
-                ExpectLast::PerSubject => nats::ExpectLast::PerSubject,
-            },
+            expect_last: self.expect_last,
         }
     }
 }

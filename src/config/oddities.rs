@@ -2,26 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use super::{EventType, Handler, Resource};
+use super::{EventType, Handler, Resource, error::Problem};
 use crate::object::FieldPath;
 
-/// The keys below an entry or a handler, and what is odd there.
-type Oddity = (Vec<String>, String);
-
 /// Returns what is odd in a `[resources.*]` entry.
-pub(super) fn of_resource(resource: &Resource) -> Vec<Oddity> {
+pub(super) fn of_resource(resource: &Resource) -> Vec<Problem> {
     let options = &resource.options;
     let paths = [("index", &resource.index), ("drop", &options.drop), ("ignore_changes", &options.ignore_changes)];
     paths.into_iter().flat_map(|(key, paths)| into_lists(key, paths)).collect()
 }
 
 /// Returns what is odd in a `[handlers.*]` section.
-pub(super) fn of_handler(handler: &Handler, resources: &BTreeMap<String, Resource>) -> Vec<Oddity> {
+pub(super) fn of_handler(handler: &Handler, resources: &BTreeMap<String, Resource>) -> Vec<Problem> {
     into_lists("changed", &handler.options.changed).chain(never_deleted(handler, resources)).collect()
 }
 
 /// Paths that take a list for an object: nothing is ever found there, and nothing says so.
-fn into_lists<'a>(key: &'a str, paths: &'a [String]) -> impl Iterator<Item = Oddity> + 'a {
+fn into_lists<'a>(key: &'a str, paths: &'a [String]) -> impl Iterator<Item = Problem> + 'a {
     paths.iter().enumerate().filter_map(move |(i, path)| {
         let meant = FieldPath::parse(path).ok()?.with_lists()?;
         let message = format!("goes into a list without `[*]`, where nothing is found; did you mean `{meant}`?");
@@ -31,7 +28,7 @@ fn into_lists<'a>(key: &'a str, paths: &'a [String]) -> impl Iterator<Item = Odd
 
 /// Deletions alone, of entries with a selector: the server's word is the same for what was deleted and for what does not
 /// match any more, so that both are `removed`.
-fn never_deleted(handler: &Handler, resources: &BTreeMap<String, Resource>) -> Option<Oddity> {
+fn never_deleted(handler: &Handler, resources: &BTreeMap<String, Resource>) -> Option<Problem> {
     let on = &handler.options.on;
     if !on.contains(&EventType::Deleted) || on.contains(&EventType::Removed) {
         return None;

@@ -3,7 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Mode, schema, text};
+use super::{
+    Mode, schema,
+    text::{Optional, means_entry},
+};
 use crate::{
     object::{FieldPath, ResourceType, Step},
     redact::{Fingerprint, Only, Redaction, Rule, Treatment, is_secrets},
@@ -51,7 +54,7 @@ pub enum SecretValues {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RedactedPath {
     /// Names of `[resources.*]` and globs; `!` before one excludes and wins.
-    #[serde(default = "every_entry")]
+    #[serde(default = "super::text::all")]
     #[schemars(schema_with = "schema::resource_names")]
     pub resources: Vec<String>,
     /// Where the values are, for instance "data.*". What stands there becomes text, whatever it was. Required.
@@ -59,13 +62,9 @@ pub struct RedactedPath {
     pub path: String,
     /// In which objects: a CEL expression over `object`, as it came, and `cluster`; where it cannot be evaluated, the values are
     /// redacted. Default "": in all.
-    #[serde(rename = "where", default, with = "text::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "where", default, with = "Optional", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::condition")]
     pub only_where: Option<String>,
-}
-
-fn every_entry() -> Vec<String> {
-    vec!["*".to_owned()]
 }
 
 impl Redact {
@@ -87,7 +86,7 @@ impl Redact {
             let wants_digests = self.secrets == SecretValues::Hmac && mode == Mode::Full;
             rules = Rule::of_secrets(if wants_digests { Treatment::Hmac } else { Treatment::Drop });
         }
-        let of_entry = self.paths.iter().filter(|wanted| text::means_entry(&wanted.resources, entry));
+        let of_entry = self.paths.iter().filter(|wanted| means_entry(&wanted.resources, entry));
         // Loading the configuration has refused what is no path.
         rules.extend(of_entry.filter_map(|wanted| {
             let path = FieldPath::parse(&wanted.path).ok()?;

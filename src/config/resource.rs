@@ -5,7 +5,10 @@ use std::{fmt, time::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{schema, text};
+use super::{
+    Compression, QueueOrder, Recreated, schema,
+    text::{self, Text},
+};
 use crate::{
     discovery::{Pattern, PatternError, WantedEntry},
     scope::Namespaces,
@@ -74,14 +77,12 @@ pub struct ResourceOptions {
     #[schemars(schema_with = "schema::ignored_paths")]
     pub ignore_changes: Vec<String>,
     /// How often cached objects are delivered again, with cause `resync`, to handlers that ask for it. "0s": never.
-    #[serde(with = "text::duration")]
-    #[schemars(schema_with = "schema::duration")]
+    #[serde(with = "Text::<Duration>")]
     pub resync: Duration,
     /// Order of the queue: `stream` keeps the order of arrival across objects, `per-key` groups the changes of an object.
     pub order: QueueOrder,
     /// Bytes that wait in the queue; at the bound nothing more is read from the server.
-    #[serde(with = "text::size")]
-    #[schemars(schema_with = "schema::size")]
+    #[serde(with = "Text::<u64>")]
     pub fifo_max_bytes: u64,
     /// What an object is that a list shows under a known name with a new uid: `delete-add` (the old one was deleted, the
     /// new one added) or `update`.
@@ -148,41 +149,6 @@ pub enum Cache {
     Full,
     /// What identifies an object and its version; no bodies.
     None,
-}
-
-/// Order of the queue between reflector and indexer (D4).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum QueueOrder {
-    /// As it arrived (F-20 … F-24, F-40).
-    #[default]
-    Stream,
-    /// The classical `DeltaFIFO` (F-10 … F-17).
-    PerKey,
-}
-
-/// How bodies are packed (D2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Compression {
-    /// By zstd, with a dictionary of what objects of the type have in common.
-    #[default]
-    Zstd,
-    /// By lz4, with the same dictionary.
-    Lz4,
-    /// Not at all.
-    None,
-}
-
-/// What a known name with a new uid means in a list (D-7).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Recreated {
-    /// The old object was deleted, the new one added.
-    #[default]
-    DeleteAdd,
-    /// The object was updated.
-    Update,
 }
 
 /// What to do if the server does not serve a type.

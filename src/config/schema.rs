@@ -123,28 +123,19 @@ fn list_of(items: &Schema) -> Schema {
     json_schema!({ "type": "array", "items": items })
 }
 
-pub(crate) fn duration(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::Duration, Some("^[0-9]"), &["500ms", "30s", "1h30m"])
-}
-
-pub(crate) fn size(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::Size, Some("^[0-9]+ *([KMGT]i?)?B$"), &["512KiB", "64MiB"])
+/// Returns the schema of a [`Textual`](super::text::Textual).
+pub(crate) fn of_textual(format: Format) -> Schema {
+    match format {
+        Format::Size => of_text(format, Some("^[0-9]+ *([KMGT]i?)?B$"), &["512KiB", "64MiB"]),
+        Format::Fsync => of_text(format, Some("^(always|never|[0-9].*)$"), &["always", "never", "1s"]),
+        Format::Permissions => of_text(format, Some("^0?[67][0-7]{2}$"), &["0640", "0600"]),
+        Format::Commit => of_text(format, Some("^(group|[0-9].*)$"), &["group", "1s"]),
+        _ => of_text(format, Some("^[0-9]"), &["500ms", "30s", "1h30m"]),
+    }
 }
 
 pub(crate) fn rate(_: &mut SchemaGenerator) -> Schema {
     of_text(Format::Rate, Some("^([0-9]+ */ *[smh])?$"), &["20/s", "600/m", ""])
-}
-
-pub(crate) fn fsync(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::Fsync, Some("^(always|never|[0-9].*)$"), &["always", "never", "1s"])
-}
-
-pub(crate) fn permissions(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::Permissions, Some("^0?[67][0-7]{2}$"), &["0640", "0600"])
-}
-
-pub(crate) fn commit(_: &mut SchemaGenerator) -> Schema {
-    of_text(Format::Commit, Some("^(group|[0-9].*)$"), &["group", "1s"])
 }
 
 pub(crate) fn address(_: &mut SchemaGenerator) -> Schema {

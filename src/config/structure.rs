@@ -15,6 +15,7 @@ use super::{
 };
 
 /// What [`check`] found.
+#[derive(Default)]
 pub(crate) struct Report {
     pub(crate) errors: Vec<Finding>,
     /// The paths that misspelt keys probably stand for: they need not be reported as missing.
@@ -25,62 +26,43 @@ pub(crate) struct Report {
 
 /// Checks the tree, and cuts out what is wrong.
 pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &Positions) -> Report {
-    let mut checker = Checker {
-        root: schema,
-        positions,
-        errors: Vec::new(),
-        wrong: HashSet::new(),
-        meant: HashSet::new(),
-        shortened: Vec::new(),
-        sections: None,
-    };
+    let mut checker =
+        Checker { root: schema, positions, report: Report::default(), wrong: HashSet::new(), sections: None };
     checker.table(schema, tree, &KeyPath::default());
-    Report { errors: checker.errors, meant: checker.meant, shortened: checker.shortened }
+    checker.report
 }
 
+/// Checks the tree piece by piece. What is said of a piece is whether it may stay.
 struct Checker<'a> {
     root: &'a Value,
     positions: &'a Positions,
-    errors: Vec<Finding>,
+    report: Report,
     /// Keys of the errors.
     wrong: HashSet<String>,
-    meant: HashSet<KeyPath>,
-    shortened: Vec<(KeyPath, Vec<usize>)>,
     /// The tables, as headers, in which each key is known; made when it is first needed.
     sections: Option<HashMap<&'a str, Vec<String>>>,
 }
 
-/// Whether a value may stay in the tree.
-#[derive(PartialEq)]
-enum Verdict {
-    Keep,
-    Cut,
-}
-
 impl<'a> Checker<'a> {
-    fn at_value(&mut self, path: &KeyPath, message: String) -> Verdict {
+    fn at_value(&mut self, path: &KeyPath, message: String) -> bool {
         let place = self.positions.of_value(path);
         self.error(place, message)
     }
 
-    fn at_key(&mut self, path: &KeyPath, message: String) -> Verdict {
+    fn at_key(&mut self, path: &KeyPath, message: String) -> bool {
         let place = self.positions.of_key(path);
         self.error(place, message)
     }
 
-    fn error(&mut self, (key, origin): (KeyPath, Origin), message: String) -> Verdict {
+    fn error(&mut self, (key, origin): (KeyPath, Origin), message: String) -> bool {
         let key = key.to_string();
         self.wrong.insert(key.clone());
-        self.errors.push(Finding { origin, key, message, excerpt: None });
-        Verdict::Cut
+        self.report.errors.push(Finding::new(origin, key, message));
+        false
     }
 
-    fn resolve(&self, schema: &'a Value) -> &'a Value {
-        resolve(self.root, schema)
-    }
-
-    fn value(&mut self, schema: &'a Value, value: &mut Value, path: &KeyPath) -> Verdict {
-        let schema = self.resolve(schema);
+    fn value(&mut self, schema: &'a Value, value: &mut Value, path: &KeyPath) -> bool {
+        let schema = resolve(self.root, schema);
         let wants_text = choices(schema).is_some() || schema["type"] == "string";
         if !wants_text && self.positions.is_environment(path) {
             let text = is_plain_or_secret(schema).then(|| value.clone());
@@ -97,7 +79,7 @@ impl<'a> Checker<'a> {
             ("object", Value::Object(table)) => self.table(schema, table, path),
             ("array", Value::Array(elements)) => self.list(schema, elements, path),
             ("string", Value::String(text)) => self.text(schema, text, path),
-            ("boolean", Value::Bool(_)) => Verdict::Keep,
+            ("boolean", Value::Bool(_)) => true,
             ("integer", Value::Number(number)) if !number.is_f64() => self.number(schema, value, path),
             ("number", Value::Number(_)) => self.number(schema, value, path),
             // It may be a secret that somebody wrote where one is to be named.
@@ -106,9 +88,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn choice(&mut self, choices: &[&str], value: &Value, path: &KeyPath) -> Verdict {
+    fn choice(&mut self, choices: &[&str], value: &Value, path: &KeyPath) -> bool {
         match value.as_str() {
-            Some(text) if choices.contains(&text) => Verdict::Keep,
+            Some(text) if choices.contains(&text) => true,
             Some(text) => {
                 let near = nearest(text, choices.iter().copied());
                 let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
@@ -123,14 +105,14 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn text(&mut self, schema: &Value, text: &str, path: &KeyPath) -> Verdict {
+    fn text(&mut self, schema: &Value, text: &str, path: &KeyPath) -> bool {
         match schema["format"].as_str().and_then(Format::named).map(|format| text::check(format, text)) {
             Some(Err(message)) => self.at_value(path, message),
-            Some(Ok(())) | None => Verdict::Keep,
+            Some(Ok(())) | None => true,
         }
     }
 
-    fn number(&mut self, schema: &Value, value: &Value, path: &KeyPath) -> Verdict {
+    fn number(&mut self, schema: &Value, value: &Value, path: &KeyPath) -> bool {
         let number = value.as_f64().unwrap_or(f64::NAN);
         if schema["minimum"].as_f64().is_some_and(|min| number < min) {
             return self.at_value(path, format!("expected {}, found {}", expected(schema), found(value, path)));
@@ -140,34 +122,34 @@ impl<'a> Checker<'a> {
                 let wanted = if is_range(schema) { expected(schema) } else { format!("at most {max}") };
                 self.at_value(path, format!("expected {wanted}, found {}", found(value, path)))
             }
-            _ => Verdict::Keep,
+            _ => true,
         }
     }
 
-    fn list(&mut self, schema: &'a Value, elements: &mut Vec<Value>, path: &KeyPath) -> Verdict {
+    fn list(&mut self, schema: &'a Value, elements: &mut Vec<Value>, path: &KeyPath) -> bool {
         if schema["minItems"].as_u64().is_some_and(|min| (elements.len() as u64) < min) {
             return self.at_value(path, format!("expected {}, found an empty list", expected(schema)));
         }
         let (mut left, mut index) = (Vec::new(), 0);
         elements.retain_mut(|element| {
             index += 1;
-            let verdict = self.value(&schema["items"], element, &path.element(index - 1));
-            left.extend((verdict == Verdict::Keep).then_some(index - 1));
-            verdict == Verdict::Keep
+            let is_kept = self.value(&schema["items"], element, &path.element(index - 1));
+            left.extend(is_kept.then_some(index - 1));
+            is_kept
         });
         if left.len() < index {
-            self.shortened.push((path.clone(), left));
+            self.report.shortened.push((path.clone(), left));
         }
-        Verdict::Keep
+        true
     }
 
-    fn table(&mut self, schema: &'a Value, table: &mut Map<String, Value>, path: &KeyPath) -> Verdict {
+    fn table(&mut self, schema: &'a Value, table: &mut Map<String, Value>, path: &KeyPath) -> bool {
         if let Some(variants) = schema["oneOf"].as_array() {
             return self.variant(variants, table, path);
         }
         if let Some(entries) = schema["patternProperties"].get(NAME_PATTERN) {
-            table.retain(|name, entry| self.entry(name, entries, entry, path) == Verdict::Keep);
-            return Verdict::Keep;
+            table.retain(|name, entry| self.entry(name, entries, entry, path));
+            return true;
         }
         let Some(properties) = schema["properties"].as_object() else { return self.map(schema, table, path) };
         let is_choice = schema["maxProperties"] == 1;
@@ -177,64 +159,64 @@ impl<'a> Checker<'a> {
             return self.at_value(path, format!("expected {}, found {found}", expected(schema)));
         }
         table.retain(|key, value| match properties.get(key) {
-            Some(schema) => self.value(schema, value, &path.child(key)) == Verdict::Keep,
-            None => self.unknown_key(key, || keys_of(properties), None, path) == Verdict::Keep,
+            Some(schema) => self.value(schema, value, &path.child(key)),
+            None => self.unknown_key(key, || keys_of(properties), None, path),
         });
-        if is_choice && table.is_empty() { Verdict::Cut } else { self.required(schema, table, path) }
+        !(is_choice && table.is_empty()) && self.required(schema, table, path)
     }
 
     /// Checks a table whose keys are free.
-    fn map(&mut self, schema: &'a Value, table: &mut Map<String, Value>, path: &KeyPath) -> Verdict {
+    fn map(&mut self, schema: &'a Value, table: &mut Map<String, Value>, path: &KeyPath) -> bool {
         if let Some(values) = schema.get("additionalProperties").filter(|values| values.is_object()) {
-            table.retain(|key, value| self.value(values, value, &path.child(key)) == Verdict::Keep);
+            table.retain(|key, value| self.value(values, value, &path.child(key)));
         }
-        Verdict::Keep
+        true
     }
 
-    fn required(&mut self, schema: &'a Value, table: &Map<String, Value>, path: &KeyPath) -> Verdict {
-        let mut verdict = Verdict::Keep;
+    fn required(&mut self, schema: &'a Value, table: &Map<String, Value>, path: &KeyPath) -> bool {
+        let mut is_right = true;
         for key in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             if table.contains_key(key) {
                 continue;
             }
-            verdict = Verdict::Cut;
+            is_right = false;
             // Cut for being wrong: that has been said.
             let path_of_key = path.child(key);
-            if self.meant.contains(&path_of_key) || self.wrong.contains(&path_of_key.to_string()) {
+            if self.report.meant.contains(&path_of_key) || self.wrong.contains(&path_of_key.to_string()) {
                 continue;
             }
-            let wanted = self.resolve(&schema["properties"][key]);
+            let wanted = resolve(self.root, &schema["properties"][key]);
             self.at_key(path, format!("missing `{key}`: expected {}", expected(wanted)));
         }
-        verdict
+        is_right
     }
 
     /// Checks one entry of a map of named things.
-    fn entry(&mut self, name: &str, schema: &'a Value, entry: &mut Value, path: &KeyPath) -> Verdict {
+    fn entry(&mut self, name: &str, schema: &'a Value, entry: &mut Value, path: &KeyPath) -> bool {
         let path = path.child(name);
-        let mut verdict = Verdict::Keep;
+        let mut is_right = true;
         if !is_name(name) {
             let better = name.to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
             let hint = if is_name(&better) { format!("; did you mean `{better}`?") } else { String::new() };
             let expected = "expected a lower-case letter and then lower-case letters, digits and `_`";
-            verdict = self.at_key(&path, format!("invalid name: {expected}{hint}"));
+            is_right = self.at_key(&path, format!("invalid name: {expected}{hint}"));
         }
-        if self.value(schema, entry, &path) == Verdict::Keep { verdict } else { Verdict::Cut }
+        self.value(schema, entry, &path) && is_right
     }
 
     /// Checks a table whose `type` says which keys it has.
-    fn variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) -> Verdict {
+    fn variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) -> bool {
         let names: Vec<&str> = variants.iter().filter_map(type_of).collect();
         let chosen = match table.get("type") {
             Some(Value::String(name)) => variants.iter().find(|variant| type_of(variant) == Some(name)),
             _ => None,
         };
         if let Some(schema) = chosen {
-            let Some(properties) = schema["properties"].as_object() else { return Verdict::Keep };
+            let Some(properties) = schema["properties"].as_object() else { return true };
             table.retain(|key, value| match properties.get(key) {
                 Some(_) if key == "type" => true,
-                Some(schema) => self.value(schema, value, &path.child(key)) == Verdict::Keep,
-                None => self.unknown_key(key, || keys_of(properties), Some(variants), path) == Verdict::Keep,
+                Some(schema) => self.value(schema, value, &path.child(key)),
+                None => self.unknown_key(key, || keys_of(properties), Some(variants), path),
             });
             return self.required(schema, table, path);
         }
@@ -242,10 +224,10 @@ impl<'a> Checker<'a> {
         let path_of_type = path.child("type");
         match table.get("type") {
             Some(value) => self.choice(&names, value, &path_of_type),
-            None if self.meant.contains(&path_of_type) => Verdict::Cut,
+            None if self.report.meant.contains(&path_of_type) => false,
             None => self.at_key(path, format!("missing `type`: expected one of {}", quoted(names))),
         };
-        Verdict::Cut
+        false
     }
 
     /// Checks a table of unknown type: each key is right if it is right for one of the types. What no type knows is
@@ -260,7 +242,7 @@ impl<'a> Checker<'a> {
         for (key, value) in table.iter_mut().filter(|(key, _)| *key != "type") {
             match variants.iter().find_map(|variant| variant["properties"].get(key)) {
                 Some(schema) => self.value(schema, value, &path.child(key)),
-                None if is_named => Verdict::Cut,
+                None if is_named => false,
                 None => self.unknown_key(key, of_all, None, path),
             };
         }
@@ -272,14 +254,14 @@ impl<'a> Checker<'a> {
         known: impl FnOnce() -> Vec<&'a str>,
         variants: Option<&[Value]>,
         path: &KeyPath,
-    ) -> Verdict {
+    ) -> bool {
         let has_key = |variant: &&Value| variant["properties"].get(key).is_some();
         let owners: Vec<&str> = variants.unwrap_or(&[]).iter().filter(has_key).filter_map(type_of).collect();
         let message = if owners.is_empty() {
             let known = known();
             match nearest(key, known.iter().copied()) {
                 Some(near) => {
-                    self.meant.insert(path.child(near));
+                    self.report.meant.insert(path.child(near));
                     format!("unknown key; did you mean `{near}`?")
                 }
                 None => match self.sections().get(key) {

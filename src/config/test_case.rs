@@ -8,7 +8,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Loaded, Origin, text};
+use super::{Loaded, Origin, text::Optional};
 
 /// A change of objects, and how many events it makes for handlers. Tests of all files count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -17,12 +17,10 @@ pub struct TestCase {
     pub name: String,
     /// The objects before: a file of YAML or JSON, its path seen from the file that names it. Without it, or where an object
     /// is not in it, the object is new.
-    #[serde(default, with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(default, with = "Optional")]
     pub old: Option<PathBuf>,
     /// The objects after. Without it, or where an object is not in it, the object is deleted.
-    #[serde(default, with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(default, with = "Optional")]
     pub new: Option<PathBuf>,
     /// How many events handlers are sent, by their names: `{ hook = 1, audit = 0 }`. Of handlers that are not named nothing
     /// is expected. Required.

@@ -1,14 +1,15 @@
 //! Values that are written as text: durations, sizes, addresses, paths, patterns.
 //!
 //! Each has a *format*: a name that the JSON Schema carries, that [`check`] knows, and that says what was expected.
-//! The modules [`duration`], [`size`] … are for `#[serde(with = …)]`.
+//! [`Text`], [`Optional`] and [`namespaces`] are for `#[serde(with = …)]`.
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::{Commit, Fsync, Permissions, TypePattern};
+use super::{Commit, Fsync, Permissions, TypePattern, schema};
 use crate::{
     delivery::pace::Rate,
     indexer::index_func::NAMESPACE_INDEX,
@@ -60,50 +61,95 @@ pub(crate) fn print_size(bytes: u64) -> String {
     format!("{}{unit}", bytes / factor)
 }
 
-/// `#[serde(with)]` for a [`Duration`].
-pub(crate) mod duration {
-    use super::{Deserialize, Deserializer, Duration, Serialize, Serializer, parse_duration, print_duration};
+/// A value that is written as text: a duration, a size in bytes, and options with words of their own.
+pub(crate) trait Textual: Sized {
+    const FORMAT: Format;
 
-    pub(crate) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        print_duration(*value).serialize(serializer)
+    fn parse(text: &str) -> Option<Self>;
+    fn print(&self) -> String;
+}
+
+/// `#[serde(with)]` for a [`Textual`], which describes it in the schema too.
+pub(crate) struct Text<T>(PhantomData<T>);
+
+impl<T: Textual> Text<T> {
+    pub(crate) fn serialize<S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        value.print().serialize(serializer)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
         let text = String::deserialize(deserializer)?;
-        parse_duration(&text).ok_or_else(|| super::unreadable(super::Format::Duration, &text))
+        T::parse(&text).ok_or_else(|| D::Error::custom(T::FORMAT.unlike(&text)))
     }
 }
 
-/// `#[serde(with)]` for a size in bytes.
-pub(crate) mod size {
-    use super::{Deserialize, Deserializer, Serialize, Serializer, parse_size, print_size};
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-    pub(crate) fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-        print_size(*value).serialize(serializer)
+impl<T: Textual> JsonSchema for Text<T> {
+    fn schema_name() -> Cow<'static, str> {
+        T::FORMAT.name().into()
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_size(&text).ok_or_else(|| super::unreadable(super::Format::Size, &text))
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schema::of_textual(T::FORMAT)
     }
 }
 
-/// `#[serde(with)]` for a value of which `""` means that there is none.
-pub(crate) mod optional {
-    use super::{Deserialize, Deserializer, FromStr, Optional, Serialize, Serializer};
+impl Textual for Duration {
+    const FORMAT: Format = Format::Duration;
 
+    fn parse(text: &str) -> Option<Self> {
+        parse_duration(text)
+    }
+
+    fn print(&self) -> String {
+        print_duration(*self)
+    }
+}
+
+impl Textual for u64 {
+    const FORMAT: Format = Format::Size;
+
+    fn parse(text: &str) -> Option<Self> {
+        parse_size(text)
+    }
+
+    fn print(&self) -> String {
+        print_size(*self)
+    }
+}
+
+/// `#[serde(with)]` for a value of which `""` means that there is none. In the schema it is any string.
+pub(crate) struct Optional;
+
+impl Optional {
     #[expect(clippy::ref_option, reason = "serde's signature")]
-    pub(crate) fn serialize<T: Optional, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-        value.as_ref().map(Optional::print).unwrap_or_default().serialize(serializer)
+    pub(crate) fn serialize<T: Printed, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(Printed::print).unwrap_or_default().serialize(serializer)
     }
 
-    pub(crate) fn deserialize<'de, T: Optional, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error>
+    pub(crate) fn deserialize<'de, T: Printed, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error>
     where
         <T as FromStr>::Err: std::fmt::Display,
     {
         let text = String::deserialize(deserializer)?;
-        if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(serde::de::Error::custom) }
+        if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(D::Error::custom) }
+    }
+}
+
+impl JsonSchema for Optional {
+    fn schema_name() -> Cow<'static, str> {
+        String::schema_name()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
     }
 }
 
@@ -120,30 +166,30 @@ pub(crate) mod namespaces {
     }
 }
 
-/// A value that [`optional`] can write.
-pub(crate) trait Optional: FromStr {
+/// A value that [`Optional`] can write.
+pub(crate) trait Printed: FromStr {
     fn print(&self) -> String;
 }
 
-impl Optional for String {
+impl Printed for String {
     fn print(&self) -> String {
         self.clone()
     }
 }
 
-impl Optional for PathBuf {
+impl Printed for PathBuf {
     fn print(&self) -> String {
         self.to_string_lossy().into_owned()
     }
 }
 
-impl Optional for SocketAddr {
+impl Printed for SocketAddr {
     fn print(&self) -> String {
         self.to_string()
     }
 }
 
-impl Optional for Rate {
+impl Printed for Rate {
     fn print(&self) -> String {
         let unit = RATE_UNITS.iter().find(|(_, period)| *period == self.period).map_or("s", |(unit, _)| unit);
         format!("{}/{unit}", self.deliveries)
@@ -169,59 +215,63 @@ impl FromStr for Rate {
             let deliveries = digits.parse().ok().filter(|count| (1..=RATE_MAX).contains(count))?;
             Some(Self { deliveries, period: *period })
         };
-        parse().ok_or_else(|| format!("expected {}, found {text:?}", Format::Rate.expected()))
+        parse().ok_or_else(|| Format::Rate.unlike(text))
     }
 }
 
-pub(super) fn unreadable<E: serde::de::Error>(format: Format, text: &str) -> E {
-    E::custom(format_args!("expected {}, found {text:?}", format.expected()))
-}
+impl Textual for Fsync {
+    const FORMAT: Format = Format::Fsync;
 
-impl Serialize for Fsync {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "always" => Some(Self::Always),
+            "never" => Some(Self::Never),
+            interval => parse_duration(interval).filter(|interval| !interval.is_zero()).map(Self::Interval),
+        }
+    }
+
+    fn print(&self) -> String {
         match self {
-            Self::Always => "always".serialize(serializer),
-            Self::Never => "never".serialize(serializer),
-            Self::Interval(interval) => duration::serialize(interval, serializer),
+            Self::Always => "always".to_owned(),
+            Self::Never => "never".to_owned(),
+            Self::Interval(interval) => print_duration(*interval),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Fsync {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_fsync(&text).ok_or_else(|| unreadable(Format::Fsync, &text))
+impl Textual for Commit {
+    const FORMAT: Format = Format::Commit;
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "group" => Some(Self::Group),
+            interval => parse_duration(interval).filter(|interval| !interval.is_zero()).map(Self::Interval),
+        }
+    }
+
+    fn print(&self) -> String {
+        match self {
+            Self::Group => "group".to_owned(),
+            Self::Interval(interval) => print_duration(*interval),
+        }
     }
 }
 
-fn parse_fsync(text: &str) -> Option<Fsync> {
-    match text {
-        "always" => Some(Fsync::Always),
-        "never" => Some(Fsync::Never),
-        interval => parse_duration(interval).filter(|interval| !interval.is_zero()).map(Fsync::Interval),
-    }
-}
+impl Textual for Permissions {
+    const FORMAT: Format = Format::Permissions;
 
-impl Serialize for Permissions {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{:04o}", self.0))
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
+        if digits.len() != 3 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+            return None;
+        }
+        let bits = u32::from_str_radix(digits, 8).ok()?;
+        (bits & OWNER_READS_AND_WRITES == OWNER_READS_AND_WRITES).then_some(Self(bits))
     }
-}
 
-impl<'de> Deserialize<'de> for Permissions {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_permissions(&text).ok_or_else(|| unreadable(Format::Permissions, &text))
+    fn print(&self) -> String {
+        format!("{:04o}", self.0)
     }
-}
-
-fn parse_permissions(text: &str) -> Option<Permissions> {
-    let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
-    if digits.len() != 3 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
-        return None;
-    }
-    let bits = u32::from_str_radix(digits, 8).ok()?;
-    (bits & OWNER_READS_AND_WRITES == OWNER_READS_AND_WRITES).then_some(Permissions(bits))
 }
 
 const OWNER_READS_AND_WRITES: u32 = 0o600;
@@ -258,64 +308,74 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    const ALL: [(Self, &'static str); 20] = [
-        (Self::Duration, "duration-text"),
-        (Self::Size, "size"),
-        (Self::Rate, "rate"),
-        (Self::Fsync, "fsync"),
-        (Self::Permissions, "permissions"),
-        (Self::Commit, "commit"),
-        (Self::Address, "address"),
-        (Self::TypePattern, "type-pattern"),
-        (Self::Namespace, "namespace"),
-        (Self::FieldPath, "field-path"),
-        (Self::IgnoredPath, "ignored-path"),
-        (Self::Index, "index"),
-        (Self::LabelSelector, "label-selector"),
-        (Self::FieldSelector, "field-selector"),
-        (Self::ResourceNames, "resource-names"),
-        (Self::PathTemplate, "path-template"),
-        (Self::ClusterName, "cluster-name"),
-        (Self::ChangedPath, "changed-path"),
-        (Self::Rule, "rule"),
-        (Self::Condition, "condition"),
+    /// Each format with its name in the schema, and what its texts look like.
+    const ALL: [(Self, &'static str, &'static str); 20] = [
+        (Self::Duration, "duration-text", "a duration with its unit, such as \"500ms\", \"30s\" or \"1h30m\""),
+        (Self::Size, "size", "a size of at least one byte with its unit, such as \"64MiB\""),
+        (
+            Self::Rate,
+            "rate",
+            "so many deliveries a second, minute or hour, such as \"20/s\" or \"600/m\", or \"\" for no limit",
+        ),
+        (Self::Fsync, "fsync", "\"always\", \"never\" or an interval such as \"1s\""),
+        (Self::Permissions, "permissions", "permissions in octal that let the owner read and write, such as \"0640\""),
+        (Self::Commit, "commit", "\"group\" or an interval such as \"1s\""),
+        (Self::Address, "address", "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off"),
+        (
+            Self::TypePattern,
+            "type-pattern",
+            "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
+        ),
+        (Self::Namespace, "namespace", "a namespace, a glob such as \"team-*\", or either behind \"!\""),
+        (Self::FieldPath, "field-path", "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\""),
+        (Self::IgnoredPath, "ignored-path", "a path such as \"status.conditions[*].lastHeartbeatTime\""),
+        (Self::Index, "index", "\"owner\" or a path such as \"spec.nodeName\" or \"labels['app']\""),
+        (Self::LabelSelector, "label-selector", "a label selector such as \"app in (web,api),!legacy\""),
+        (Self::FieldSelector, "field-selector", "a field selector such as \"status.phase!=Succeeded\""),
+        (
+            Self::ResourceNames,
+            "resource-names",
+            "the name of a [resources.*] entry, a glob of such names, or either behind \"!\"",
+        ),
+        (Self::PathTemplate, "path-template", "a file path, in which %Y, %m, %d, %H … stand for the time"),
+        (Self::ClusterName, "cluster-name", "a name without spaces"),
+        (Self::ChangedPath, "changed-path", "a path such as \"spec\" or \"spec.template.spec.containers[*].image\""),
+        (Self::Rule, "rule", "a CEL expression such as \"object.metadata.namespace == 'prod'\""),
+        (Self::Condition, "condition", "a CEL expression such as \"object.metadata.namespace == 'prod'\""),
     ];
 
     /// Finds a format by its name in the schema.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, known)| *known == name).map(|(format, _)| *format)
+        Self::ALL.iter().find(|(_, known, _)| *known == name).map(|(format, ..)| *format)
+    }
+
+    fn row(self) -> &'static (Self, &'static str, &'static str) {
+        Self::ALL.iter().find(|(format, ..)| *format == self).expect("a row for each format")
     }
 
     pub(crate) fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(format, _)| *format == self).map_or("", |(_, name)| name)
+        self.row().1
     }
 
     /// Says what a text of this format looks like.
     pub(crate) fn expected(self) -> &'static str {
-        match self {
-            Self::Duration => "a duration with its unit, such as \"500ms\", \"30s\" or \"1h30m\"",
-            Self::Size => "a size of at least one byte with its unit, such as \"64MiB\"",
-            Self::Rate => {
-                "so many deliveries a second, minute or hour, such as \"20/s\" or \"600/m\", or \"\" for no limit"
-            }
-            Self::Fsync => "\"always\", \"never\" or an interval such as \"1s\"",
-            Self::Permissions => "permissions in octal that let the owner read and write, such as \"0640\"",
-            Self::Commit => "\"group\" or an interval such as \"1s\"",
-            Self::Address => "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off",
-            Self::TypePattern => "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
-            Self::Namespace => "a namespace, a glob such as \"team-*\", or either behind \"!\"",
-            Self::FieldPath => "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\"",
-            Self::IgnoredPath => "a path such as \"status.conditions[*].lastHeartbeatTime\"",
-            Self::Index => "\"owner\" or a path such as \"spec.nodeName\" or \"labels['app']\"",
-            Self::LabelSelector => "a label selector such as \"app in (web,api),!legacy\"",
-            Self::FieldSelector => "a field selector such as \"status.phase!=Succeeded\"",
-            Self::ResourceNames => "the name of a [resources.*] entry, a glob of such names, or either behind \"!\"",
-            Self::PathTemplate => "a file path, in which %Y, %m, %d, %H … stand for the time",
-            Self::ClusterName => "a name without spaces",
-            Self::ChangedPath => "a path such as \"spec\" or \"spec.template.spec.containers[*].image\"",
-            Self::Rule | Self::Condition => "a CEL expression such as \"object.metadata.namespace == 'prod'\"",
-        }
+        self.row().2
     }
+
+    /// Says that a text is not of this format.
+    fn unlike(self, text: &str) -> String {
+        format!("expected {}, found {text:?}", self.expected())
+    }
+}
+
+/// Default of options that are on.
+pub(crate) fn yes() -> bool {
+    true
+}
+
+/// Default of options that name entries: all of them.
+pub(crate) fn all() -> Vec<String> {
+    vec!["*".to_owned()]
 }
 
 /// Checks a text against its format; the error says what is wrong and what was expected.
@@ -324,8 +384,8 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
         Format::Duration => parse_duration(text).is_some(),
         Format::Size => parse_size(text).is_some(),
         Format::Rate => text.is_empty() || text.parse::<Rate>().is_ok(),
-        Format::Fsync => parse_fsync(text).is_some(),
-        Format::Permissions => parse_permissions(text).is_some(),
+        Format::Fsync => Fsync::parse(text).is_some(),
+        Format::Permissions => Permissions::parse(text).is_some(),
         Format::Commit => Commit::parse(text).is_some(),
         Format::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
         Format::TypePattern => return TypePattern::parse(text).map(drop).map_err(|error| error.to_string()),
@@ -342,7 +402,7 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
         Format::Condition => return said(Condition::compile(text, "")),
         Format::ClusterName => !text.chars().any(|c| c.is_whitespace() || c.is_control()),
     };
-    if fine { Ok(()) } else { Err(format!("expected {}, found {text:?}", format.expected())) }
+    if fine { Ok(()) } else { Err(format.unlike(text)) }
 }
 
 fn said<T, E: std::fmt::Display>(read: Result<T, E>) -> Result<(), String> {
@@ -398,14 +458,14 @@ pub(crate) fn means_entry(patterns: &[String], entry: &str) -> bool {
 fn check_glob(text: &str) -> Result<(), String> {
     let glob = text.strip_prefix('!').unwrap_or(text);
     if glob.is_empty() {
-        return Err(format!("expected {}, found {text:?}", Format::ResourceNames.expected()));
+        return Err(Format::ResourceNames.unlike(text));
     }
     globset::Glob::new(glob).map(drop).map_err(|error| format!("invalid glob {text:?}: {}", error.kind()))
 }
 
 fn check_path_template(text: &str) -> Result<(), String> {
     if text.is_empty() || text.ends_with('/') {
-        return Err(format!("expected {}, found {text:?}", Format::PathTemplate.expected()));
+        return Err(Format::PathTemplate.unlike(text));
     }
     let any_day = jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC);
     jiff::fmt::strtime::format(text, &any_day).map(drop).map_err(|error| format!("invalid path {text:?}: {error}"))
@@ -463,7 +523,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in ".{0,40}") {
-            for format in Format::ALL.map(|(format, _)| format) {
+            for format in Format::ALL.map(|(format, ..)| format) {
                 drop(check(format, &text));
             }
         }
@@ -493,7 +553,7 @@ mod tests {
             ("+64", None),
             ("", None),
         ] {
-            assert_eq!(parse_permissions(text).map(|permissions| permissions.0), expected, "{text}");
+            assert_eq!(Permissions::parse(text).map(|permissions| permissions.0), expected, "{text}");
         }
     }
 
@@ -506,7 +566,7 @@ mod tests {
             ("0s", None),
             ("Always", None),
         ] {
-            assert_eq!(parse_fsync(text), expected, "{text}");
+            assert_eq!(Fsync::parse(text), expected, "{text}");
         }
     }
 
@@ -560,7 +620,7 @@ mod tests {
 
     #[test]
     fn every_format_is_found_by_its_name() {
-        for (format, name) in Format::ALL {
+        for (format, name, _) in Format::ALL {
             assert_eq!((Format::named(name), format.name()), (Some(format), name));
         }
     }

@@ -7,10 +7,13 @@ use rustls::pki_types::ServerName;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::text;
+use super::{
+    error::{Problem, problem},
+    text::Optional,
+};
 use crate::{
     cloud_event::ContentMode,
-    handler::webhook::{Auth, TlsOption, TlsOptions, WebhookOptions, read_header, read_url},
+    handler::webhook::{Auth as WebhookAuth, TlsOptions, WebhookOptions, read_header, read_url},
     secret::{PlainOrSecret, SecretRef},
 };
 
@@ -41,8 +44,7 @@ pub struct WebhookSink {
     pub tls: WebhookTls,
     /// The header in which the event's id travels, so that a receiver can tell repetitions; of a batch it is a hash of
     /// their ids. "": none.
-    #[serde(default = "idempotency_key", with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(default = "idempotency_key", with = "Optional")]
     pub idempotency_header: Option<String>,
     /// Statuses, from 400 to 599, that end an event early: it goes to the dead letter, or is dropped and counted. After
     /// 413 smaller forms of the event are tried first. All other statuses but 2xx are retried until `give_up_after`.
@@ -73,50 +75,22 @@ pub enum WebhookMethod {
     Patch,
 }
 
-/// How a webhook's receiver knows the sender.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WebhookAuth {
-    /// A token.
-    Bearer(SecretRef),
-    /// A user and a password.
-    Basic {
-        /// The user.
-        username: String,
-        /// The password.
-        password: SecretRef,
-    },
-    /// A signature of each request.
-    Signature(SecretRef),
-}
-
 /// Whom a webhook's connection trusts, and as whom it speaks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct WebhookTls {
     /// PEM file of the only authorities that are trusted; read again when it changes. "": those of the system.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(with = "Optional")]
     pub ca_file: Option<PathBuf>,
     /// PEM file of the client's certificate; read again when it changes. "": none.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(with = "Optional")]
     pub cert_file: Option<PathBuf>,
     /// PEM file of its key; read again when it changes. "": none.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(with = "Optional")]
     pub key_file: Option<PathBuf>,
     /// The name that the receiver's certificate must be for. "": the one in `url`.
-    #[serde(with = "text::optional")]
-    #[schemars(with = "String")]
+    #[serde(with = "Optional")]
     pub server_name: Option<String>,
-}
-
-/// What is wrong with a handler: the key, from the handler's own, and a sentence.
-pub(crate) type Problem = (Vec<String>, String);
-
-fn problem(keys: &[&str], message: impl Into<String>) -> Problem {
-    (keys.iter().map(|key| (*key).to_owned()).collect(), message.into())
 }
 
 impl WebhookSink {
@@ -145,7 +119,7 @@ impl WebhookSink {
             WebhookMethod::Put => http::Method::PUT,
             WebhookMethod::Patch => http::Method::PATCH,
         };
-        let (auth, tls) = (self.auth.as_ref().map(WebhookAuth::meant), self.tls.meant());
+        let (auth, tls) = (self.auth.clone(), self.tls.meant());
         let reject = self.reject.iter().filter_map(|status| StatusCode::from_u16(*status).ok()).collect();
         let (mode, url) = (self.mode, self.url.clone());
         Ok(WebhookOptions { url, method, mode, batched, headers, idempotency_header, reject, auth, tls, timeout })
@@ -159,21 +133,14 @@ impl WebhookSink {
                 WebhookAuth::Basic { .. } => vec!["auth", "basic", "password"],
                 WebhookAuth::Signature(_) => vec!["auth", "signature"],
             };
-            auth.meant().check().err().map(|error| problem(&keys, error))
+            auth.check().err().map(|error| problem(&keys, error))
         });
         let url = read_url(&self.url);
         let is_https = url.as_ref().is_ok_and(|url| url.scheme_str() == Some("https"));
         let url = url.err().filter(|_| self.url.is_secret()).map(|error| problem(&["url"], error));
         let secrets = self.headers.iter().filter(|(_, value)| value.is_secret());
         let headers = secrets.filter_map(|(name, value)| Some(problem(&["headers", name], read_header(value).err()?)));
-        let tls = self.tls.meant().check().err().filter(|_| is_https).map(|(option, error)| {
-            let key = match option {
-                TlsOption::CaFile => "ca_file",
-                TlsOption::CertFile => "cert_file",
-                TlsOption::KeyFile => "key_file",
-            };
-            problem(&["tls", key], error)
-        });
+        let tls = self.tls.meant().check().err().filter(|_| is_https).map(|(key, error)| problem(&["tls", key], error));
         url.into_iter().chain(headers).chain(auth).chain(tls).collect()
     }
 
@@ -244,16 +211,6 @@ impl WebhookSink {
         let name = self.tls.server_name.as_ref()?;
         let unfit = ServerName::try_from(name.as_str()).is_err();
         unfit.then(|| problem(&["tls", "server_name"], format!("expected a host name or IP address, found {name:?}")))
-    }
-}
-
-impl WebhookAuth {
-    fn meant(&self) -> Auth {
-        match self.clone() {
-            Self::Bearer(secret) => Auth::Bearer(secret),
-            Self::Basic { username, password } => Auth::Basic { username, password },
-            Self::Signature(secret) => Auth::Signature(secret),
-        }
     }
 }
 

@@ -6,12 +6,12 @@ use super::{HANDLERS, RecordName};
 use crate::{
     indexer::{Change, store::Reached},
     journal::{
-        ChangeKind, Record, Sequence, UnitId,
+        Record, Sequence, UnitId,
         compaction::testing::{Entry, Step},
         memory::Durability,
         store::{Head, Recovered, StoredReader, StoredUnit},
     },
-    object::{KeyRef, Object},
+    object::Object,
 };
 
 /// One atomic write.
@@ -131,7 +131,7 @@ impl Content {
 impl Content {
     /// A reader as it is found at a start: its entries say what is merged.
     fn restored(&self, state: &StoredReader) -> StoredReader {
-        let needed = state.pending.clone().unwrap_or_default() | &state.given_up;
+        let needed = &state.pending | &state.given_up;
         let entries = self.entries.get(&state.name).into_iter().flat_map(|entries| entries.keys().copied());
         StoredReader { compacted: entries.filter(|place| needed.contains(*place)).collect(), ..state.clone() }
     }
@@ -179,16 +179,5 @@ impl Disk {
 
 /// Returns the head of a record as the store has it.
 pub(super) fn head(record: &Record) -> Head<'_> {
-    Head {
-        sequence: record.sequence,
-        unit: record.unit,
-        time_micros: record.time_micros,
-        kind: ChangeKind::of(&record.change),
-        cause: record.change.cause(),
-        only: None,
-        key: record.object().map_or(KeyRef { namespace: "", name: "" }, |object| object.key()),
-        uid: record.object().map_or("", |object| object.uid()),
-        resource_version: record.object().map_or("", |object| object.resource_version()),
-        json_bytes: 0,
-    }
+    Head::of(&record.change, record.unit, record.sequence.0, record.time_micros, None)
 }

@@ -7,7 +7,7 @@ use crate::{
     delta_fifo::{DeltaFifo, Order},
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions, Transaction,
-        store::{EvmapStore, IndexStore as _, Meta, Reached, ReadStore as _},
+        store::{EvmapStore, Meta, Reached, ReadStore as _},
     },
     journal::{Ticket, UnitId},
     list_watch::{Failure, ListRequest},
@@ -37,7 +37,7 @@ pub(super) struct Unit {
     pending: Action,
     stream: Option<Cursor>,
     pub(super) fifo: DeltaFifo,
-    pub(super) indexer: Indexer<EvmapStore>,
+    pub(super) indexer: Indexer,
     absence: Absence,
     pub(super) in_flight: Option<(Transaction, Stage)>,
 }
@@ -48,7 +48,7 @@ impl Unit {
         let absence = if reached.synced { Absence::begun() } else { Absence::default() };
         let mut store = EvmapStore::new(7, []);
         for object in objects {
-            store.put(object.clone());
+            store.put(object);
         }
         store.reach(Reached { generation: 1, ..reached.clone() });
         store.publish(1);

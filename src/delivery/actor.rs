@@ -39,7 +39,8 @@ pub struct HandlerActor {
     epoch: Instant,
     attempts: HashMap<DeliveryId, SpawnHandle>,
     answers: HashMap<DeliveryId, oneshot::Sender<Result<(), Stopped>>>,
-    reading: Option<SpawnHandle>,
+    /// The read under way, and whether it waits for something to read.
+    reading: Option<(bool, SpawnHandle)>,
     alarm: Option<SpawnHandle>,
     end: Option<oneshot::Sender<End>>,
 }
@@ -151,28 +152,25 @@ impl HandlerActor {
 
     /// Begins to read, or stops it, as the core has room.
     fn read(&mut self, ctx: &mut Context<Self>) {
-        match (self.core.room(), self.reading) {
-            (Some(room), None) => {
-                let (router, reader, waits) = (self.router.clone(), self.reader, self.core.is_exhausted());
-                let read = async move {
-                    if waits {
-                        router.journal().readable(reader).await;
-                        return None; // there may be other room meanwhile
-                    }
-                    Some(router.read(reader, room).await)
-                };
-                self.reading = Some(ctx.spawn(read.into_actor(self).map(|events, actor, ctx| {
-                    actor.reading = None;
-                    actor.core.read(events, actor.epoch.elapsed());
-                    actor.advance(ctx);
-                })));
-            }
-            (None, Some(reading)) => {
-                ctx.cancel_future(reading);
-                self.reading = None;
-            }
-            _ => {}
+        let (room, waits) = (self.core.room(), self.core.is_exhausted());
+        if let Some((_, reading)) = self.reading.take_if(|(is_wait, _)| room.is_none() || (*is_wait && !waits)) {
+            ctx.cancel_future(reading);
         }
+        let Some(room) = room.filter(|_| self.reading.is_none()) else { return };
+        let (router, reader) = (self.router.clone(), self.reader);
+        let read = async move {
+            if waits {
+                router.journal().readable(reader).await;
+                return None; // there may be other room meanwhile
+            }
+            Some(router.read(reader, room).await)
+        };
+        let taken = read.into_actor(self).map(|events, actor, ctx| {
+            actor.reading = None;
+            actor.core.read(events, actor.epoch.elapsed());
+            actor.advance(ctx);
+        });
+        self.reading = Some((waits, ctx.spawn(taken)));
     }
 
     fn end(&mut self, end: End, ctx: &mut Context<Self>) {

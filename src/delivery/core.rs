@@ -367,7 +367,7 @@ impl HandlerCore {
     fn end(&mut self, id: DeliveryId) -> Action {
         match self.deliveries.remove(&id).and_then(|delivery| delivery.batch) {
             Some(batch) => {
-                self.is_exhausted &= self.order != Order::Drain; // it reads once more before it closes
+                self.is_exhausted = false; // the reader may have held back what follows
                 Action::Acknowledge(id, self.schedule.finished(batch))
             }
             None => Action::Answer(id, Ok(())),

@@ -1,7 +1,8 @@
 //! Log lines, counters and spans of a handler's deliveries.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use hashbrown::HashMap;
 use tracing::{error, field, info, warn};
 
 use super::{

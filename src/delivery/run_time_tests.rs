@@ -72,6 +72,33 @@ fn s2_s3_a_slow_handler_delays_no_other_and_each_sees_one_order() {
 }
 
 #[test]
+fn idle_handlers_end_a_stop_at_once() {
+    run(async {
+        let engine = Engine::new();
+        let seen = Seen::default();
+        engine.add("one", thread(recording(&seen, 0)), None);
+        engine.add("dlq", thread(recording(&seen, 0)), None);
+        engine.commit(&pods(0..3));
+        until(|| seen.lock().unwrap().len() == 3).await;
+        let begun = Instant::now();
+        assert_eq!(engine.stop(Duration::from_mins(1)).await, []);
+        assert!(begun.elapsed() < Duration::from_secs(30));
+    });
+}
+
+#[test]
+fn recreated_object_follows_its_deletion() {
+    run(async {
+        let engine = Engine::new();
+        let seen = Seen::default();
+        let (status, _) = engine.add("one", thread(recording(&seen, 0)), None);
+        engine.commit(&[added("a", "u1", 1), deleted("a", "u1", 2), added("a", "u2", 3), added("b", "u3", 4)]);
+        until(|| status.view(jiff::Timestamp::now()).delivered == 4).await;
+        assert_eq!(engine.stop(SOON).await, []);
+    });
+}
+
+#[test]
 fn s7_a_removed_handler_finishes_its_call_and_what_waits_is_discarded() {
     run(async {
         let engine = Engine::new();

@@ -13,18 +13,22 @@ use std::{
 };
 
 use hashbrown::{HashMap, HashSet};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::journal::Sequence;
 
-/// What must not be in two batches at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Which events are never in two deliveries at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "DeliveryOrder")]
+#[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Events of one object (type, namespace and name); the end of a type's initial state waits for what came before.
+    /// Those of one object (type, namespace and name).
     #[default]
     PerObject,
-    /// Anything: one batch at a time, all events in sequence.
+    /// Any: all events go out in sequence.
     Total,
-    /// Nothing.
+    /// None.
     None,
 }
 

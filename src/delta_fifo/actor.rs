@@ -1,6 +1,6 @@
 //! The shell of [`DeltaFifo`]: one batch in flight to the indexer, the rest appended meanwhile (D3).
 //!
-//! The reply to an [`Events`] message is the reflector's credit: it is held back while more than `fifo_max_bytes`
+//! The reply to an `Events` message is the reflector's credit: it is held back while more than `fifo_max_bytes`
 //! wait, so the reflector stops reading its socket and the API server feels it (F-32, I5).
 
 use std::sync::Arc;
@@ -24,35 +24,33 @@ use crate::{
 /// Events of the reflector, in stream order. The answer means: there is room for more.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub struct Events {
-    /// The events.
-    pub events: Vec<Event>,
+pub(crate) struct Events {
+    pub(crate) events: Vec<Event>,
     /// When the reflector received them.
-    pub received: Instant,
+    pub(crate) received: Instant,
 }
 
 /// A list to be held against what is known once everything queued is applied (D7).
 #[derive(Debug, Message)]
 #[rtype(result = "Comparison")]
-pub struct Compare(pub Listed);
+pub(crate) struct Compare(pub Listed);
 
 /// One transaction for the indexer. The answer means: applied, published and released.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub struct Apply(pub Deltas);
+pub(crate) struct Apply(pub Deltas);
 
 /// Some of what the cache holds shall be packed anew.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Repacked")]
-pub struct Repack;
+pub(crate) struct Repack;
 
 /// Whom a queue speaks to: the actor of the indexer.
 #[derive(Clone, Debug)]
-pub struct Consumer {
-    /// Takes its batches.
-    pub apply: Recipient<Apply>,
+pub(crate) struct Consumer {
+    pub(crate) apply: Recipient<Apply>,
     /// Packs anew while there is none.
-    pub repack: Recipient<Repack>,
+    pub(crate) repack: Recipient<Repack>,
 }
 
 /// Nothing more will be pushed: hand out what is queued, then stop (F-70).
@@ -61,7 +59,6 @@ pub struct Consumer {
 pub struct Drain;
 
 /// The actor around one [`DeltaFifo`].
-#[derive(Debug)]
 pub struct DeltaFifoActor {
     fifo: DeltaFifo,
     indexer: Consumer,
@@ -78,7 +75,7 @@ pub struct DeltaFifoActor {
 
 impl DeltaFifoActor {
     /// Makes the actor; `max_bytes` is the bound at which the reflector is held back.
-    pub fn new(
+    pub(crate) fn new(
         fifo: DeltaFifo,
         indexer: Consumer,
         max_bytes: usize,

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, hash::BuildHasher};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, Known, List, Popped, Pushed, bytes_of, is_same_state};
+use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, Known, List, Popped, bytes_of};
 use crate::object::{KeyRef, Object, ResourceVersion};
 
 /// Keys in the order in which they came, each with its deltas.
@@ -84,19 +84,16 @@ impl PerKeyQueue {
         }
     }
 
-    /// Appends a delta that came with a watch; returns whether it was merged.
-    pub(super) fn push(&mut self, delta: Delta) -> bool {
+    /// Appends a delta that came with a watch.
+    pub(super) fn push(&mut self, delta: Delta) {
         self.reach(delta.object.clone());
-        let bytes = bytes_of(&delta, false);
-        self.append(delta, bytes)
+        self.append(delta, false);
     }
 
-    /// Appends a delta to its key; two deletions in a row become one (F-11), which is what is returned.
-    fn append(&mut self, delta: Delta, bytes: usize) -> bool {
-        let Some(at) = self.place(delta.object.key()) else {
-            self.append_key(delta, bytes);
-            return false;
-        };
+    /// Appends a delta to its key; two deletions in a row become one (F-11).
+    fn append(&mut self, delta: Delta, shared: bool) {
+        let bytes = bytes_of(&delta, shared);
+        let Some(at) = self.place(delta.object.key()) else { return self.append_key(delta, bytes) };
         let entry = &mut self.keys[at];
         let newest = entry.deltas.last_mut().expect("a queued key has deltas");
         if delta.kind.is_deletion() && newest.kind.is_deletion() {
@@ -107,13 +104,12 @@ impl PerKeyQueue {
                 entry.bytes = entry.bytes - before + bytes;
                 self.bytes = self.bytes - before + bytes;
             }
-            return true;
+            return;
         }
         entry.deltas.push(delta);
         entry.bytes += bytes;
         self.bytes += bytes;
         self.len += 1;
-        false
     }
 
     fn append_key(&mut self, delta: Delta, bytes: usize) {
@@ -137,68 +133,32 @@ impl PerKeyQueue {
     /// (F-13, F-14).
     ///
     /// Every queued key is either listed or deleted by it: from here on the whole queue leaves as one batch.
-    pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) -> Pushed {
-        let mut pushed = Pushed::default();
-        let listed = list.keys();
+    pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) {
+        let version = list.version.clone();
         let queued = self.keys.iter().map(|entry| &entry.newest().object);
-        let mut gone: Vec<Object> = queued.filter(|o| !listed.contains(&o.key())).cloned().collect();
-        let from_queue = gone.len();
-        let absent = |o: &&Object| !listed.contains(&o.key()) && !self.contains(o.key());
-        gone.extend(known.iter().filter(absent).cloned());
-        gone[from_queue..].sort_unstable_by(|a, b| a.key().cmp(&b.key()));
-        drop(listed);
-        let List { items, opted_out, version, .. } = list;
-
-        for object in opted_out {
-            let is_present = match self.place(object.key()) {
-                Some(at) => !self.keys[at].newest().kind.is_deletion(),
-                None => known.get(object.key()).is_some(),
-            };
-            if is_present {
-                let delta = Delta { kind: DeltaKind::OptedOut { listed: true }, object };
-                let bytes = bytes_of(&delta, false);
-                pushed.deltas += 1;
-                self.append(delta, bytes);
-            }
-        }
-        for item in items {
-            let held = match self.place(item.key()) {
-                Some(at) => Some(self.keys[at].newest()).filter(|delta| !delta.kind.is_deletion()).map(|d| &d.object),
-                None => known.get(item.key()),
-            };
-            let same = held.filter(|held| share && is_same_state(held, &item)).cloned();
-            let is_shared = same.is_some();
-            pushed.shared += u64::from(is_shared);
-            let delta = Delta { kind: DeltaKind::Replaced, object: same.unwrap_or(item) };
-            let bytes = bytes_of(&delta, is_shared);
-            pushed.deltas += 1;
-            self.append(delta, bytes);
+        let gone = list.gone(queued, |key| self.contains(key), known);
+        let mut listed = Vec::with_capacity(list.items.len());
+        let newest = |key: KeyRef<'_>| self.place(key).map(|at| self.keys[at].newest());
+        list.listed(newest, known, share, |delta, shared| listed.push((delta, shared)));
+        for (delta, shared) in listed {
+            self.append(delta, shared);
         }
         for object in gone {
-            let delta = Delta { kind: DeltaKind::Tombstone, object };
-            let bytes = bytes_of(&delta, true);
-            pushed.deltas += 1;
-            pushed.merged += u64::from(self.append(delta, bytes));
+            self.append(Delta { kind: DeltaKind::Tombstone, object }, true);
         }
         self.replace = Some((self.keys.len(), version.clone()));
         self.reach_version(version);
-        pushed
     }
 
-    /// Appends every known object with no change queued (F-16); returns how many. What an earlier round redelivers is
-    /// none: each round is for handlers of its own (S-11).
-    pub(super) fn push_resync(&mut self, known: &Known, round: u32) -> u64 {
-        let mut count = 0;
+    /// Appends every known object with no change queued (F-16). What an earlier round redelivers is none: each round is
+    /// for handlers of its own (S-11).
+    pub(super) fn push_resync(&mut self, known: &Known, round: u32) {
         for object in known.iter() {
             let place = self.place(object.key());
             if place.is_none_or(|at| self.keys[at].newest().kind.is_sync()) {
-                let delta = Delta { kind: DeltaKind::Sync { round }, object: object.clone() };
-                let bytes = bytes_of(&delta, true);
-                self.append(delta, bytes);
-                count += 1;
+                self.append(Delta { kind: DeltaKind::Sync { round }, object: object.clone() }, true);
             }
         }
-        count
     }
 
     /// Takes everything a queued Replace touches, or as many keys as one batch holds.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, KeyMap, Known, List, Popped, Pushed, bytes_of, is_same_state};
+use super::{BATCH_LEN_MAX, Delta, DeltaKind, Deltas, KeyMap, Known, List, Popped, bytes_of};
 use crate::object::{KeyRef, Object, ResourceVersion};
 
 /// One list of deltas in arrival order; a Replace is one element of it.
@@ -83,63 +83,36 @@ impl StreamQueue {
 
     /// Appends a list: deletions of queued keys by first appearance, then of known ones, then the ends of what opts out,
     /// then the items (F-22).
-    pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) -> Pushed {
+    pub(super) fn push_replace(&mut self, list: List<'_>, known: &Known, share: bool) {
         let newest = self.newest();
-        let listed = list.keys();
+        let version = list.version.clone();
         let queued = newest.deltas.iter().filter(|delta| !delta.kind.is_deletion()).map(|delta| &delta.object);
-        let mut gone: Vec<Object> = queued.filter(|o| !listed.contains(&o.key())).cloned().collect();
-        let from_queue = gone.len();
-        let absent = |o: &&Object| !listed.contains(&o.key()) && newest.get(o.key()).is_none();
-        gone.extend(known.iter().filter(absent).cloned());
-        gone[from_queue..].sort_unstable_by(|a, b| a.key().cmp(&b.key()));
-
-        let mut deltas: Vec<Delta> = Vec::with_capacity(gone.len() + list.items.len());
-        deltas.extend(gone.into_iter().map(|object| Delta { kind: DeltaKind::Tombstone, object }));
-        let mut bytes = deltas.iter().map(|delta| bytes_of(delta, true)).sum::<usize>();
-        let mut shared = 0;
-        drop(listed);
-        let List { items, opted_out, version, .. } = list;
-        let is_present = |item: &Object| match newest.get(item.key()) {
-            Some(delta) => !delta.kind.is_deletion(),
-            None => known.get(item.key()).is_some(),
+        let gone = list.gone(queued, |key| newest.get(key).is_some(), known);
+        let (mut deltas, mut bytes) = (Vec::with_capacity(gone.len() + list.items.len()), 0);
+        let mut put = |delta: Delta, shared: bool| {
+            bytes += bytes_of(&delta, shared);
+            deltas.push(delta);
         };
-        for object in opted_out.into_iter().filter(is_present) {
-            let delta = Delta { kind: DeltaKind::OptedOut { listed: true }, object };
-            bytes += bytes_of(&delta, false);
-            deltas.push(delta);
+        for object in gone {
+            put(Delta { kind: DeltaKind::Tombstone, object }, true);
         }
-        for item in items {
-            let held = match newest.get(item.key()) {
-                Some(delta) => Some(&delta.object).filter(|_| !delta.kind.is_deletion()),
-                None => known.get(item.key()),
-            };
-            let same = held.filter(|held| share && is_same_state(held, &item)).cloned();
-            let is_shared = same.is_some();
-            let delta = Delta { kind: DeltaKind::Replaced, object: same.unwrap_or(item) };
-            bytes += bytes_of(&delta, is_shared);
-            shared += u64::from(is_shared);
-            deltas.push(delta);
-        }
-        let pushed = Pushed { deltas: deltas.len() as u64, merged: 0, shared };
+        list.listed(|key| newest.get(key), known, share, put);
         self.len += deltas.len();
         self.bytes += bytes;
         self.items.push_back(Item::Replace(Box::new(Replace { deltas, version, bytes })));
-        pushed
     }
 
-    /// Appends every known object with no change queued (F-24); returns how many. What an earlier round redelivers is
-    /// none: each round is for handlers of its own (S-11).
-    pub(super) fn push_resync(&mut self, known: &Known, round: u32) -> u64 {
+    /// Appends every known object with no change queued (F-24). What an earlier round redelivers is none: each round is
+    /// for handlers of its own (S-11).
+    pub(super) fn push_resync(&mut self, known: &Known, round: u32) {
         let newest = self.newest();
         let unchanged = |key| newest.get(key).is_none_or(|delta| delta.kind.is_sync());
         let unqueued = known.iter().filter(|object| unchanged(object.key()));
         let kind = DeltaKind::Sync { round };
         let syncs: Vec<Delta> = unqueued.map(|o| Delta { kind, object: o.clone() }).collect();
-        let count = syncs.len() as u64;
         for delta in syncs {
             self.push(delta);
         }
-        count
     }
 
     fn newest(&self) -> Newest<'_> {

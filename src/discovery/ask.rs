@@ -1,11 +1,11 @@
 //! The requests of discovery. What the answers mean is decided in `documents` and `catalog`.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use http::{Request, header};
 use kube::Client;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 
 use super::{
@@ -21,49 +21,19 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 const REQUESTS_MAX: usize = 8;
 
 /// Form of lists of which only names and counts are read.
-pub(super) const METADATA_LIST: &str =
-    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// Why the server could not be asked.
+/// Why the server could not be asked: there was no answer, an error as the answer, or one that is not what its path is for.
 #[derive(Debug, thiserror::Error)]
-pub enum DiscoveryError {
-    /// There was no answer, or an error as the answer.
-    #[error("failed to get {path}: {said}")]
-    Request {
-        /// The path asked for.
-        path: String,
-        /// HTTP code of the answer, if there was one.
-        code: Option<u16>,
-        /// What happened.
-        said: String,
-    },
-    /// No answer in time.
-    #[error("no answer to {path} within {}s", timeout.as_secs())]
-    Timeout {
-        /// The path asked for.
-        path: String,
-        /// How long was waited.
-        timeout: Duration,
-    },
-    /// The answer is not what the path is for.
-    #[error("unexpected answer to {path}: {what}")]
-    Undecodable {
-        /// The path asked for.
-        path: String,
-        /// What is wrong with it.
-        what: String,
-    },
+#[error("{said}")]
+pub struct DiscoveryError {
+    /// HTTP code of the answer, if there was one.
+    pub code: Option<u16>,
+    /// The path asked for, and what happened.
+    pub said: String,
 }
 
 impl DiscoveryError {
-    /// Returns the HTTP code of the server's answer, if this is one.
-    pub fn code(&self) -> Option<u16> {
-        match self {
-            Self::Request { code, .. } => *code,
-            _ => None,
-        }
-    }
-
     fn of_client(path: &str, error: &kube::Error) -> Self {
         let (code, said) = match error {
             kube::Error::Api(status) => {
@@ -71,8 +41,28 @@ impl DiscoveryError {
             }
             other => (None, describe(other)),
         };
-        Self::Request { path: path.to_owned(), code, said }
+        Self { code, said: format!("failed to get {path}: {said}") }
     }
+}
+
+#[derive(Deserialize)]
+struct List {
+    metadata: Metadata,
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Metadata,
+}
+
+/// Of an object or a list, what is asked for.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    name: String,
+    uid: String,
+    remaining_item_count: u64,
 }
 
 /// What the caller may do with a type.
@@ -99,23 +89,9 @@ pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
 /// Returns what identifies a cluster: the uid of the namespace `kube-system`. `None` if that may not be seen or does not
 /// exist.
 pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryError> {
-    #[derive(Deserialize)]
-    struct Namespace {
-        metadata: Metadata,
-    }
-    #[derive(Deserialize)]
-    struct Metadata {
-        #[serde(default)]
-        uid: String,
-    }
-    let path = "/api/v1/namespaces/kube-system";
-    match get(client, path, "application/json").await {
-        Ok(text) => {
-            let namespace: Namespace =
-                serde_json::from_str(&text).map_err(|error| undecodable(path, error.to_string()))?;
-            Ok(Some(namespace.metadata.uid).filter(|uid| !uid.is_empty()))
-        }
-        Err(error) if matches!(error.code(), Some(403 | 404)) => Ok(None),
+    match get_json::<Item>(client, "/api/v1/namespaces/kube-system", "application/json").await {
+        Ok(namespace) => Ok(Some(namespace.metadata.uid).filter(|uid| !uid.is_empty())),
+        Err(error) if matches!(error.code, Some(403 | 404)) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -123,25 +99,9 @@ pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryErr
 /// Returns the names of the cluster's namespaces, of which nothing else is asked for. `None` if they may not be listed, or
 /// there is no such type.
 pub async fn namespaces(client: &Client) -> Result<Option<Vec<String>>, DiscoveryError> {
-    #[derive(Deserialize)]
-    struct List {
-        items: Vec<Item>,
-    }
-    #[derive(Deserialize)]
-    struct Item {
-        metadata: Metadata,
-    }
-    #[derive(Deserialize)]
-    struct Metadata {
-        name: String,
-    }
-    let path = "/api/v1/namespaces";
-    match get(client, path, METADATA_LIST).await {
-        Ok(text) => {
-            let list: List = serde_json::from_str(&text).map_err(|error| undecodable(path, error.to_string()))?;
-            Ok(Some(list.items.into_iter().map(|item| item.metadata.name).collect()))
-        }
-        Err(error) if matches!(error.code(), Some(403..=405)) => Ok(None),
+    match get_json::<List>(client, "/api/v1/namespaces", METADATA_LIST).await {
+        Ok(list) => Ok(Some(list.items.into_iter().map(|item| item.metadata.name).collect())),
+        Err(error) if matches!(error.code, Some(403..=405)) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -178,20 +138,28 @@ pub async fn count_each(client: &Client, asked: &[(ResourceType, Option<String>)
 
 /// Counts objects from a page of one, of which the server says how many follow.
 async fn count(client: &Client, resource: &ResourceType, namespace: Option<&str>) -> Option<u64> {
-    #[derive(Deserialize)]
-    struct Page {
-        metadata: Metadata,
-        items: Vec<serde::de::IgnoredAny>,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Metadata {
-        #[serde(default)]
-        remaining_item_count: u64,
-    }
-    let text = get(client, &format!("{}?limit=1", resource.path(namespace)), METADATA_LIST).await.ok()?;
-    let page: Page = serde_json::from_str(&text).ok()?;
+    let page: List = get_json(client, &format!("{}?limit=1", resource.path(namespace)), METADATA_LIST).await.ok()?;
     Some(page.items.len() as u64 + page.metadata.remaining_item_count)
+}
+
+/// Asks whether a type can be selected by these fields; returns the server's reason where it cannot. A list that fails for
+/// another reason is no answer. One request, for the metadata of one object.
+pub async fn refused_fields(
+    client: &Client,
+    resource: &ResourceType,
+    namespace: Option<&str>,
+    fields: &str,
+) -> Option<String> {
+    let query = form_urlencoded::Serializer::new(String::new())
+        .append_pair("limit", "1")
+        .append_pair("fieldSelector", fields)
+        .finish();
+    let request = Request::get(format!("{}?{query}", resource.path(namespace))).header(header::ACCEPT, METADATA_LIST);
+    let request = request.body(Vec::new()).ok()?;
+    match tokio::time::timeout(ANSWER_TIMEOUT, client.request_text(request)).await {
+        Ok(Err(kube::Error::Api(status))) if status.code == 400 => Some(status.message.clone()),
+        _ => None,
+    }
 }
 
 /// Asks about one verb; returns the answer and its reason.
@@ -230,7 +198,7 @@ async fn review(
         .header(header::CONTENT_TYPE, "application/json")
         .body(body.to_string().into_bytes());
     let text = send(client, path, request).await?;
-    let Review { status } = serde_json::from_str(&text).map_err(|error| undecodable(path, error.to_string()))?;
+    let Review { status } = decode(path, &text)?;
     let reason = if status.reason.is_empty() { status.evaluation_error } else { status.reason };
     Ok((status.allowed, reason))
 }
@@ -241,7 +209,7 @@ async fn root(client: &Client, path: &str) -> Result<Vec<Group>, DiscoveryError>
     // a server without the aggregated form should ignore it; some refuse it, others answer with an empty document
     let is_unaggregated = match &root {
         Ok(root) => *root == Root::Groups(Vec::new()),
-        Err(error) => matches!(error.code(), Some(404 | 406 | 415 | 500..)),
+        Err(error) => matches!(error.code, Some(404 | 406 | 415 | 500..)),
     };
     if is_unaggregated {
         root = root_as(client, path, "application/json").await;
@@ -250,7 +218,7 @@ async fn root(client: &Client, path: &str) -> Result<Vec<Group>, DiscoveryError>
         Ok(Root::Groups(groups)) => Ok(groups),
         Ok(Root::Names(groups)) => Ok(fill(client, groups).await),
         // a server of nothing but custom groups, or of nothing but the core group
-        Err(error) if error.code() == Some(404) => Ok(Vec::new()),
+        Err(error) if error.code == Some(404) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
@@ -298,10 +266,19 @@ async fn send(client: &Client, path: &str, request: http::Result<Request<Vec<u8>
     let failed = |error: kube::Error| DiscoveryError::of_client(path, &error);
     let request = request.map_err(kube::Error::HttpError).map_err(failed)?;
     let answer = tokio::time::timeout(ANSWER_TIMEOUT, client.request_text(request)).await;
-    let timeout = || DiscoveryError::Timeout { path: path.to_owned(), timeout: ANSWER_TIMEOUT };
-    answer.map_err(|_| timeout())?.map_err(failed)
+    let late =
+        |_| DiscoveryError { code: None, said: format!("no answer to {path} within {}s", ANSWER_TIMEOUT.as_secs()) };
+    answer.map_err(late)?.map_err(failed)
 }
 
-fn undecodable(path: &str, what: String) -> DiscoveryError {
-    DiscoveryError::Undecodable { path: path.to_owned(), what }
+async fn get_json<T: DeserializeOwned>(client: &Client, path: &str, accept: &str) -> Result<T, DiscoveryError> {
+    decode(path, &get(client, path, accept).await?)
+}
+
+fn decode<T: DeserializeOwned>(path: &str, text: &str) -> Result<T, DiscoveryError> {
+    serde_json::from_str(text).map_err(|error| undecodable(path, error))
+}
+
+fn undecodable(path: &str, what: impl Display) -> DiscoveryError {
+    DiscoveryError { code: None, said: format!("unexpected answer to {path}: {what}") }
 }

@@ -1,6 +1,6 @@
 //! Every type the server serves, and which of them a pattern means.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, fmt};
 
 use super::{
     documents::{Group, Type},
@@ -43,6 +43,15 @@ pub struct Unavailable {
     pub version: String,
     /// Why.
     pub error: String,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.group {
+            "" => f.write_str(&self.version),
+            group => write!(f, "{group}/{}", self.version),
+        }
+    }
 }
 
 /// What a pattern means.
@@ -113,12 +122,8 @@ impl Resolution {
 
 /// Names the groups that could not be asked, behind what else is said.
 fn not_asked(unavailable: &[Unavailable]) -> String {
-    let mut text = String::new();
-    for Unavailable { group, version, error } in unavailable {
-        let place = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
-        text.extend(["; ", &place, " could not be asked: ", error]);
-    }
-    text
+    let said = |unavailable: &Unavailable| format!("; {unavailable} could not be asked: {}", unavailable.error);
+    unavailable.iter().map(said).collect::<Vec<_>>().concat()
 }
 
 impl ServedType {

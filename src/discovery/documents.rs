@@ -45,26 +45,26 @@ pub(super) enum Root {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct RootJson {
     kind: String,
     /// `APIGroupDiscoveryList`
-    #[serde(default)]
-    items: Option<Vec<AggregatedGroup>>,
+    items: Option<Vec<GroupJson>>,
     /// `APIVersions`
-    #[serde(default)]
     versions: Option<Vec<String>>,
     /// `APIGroupList`
-    #[serde(default)]
-    groups: Option<Vec<LegacyGroup>>,
+    groups: Option<Vec<GroupJson>>,
 }
 
+/// A group of either document: the aggregated one has its name in the metadata, and the types.
 #[derive(Deserialize)]
-struct AggregatedGroup {
+#[serde(rename_all = "camelCase")]
+struct GroupJson {
     #[serde(default)]
     metadata: Metadata,
     #[serde(default)]
-    versions: Option<Vec<AggregatedVersion>>,
+    name: String,
+    versions: Option<Vec<VersionJson>>,
+    preferred_version: Option<VersionJson>,
 }
 
 #[derive(Default, Deserialize)]
@@ -74,86 +74,56 @@ struct Metadata {
 }
 
 #[derive(Deserialize)]
-struct AggregatedVersion {
+struct VersionJson {
     version: String,
-    #[serde(default)]
-    resources: Option<Vec<AggregatedType>>,
+    resources: Option<Vec<TypeJson>>,
     #[serde(default)]
     freshness: String,
 }
 
+/// A type of either document.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AggregatedType {
-    resource: String,
+struct TypeJson {
+    #[serde(alias = "resource")]
+    name: String,
+    #[serde(alias = "singularResource", default)]
+    singular_name: String,
     #[serde(default)]
-    response_kind: Option<ResponseKind>,
+    namespaced: bool,
     #[serde(default)]
     scope: String,
     #[serde(default)]
-    singular_resource: String,
-    #[serde(default)]
+    kind: String,
+    response_kind: Option<ResponseKind>,
     verbs: Option<Vec<String>>,
-    #[serde(default)]
     short_names: Option<Vec<String>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct ResponseKind {
     #[serde(default)]
     kind: String,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct LegacyGroup {
-    name: String,
-    #[serde(default)]
-    versions: Option<Vec<LegacyVersion>>,
-    #[serde(default)]
-    preferred_version: Option<LegacyVersion>,
-}
-
-#[derive(Deserialize)]
-struct LegacyVersion {
-    version: String,
-}
-
-#[derive(Deserialize)]
 struct ResourceListJson {
     kind: String,
-    #[serde(default)]
-    resources: Option<Vec<LegacyType>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct LegacyType {
-    name: String,
-    #[serde(default)]
-    singular_name: String,
-    #[serde(default)]
-    namespaced: bool,
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    verbs: Option<Vec<String>>,
-    #[serde(default)]
-    short_names: Option<Vec<String>>,
+    resources: Option<Vec<TypeJson>>,
 }
 
 /// Reads the answer of `/api` or `/apis`. The error says what came instead.
 pub(super) fn read_root(json: &str) -> Result<Root, String> {
     let root: RootJson = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let read = |groups: Option<Vec<GroupJson>>| groups.into_iter().flatten().map(GroupJson::read).collect();
     match &*root.kind {
-        "APIGroupDiscoveryList" => {
-            Ok(Root::Groups(root.items.unwrap_or_default().into_iter().map(AggregatedGroup::read).collect()))
-        }
+        "APIGroupDiscoveryList" => Ok(Root::Groups(read(root.items))),
+        "APIGroupList" => Ok(Root::Names(read(root.groups))),
         "APIVersions" => {
-            let versions = root.versions.unwrap_or_default().into_iter().map(version_name).collect();
+            let named = |name: String| Version { name, ..Version::default() };
+            let versions = root.versions.into_iter().flatten().map(named).collect();
             Ok(Root::Names(vec![Group { name: String::new(), versions }]))
         }
-        "APIGroupList" => Ok(Root::Names(root.groups.unwrap_or_default().into_iter().map(LegacyGroup::read).collect())),
         kind => Err(format!("unexpected kind {kind:?}")),
     }
 }
@@ -161,58 +131,40 @@ pub(super) fn read_root(json: &str) -> Result<Root, String> {
 /// Reads the answer of `/api/v1` or `/apis/GROUP/VERSION`. The error says what came instead.
 pub(super) fn read_types(json: &str) -> Result<Vec<Type>, String> {
     let list: ResourceListJson = serde_json::from_str(json).map_err(|error| error.to_string())?;
-    if list.kind != "APIResourceList" {
-        return Err(format!("unexpected kind {:?}", list.kind));
-    }
-    let types = list.resources.unwrap_or_default().into_iter().map(|served| Type {
-        plural: served.name,
-        singular: served.singular_name,
-        kind: served.kind,
-        namespaced: served.namespaced,
-        short_names: served.short_names.unwrap_or_default(),
-        verbs: served.verbs.unwrap_or_default(),
-    });
-    Ok(types.filter(Type::is_type).collect())
-}
-
-fn version_name(name: String) -> Version {
-    Version { name, ..Version::default() }
-}
-
-impl AggregatedGroup {
-    fn read(self) -> Group {
-        let versions = self.versions.unwrap_or_default().into_iter().map(AggregatedVersion::read).collect();
-        Group { name: self.metadata.name, versions }
+    match &*list.kind {
+        "APIResourceList" => Ok(types(list.resources)),
+        kind => Err(format!("unexpected kind {kind:?}")),
     }
 }
 
-impl AggregatedVersion {
-    fn read(self) -> Version {
-        let is_stale = self.freshness == "Stale";
-        let types = self.resources.unwrap_or_default().into_iter().map(|served| Type {
-            plural: served.resource,
-            singular: served.singular_resource,
-            kind: served.response_kind.unwrap_or_default().kind,
-            namespaced: served.scope == "Namespaced",
-            short_names: served.short_names.unwrap_or_default(),
-            verbs: served.verbs.unwrap_or_default(),
-        });
-        Version {
-            name: self.version,
-            types: types.filter(Type::is_type).collect(),
-            error: is_stale.then(|| "the server could not refresh its discovery document".to_owned()),
-        }
-    }
-}
-
-impl LegacyGroup {
+impl GroupJson {
     fn read(self) -> Group {
         let preferred = self.preferred_version.map(|preferred| preferred.version);
-        let mut names: Vec<String> = self.versions.unwrap_or_default().into_iter().map(|v| v.version).collect();
+        let mut versions: Vec<Version> = self.versions.into_iter().flatten().map(VersionJson::read).collect();
         // stable: behind the preferred one the server's own order stays
-        names.sort_by_key(|name| Some(name) != preferred.as_ref());
-        Group { name: self.name, versions: names.into_iter().map(version_name).collect() }
+        versions.sort_by_key(|version| Some(&version.name) != preferred.as_ref());
+        Group { name: if self.name.is_empty() { self.metadata.name } else { self.name }, versions }
     }
+}
+
+impl VersionJson {
+    fn read(self) -> Version {
+        let is_stale = self.freshness == "Stale";
+        let error = is_stale.then(|| "the server could not refresh its discovery document".to_owned());
+        Version { name: self.version, types: types(self.resources), error }
+    }
+}
+
+fn types(served: Option<Vec<TypeJson>>) -> Vec<Type> {
+    let read = |served: TypeJson| Type {
+        plural: served.name,
+        singular: served.singular_name,
+        kind: served.response_kind.map_or(served.kind, |response| response.kind),
+        namespaced: served.namespaced || served.scope == "Namespaced",
+        short_names: served.short_names.unwrap_or_default(),
+        verbs: served.verbs.unwrap_or_default(),
+    };
+    served.into_iter().flatten().map(read).filter(Type::is_type).collect()
 }
 
 impl Type {

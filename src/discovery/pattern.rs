@@ -1,6 +1,6 @@
 //! How people name resource types.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
 /// What `match` says: a type in kubectl's spelling, or many.
 ///
@@ -58,14 +58,6 @@ impl Pattern {
     /// Returns whether this may name many types.
     pub fn is_wildcard(&self) -> bool {
         !matches!(self, Self::Type { .. })
-    }
-}
-
-impl FromStr for Pattern {
-    type Err = PatternError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::parse(text)
     }
 }
 

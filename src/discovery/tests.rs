@@ -330,7 +330,7 @@ async fn aggregated_form_refused_is_asked_for_unaggregated_at_once() {
 #[tokio::test]
 async fn server_that_refuses_both_forms_is_an_error_and_one_without_a_root_serves_the_other() {
     let (client, seen) = serve(&[("GET /api", 503, "down")]).await;
-    assert_eq!(discover(&client).await.unwrap_err().code(), Some(503));
+    assert_eq!(discover(&client).await.unwrap_err().code, Some(503));
     assert_eq!(seen.lock().unwrap().len(), 2);
     let (client, _) = serve(&[("GET /apis", 200, GROUPS)]).await;
     assert!(discover(&client).await.unwrap().types().iter().all(|served| !served.resource.group.is_empty()));
@@ -341,7 +341,7 @@ async fn server_that_refuses_both_forms_is_an_error_and_one_without_a_root_serve
             _ => &[("GET /api", 429, "later")],
         };
         let (client, seen) = serve(answers).await;
-        assert_eq!(discover(&client).await.unwrap_err().code(), Some(code));
+        assert_eq!(discover(&client).await.unwrap_err().code, Some(code));
         assert_eq!(seen.lock().unwrap().len(), 1, "{code} says nothing of the form");
     }
 }
@@ -355,9 +355,9 @@ async fn a_server_that_refuses_or_answers_something_else_is_an_error_with_the_pa
     )])
     .await;
     let error = discover(&client).await.unwrap_err();
-    assert_eq!((error.code(), &*error.to_string()), (Some(401), "failed to get /api: HTTP 401 Unauthorized: no"));
+    assert_eq!((error.code, &*error.to_string()), (Some(401), "failed to get /api: HTTP 401 Unauthorized: no"));
     let (client, _) = serve(&[("GET /api", 200, "<html>")]).await;
-    assert!(matches!(discover(&client).await, Err(DiscoveryError::Undecodable { .. })));
+    assert!(discover(&client).await.unwrap_err().to_string().starts_with("unexpected answer to "));
     assert!(cluster_uid(&client).await.unwrap().is_none());
 }
 
@@ -371,7 +371,7 @@ async fn the_cluster_is_known_by_the_uid_of_kube_system() {
     .await;
     assert_eq!(cluster_uid(&client).await.unwrap().as_deref(), Some("u-1"));
     let (client, _) = serve(&[("GET /api/v1/namespaces/kube-system", 500, "x")]).await;
-    assert_eq!(cluster_uid(&client).await.unwrap_err().code(), Some(500));
+    assert_eq!(cluster_uid(&client).await.unwrap_err().code, Some(500));
 }
 
 #[tokio::test]

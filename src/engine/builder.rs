@@ -35,7 +35,7 @@ use crate::{
     informer::Shared,
     journal::{
         Journal,
-        store::{Recovered, Store, StoreOptions},
+        store::{Recovered, Store},
     },
     list_watch::{kube::ClusterAccess, transform::Transform},
     mutex::lock,
@@ -253,7 +253,7 @@ async fn take_up(conductor: &Arc<Conductor>, recovered: &Recovered) -> Result<()
 /// Opens what outlives a restart, where there is a directory for it.
 fn open_journal(config: &Config) -> Result<(Journal, Option<Recovered>), EngineError> {
     let Some(dir) = &config.state.dir else { return Ok((Journal::in_memory(), None)) };
-    let opened = Journal::open(&Store::home(dir), StoreOptions::default(), config.state.journal());
+    let opened = Journal::open(&Store::home(dir), config.state.journal());
     let (journal, recovered) = opened.map_err(|error| EngineError::State(error.to_string()))?;
     Ok((journal, Some(recovered)))
 }

@@ -36,11 +36,11 @@ use crate::{
     handler::{
         AsyncHandler, Handler, HandlerError,
         blackhole::Blackhole,
-        file::{Compression, FileHandler, FileOptions, Fsync},
+        file::{Compression, FileHandler, FileOptions},
         stdout::Stdout,
     },
     indexer::Cause,
-    journal::{Bounds, ChangeSet, EventName, Journal, Move, MoveKind, OpenReaderError, ReaderId, UnitId, WhenFull},
+    journal::{Bounds, ChangeSet, EventName, Journal, Move, MoveKind, OpenReaderError, ReaderId, UnitId},
     mutex::lock,
     notification::Notification,
     object::FieldPath,
@@ -576,11 +576,7 @@ fn bounds(options: &HandlerOptions) -> Bounds {
     Bounds {
         max_events: usize::try_from(buffer.max_events).unwrap_or(usize::MAX),
         max_bytes: usize::try_from(buffer.max_bytes).unwrap_or(usize::MAX),
-        when_full: match buffer.when_full {
-            config::WhenFull::Coalesce => WhenFull::Coalesce,
-            config::WhenFull::DropOldest => WhenFull::DropOldest,
-            config::WhenFull::DropNewest => WhenFull::DropNewest,
-        },
+        when_full: buffer.when_full,
     }
 }
 
@@ -636,14 +632,7 @@ fn file_options(sink: &config::FileSink) -> FileOptions {
         permissions: sink.permissions.0,
         max_bytes: rotate.map(|rotate| rotate.max_bytes),
         keep: rotate.map(|rotate| rotate.keep as usize),
-        compression: match rotate.map(|rotate| rotate.compress) {
-            Some(config::Compress::Zstd) => Compression::Zstd,
-            Some(config::Compress::None) | None => Compression::None,
-        },
-        fsync: match sink.fsync {
-            config::Fsync::Always => Fsync::Always,
-            config::Fsync::Never => Fsync::Never,
-            config::Fsync::Interval(interval) => Fsync::Interval(interval),
-        },
+        compression: rotate.map_or(Compression::None, |rotate| rotate.compress),
+        fsync: sink.fsync,
     }
 }

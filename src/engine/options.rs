@@ -6,8 +6,7 @@ use super::{plan::UnitSpec, redaction::DigestKey};
 use crate::{
     backoff::BackoffConfig,
     config::{self, Config, HttpAuth, Mode, Resource},
-    delta_fifo::Order,
-    indexer::{IndexerOptions, Recreated, index_func::IndexFunc},
+    indexer::{IndexerOptions, index_func::IndexFunc},
     informer::InformerOptions,
     list_watch::{
         kube::{ClusterAccess, Limits, Scope},
@@ -20,7 +19,7 @@ use crate::{
         scan::{ScanPlan, TypeMeta},
     },
     redact::{Rule, Treatment, is_secrets},
-    reflector::{ReflectorConfig, StreamingLists},
+    reflector::ReflectorConfig,
     rules::RuleError,
     secret::ExposeSecret as _,
     serve::{Access, AllowedHosts, ConnectionLimits, ServeOptions, Surface, TlsFiles, Token},
@@ -135,11 +134,7 @@ pub(super) struct Extras {
 
 /// Returns how the bodies of a unit are packed.
 pub(super) fn compression(spec: &UnitSpec) -> Compression {
-    match spec.options.options.compression {
-        config::Compression::Zstd => Compression::Zstd,
-        config::Compression::Lz4 => Compression::Lz4,
-        config::Compression::None => Compression::None,
-    }
+    spec.options.options.compression
 }
 
 /// Reads the options of one unit, whose bodies `packer` packs.
@@ -174,16 +169,10 @@ pub(super) fn informer(spec: &UnitSpec, extras: Extras, packer: Arc<Packer>) -> 
         },
         gate,
         plan: if spec.notes_who_changed { plan.noting_who_changed() } else { plan },
-        order: match entry.options.order {
-            config::QueueOrder::Stream => Order::Stream,
-            config::QueueOrder::PerKey => Order::PerKey,
-        },
+        order: entry.options.order,
         fifo_max_bytes: bytes(entry.options.fifo_max_bytes),
         indexer: IndexerOptions {
-            recreated: match entry.options.recreated {
-                config::Recreated::DeleteAdd => Recreated::DeleteAdd,
-                config::Recreated::Update => Recreated::Update,
-            },
+            recreated: entry.options.recreated,
             ignored: (!ignored.is_empty()).then(|| Arc::new(IgnoredPaths::new(&ignored))),
             selective: !entry.labels.is_empty() || !entry.fields.is_empty(),
             keep: match entry.cache {
@@ -262,7 +251,7 @@ pub(super) fn auxiliary(reflector: ReflectorConfig) -> InformerOptions {
         scope: Scope { metadata_only: true, ..Scope::default() },
         gate: Gate::default(),
         plan: ScanPlan::new(&[], None),
-        order: Order::Stream,
+        order: config::QueueOrder::Stream,
         fifo_max_bytes: AUXILIARY_FIFO_BYTES,
         indexer: IndexerOptions::default(),
         indexers: Vec::new(),
@@ -280,11 +269,7 @@ pub(super) fn reflector(config: &Config, entry: &Resource) -> ReflectorConfig {
 pub(super) fn auxiliary_reflector(config: &Config) -> ReflectorConfig {
     let kube = &config.kube;
     ReflectorConfig {
-        streaming_lists: match kube.streaming_lists {
-            config::StreamingLists::Auto => StreamingLists::Auto,
-            config::StreamingLists::Always => StreamingLists::Always,
-            config::StreamingLists::Never => StreamingLists::Never,
-        },
+        streaming_lists: kube.streaming_lists,
         page_size: Some(kube.page_size).filter(|size| *size != PAGE_SIZE_DEFAULT),
         watch_timeout: kube.watch_timeout,
         stall_after: kube.stall_after,

@@ -1,11 +1,11 @@
 //! Makes handlers that speak to other systems, of their configuration.
 
-use std::{fmt::Display, io, sync::Arc};
+use std::{io, sync::Arc};
 
 use super::handlers::pace::Pace;
 use crate::{
     cloud_event::Formatter,
-    config::{DeliveryOrder, ExecSink, KafkaSink, NatsSink, WebhookSink},
+    config::{ExecSink, KafkaSink, NatsSink, WebhookSink},
     delivery::worker::OpenAsync,
     handler::{AsyncHandler, exec::Exec, nats::NatsHandler, webhook::Webhook},
 };
@@ -33,7 +33,7 @@ pub(super) fn exec(sink: &ExecSink, name: &str, cluster: &str, formatter: Format
 /// Makes a handler for Kafka, of the cluster of this name; it connects with its first batch.
 #[cfg(feature = "kafka")]
 pub(super) fn kafka(sink: &KafkaSink, cluster: &str, pace: &Pace, formatter: Formatter) -> io::Result<OpenAsync> {
-    let is_total = pace.order == DeliveryOrder::Total;
+    let is_total = pace.order == crate::config::DeliveryOrder::Total;
     let options = sink.options(cluster, pace.timeout, is_total).map_err(|problems| refused(&problems))?;
     Ok(Arc::new(move || Ok(Arc::new(crate::handler::kafka::KafkaHandler::new(options.clone(), formatter.clone())))))
 }
@@ -45,10 +45,7 @@ pub(super) fn kafka(sink: &KafkaSink, _: &str, _: &Pace, _: Formatter) -> io::Re
 }
 
 /// Says what a check of the configuration would have: it has let this through.
-fn refused<K: AsRef<str>>(problems: &[(Vec<K>, impl Display)]) -> io::Error {
-    let problem = |(keys, message): &(Vec<K>, _)| {
-        let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
-        format!("{}: {message}", keys.join("."))
-    };
+fn refused(problems: &[(Vec<String>, String)]) -> io::Error {
+    let problem = |(keys, message): &(Vec<String>, _)| format!("{}: {message}", keys.join("."));
     io::Error::other(problems.iter().map(problem).collect::<Vec<_>>().join("; "))
 }

@@ -21,6 +21,8 @@ use std::{
 };
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{Handler, HandlerError, left_behind::is_left_behind};
 use crate::{cloud_event::Formatter, notification::Notification, private_dir};
@@ -42,13 +44,15 @@ pub enum Fsync {
     Interval(Duration),
 }
 
-/// What becomes of rotated files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How a closed file is compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Compress")]
+#[serde(rename_all = "kebab-case")]
 pub enum Compression {
-    /// They stay as they are.
-    #[default]
+    /// Not at all.
     None,
-    /// They become `NAME.zst`.
+    /// As `.zst`.
+    #[default]
     Zstd,
 }
 

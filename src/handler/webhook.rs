@@ -37,7 +37,7 @@ use self::{
 pub use self::{
     signing::Auth,
     target::{read_header, read_url},
-    tls::{TlsOption, TlsOptions},
+    tls::TlsOptions,
 };
 use super::{AsyncHandler, Form, HandlerError};
 use crate::{
@@ -238,7 +238,7 @@ fn attribute(value: &str) -> HeaderValue {
     HeaderValue::try_from(header_value(value)).expect("what is percent-encoded fits a header")
 }
 
-fn client(options: &TlsOptions) -> Result<Client, (TlsOption, String)> {
+fn client(options: &TlsOptions) -> Result<Client, (&'static str, String)> {
     Ok(connect(options.config()?, options.server_name.clone()))
 }
 

@@ -1,16 +1,13 @@
 //! The shell of [`Indexer`]: append → publish → release, in this order and nowhere else (D7, I3).
 //!
-//! The indexer outlives its actor: it lies in an [`IndexerSlot`] of the unit, is leased by the actor and put back
+//! The indexer outlives its actor: it lies in an `IndexerSlot` of the unit, is leased by the actor and put back
 //! when the actor ends, panics included, so the cache stays readable while a unit restarts (D5). A transaction that
 //! was journaled but not published when the actor ended is done again by the next one.
 //!
 //! While the journal takes nothing, the actor keeps its transaction and answers everything but the batch: without its
 //! answer the FIFO sends no other, fills up, and the socket is not read (`on_full = "stop_reading"`).
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use actix::{
     Actor, ActorContext as _, ActorFutureExt as _, ActorResponse, AsyncContext as _, Context, Handler, Message,
@@ -20,15 +17,12 @@ use jiff::Timestamp;
 use tracing::{debug, error, info};
 
 use super::{
-    Cause, Change, Indexer, Retirement, Transaction,
-    index_func::IndexFunc,
-    retirement,
-    store::{EvmapStore, IndexExists, IndexStore as _, Meta},
+    Cause, Change, Indexer, Retirement, Transaction, index_func::IndexFunc, retirement, slot::IndexerLease,
+    store::IndexExists,
 };
 use crate::{
     delta_fifo::actor::{Apply, Repack},
-    journal::{AppendError, Fenced, Journal, Move, MoveKind, NotWritable, Ticket, UnitId},
-    mutex::lock,
+    journal::{AppendError, Journal, Move, MoveKind, Ticket, UnitId},
     status::{Siblings, UnitStatus},
     supervisor::{
         child::Heartbeat,
@@ -39,75 +33,21 @@ use crate::{
 /// Replaced values live until the next publish; after so long at rest there is one more.
 const IDLE_PUBLISH_AFTER: Duration = Duration::from_millis(250);
 
-/// Where the indexer of a unit lies while no actor leases it.
-pub struct IndexerSlot {
-    content: Mutex<Option<Indexer<EvmapStore>>>,
-    /// Set from before the append until after the release; a taker-over finds it here when the actor hangs.
-    in_flight: Mutex<Option<Arc<Transaction>>>,
-}
-
-impl IndexerSlot {
-    /// Makes a slot that holds `indexer`.
-    pub fn new(indexer: Indexer<EvmapStore>) -> Arc<Self> {
-        Arc::new(Self { content: Mutex::new(Some(indexer)), in_flight: Mutex::default() })
-    }
-
-    /// Takes the indexer out; `None` while an actor has it (a hung one never gives it back).
-    pub fn lease(self: &Arc<Self>) -> Option<IndexerLease> {
-        let indexer = lock(&self.content).take()?;
-        Some(IndexerLease { slot: Arc::clone(self), indexer: Some(indexer) })
-    }
-
-    /// Returns the transaction that is between append and release, or about to be appended.
-    pub fn in_flight(&self) -> Option<Arc<Transaction>> {
-        lock(&self.in_flight).clone()
-    }
-}
-
-/// The indexer, until this is dropped.
-pub struct IndexerLease {
-    slot: Arc<IndexerSlot>,
-    indexer: Option<Indexer<EvmapStore>>,
-}
-
-const LEASED: &str = "a lease holds its indexer until it is dropped";
-
-impl IndexerLease {
-    fn get(&self) -> &Indexer<EvmapStore> {
-        self.indexer.as_ref().expect(LEASED)
-    }
-
-    /// Borrows what was leased.
-    pub fn indexer(&mut self) -> &mut Indexer<EvmapStore> {
-        self.indexer.as_mut().expect(LEASED)
-    }
-
-    /// Brings the cache to where the journal is, after an actor that ended between append and release.
-    pub fn recover(&mut self, journal: &Journal, unit: UnitId, status: &UnitStatus) {
-        let in_flight = self.slot.in_flight();
-        self.indexer().discard(); // what may be half staged
-        finish(self.indexer(), in_flight.as_deref(), journal.outstanding(unit), status);
-        self.set_in_flight(None);
-        if let Some(ticket) = journal.outstanding(unit) {
-            journal.release(ticket);
-        }
-    }
-
-    fn set_in_flight(&self, transaction: Option<Arc<Transaction>>) {
-        *lock(&self.slot.in_flight) = transaction;
-    }
-}
-
-impl Drop for IndexerLease {
-    fn drop(&mut self) {
-        *lock(&self.slot.content) = self.indexer.take();
+/// Brings the cache to where the journal is, after an actor that ended between append and release.
+pub(crate) fn recover(lease: &mut IndexerLease, journal: &Journal, unit: UnitId, status: &UnitStatus) {
+    let in_flight = lease.slot.in_flight();
+    lease.indexer().discard(); // what may be half staged
+    finish(lease.indexer(), in_flight.as_deref(), journal.outstanding(unit), status);
+    lease.set_in_flight(None);
+    if let Some(ticket) = journal.outstanding(unit) {
+        journal.release(ticket);
     }
 }
 
 /// Applies and publishes a transaction whose records lie in the journal, unreleased; does nothing without a ticket.
 /// Whoever calls it releases the ticket then.
-pub fn finish(
-    indexer: &mut Indexer<EvmapStore>,
+pub(crate) fn finish(
+    indexer: &mut Indexer,
     in_flight: Option<&Transaction>,
     ticket: Option<Ticket>,
     status: &UnitStatus,
@@ -121,32 +61,10 @@ pub fn finish(
     }
 }
 
-fn observe(indexer: &Indexer<EvmapStore>, changes: &[Change], status: &UnitStatus) {
+fn observe(indexer: &Indexer, changes: &[Change], status: &UnitStatus) {
     let mut view = status.lock();
-    for change in changes {
-        match change {
-            Change::Added { .. } => view.events.added += 1,
-            Change::Updated { .. } => view.events.updated += 1,
-            Change::Deleted { tombstone, .. } => {
-                view.events.deleted += 1;
-                view.events.tombstones += u64::from(*tombstone);
-            }
-            Change::Removed { .. } => view.events.removed += 1,
-            Change::Refreshed { .. } => view.events.ignored += 1,
-            Change::Synced { .. } | Change::Unchanged { .. } => {}
-        }
-    }
-    drop(view);
-    show_cache(indexer.store().meta(), status);
-}
-
-/// Shows what the cache holds.
-pub fn show_cache(meta: &Meta, status: &UnitStatus) {
-    let mut view = status.lock();
-    view.synced = meta.synced;
-    view.objects = meta.objects;
-    view.bytes = meta.bytes;
-    meta.store_version.as_str().clone_into(&mut view.resource_version);
+    view.count(changes);
+    view.show_cache(indexer.store().meta());
 }
 
 /// Adds indexes over what the cache holds (I-7). The answer means: readers can use them.
@@ -174,24 +92,12 @@ pub struct MoveReader(pub Move);
 /// Why a reader was not moved; nothing was appended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MoveError {
-    /// Another actor has taken the unit over: try again.
+    /// Another actor has taken the unit over, or the journal takes nothing now: try again.
     #[error(transparent)]
-    Fenced(#[from] Fenced),
-    /// The journal takes nothing now: try again.
-    #[error(transparent)]
-    NotWritable(#[from] NotWritable),
+    Append(#[from] AppendError),
     /// The unit is being started or restarted: try again. Or it was stopped: do not.
     #[error("the indexer is not running now")]
     NotRunning,
-}
-
-impl From<AppendError> for MoveError {
-    fn from(error: AppendError) -> Self {
-        match error {
-            AppendError::Fenced(fenced) => Self::Fenced(fenced),
-            AppendError::NotWritable(why) => Self::NotWritable(why),
-        }
-    }
 }
 
 /// Ends the indexer.
@@ -218,7 +124,7 @@ pub struct IndexerActor {
 
 impl IndexerActor {
     /// Makes the actor of a unit in one epoch; a later one fences this actor off the journal.
-    pub fn new(
+    pub(crate) fn new(
         lease: IndexerLease,
         journal: Journal,
         (unit, epoch): (UnitId, u64),
@@ -347,7 +253,7 @@ impl Handler<Repack> for IndexerActor {
 
     fn handle(&mut self, Repack: Repack, ctx: &mut Self::Context) -> Self::Result {
         let repacked = self.lease.indexer().repack();
-        show_cache(self.lease.get().store().meta(), &self.status);
+        self.status.lock().show_cache(self.lease.get().store().meta());
         self.publish_when_idle(ctx);
         MessageResult(repacked)
     }

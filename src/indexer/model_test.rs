@@ -15,7 +15,7 @@ use proptest::{
 use super::{
     Absence, Cause, FirstList, Indexer, IndexerOptions, Recreated, Transaction,
     index_func::IndexFunc,
-    store::{EvmapStore, IndexStore, KeyHasher, Reached, ReadStore},
+    store::{EvmapStore, KeyHasher, Reached, ReadStore},
     tests::{BadHasher, show},
 };
 use crate::{
@@ -78,7 +78,7 @@ fn zone(object: &Object) -> Vec<String> {
 }
 
 struct World<H: KeyHasher> {
-    indexer: Indexer<EvmapStore<H>>,
+    indexer: Indexer<H>,
     options: IndexerOptions,
     first_list: FirstList,
     absence: Absence,
@@ -271,7 +271,7 @@ impl<H: KeyHasher> World<H> {
             4 => {
                 // the actor is gone, the store is kept
                 let nothing = self.make(self.empty_store());
-                let store = std::mem::replace(&mut self.indexer, nothing).into_store();
+                let store = std::mem::replace(&mut self.indexer, nothing).store;
                 self.indexer = self.make(store);
             }
             5 => self.take_over(&transaction, hits),
@@ -288,7 +288,7 @@ impl<H: KeyHasher> World<H> {
         }
     }
 
-    fn make(&self, store: EvmapStore<H>) -> Indexer<EvmapStore<H>> {
+    fn make(&self, store: EvmapStore<H>) -> Indexer<H> {
         let indexer = Indexer::new(store, self.options.clone());
         indexer.with_first_list(self.first_list).with_absence(self.absence.clone())
     }
@@ -301,7 +301,7 @@ impl<H: KeyHasher> World<H> {
     /// A hung actor has the indexer: another is made of what readers see.
     fn take_over(&mut self, transaction: &Transaction, hits: &Hits) {
         let mut store = self.empty_store();
-        self.indexer.objects().into_iter().for_each(|object| store.put(object));
+        self.indexer.objects().into_iter().for_each(|object| store.put(&object));
         let meta = self.indexer.store().reader().read(|snapshot| snapshot.meta().clone());
         let (store_version, resume_version) = (meta.store_version, meta.resume_version);
         store.reach(Reached { generation: meta.generation + 1, store_version, resume_version, synced: meta.synced });
@@ -328,7 +328,7 @@ impl<H: KeyHasher> World<H> {
         let mut store = self.empty_store();
         for object in self.cache.values_mut() {
             *object = self.options.keep.of(object);
-            store.put(object.clone());
+            store.put(object);
         }
         store.reach(Reached { synced: resumes, ..Reached::default() });
         store.publish(1);

@@ -13,9 +13,9 @@
 //! - A reader inside [`ReadStore::read`] blocks the second next publish. Queries copy pointers out and return; slow work
 //!   (selectors, decoding) comes after. Never publish on a thread that is inside `read`: it would wait for itself. A
 //!   reader that loses its CPU inside `read` delays the writer by that time slice, 4 to 16 ms on a crowded machine.
-//! - Replaced values live until the next publish. Call [`IndexStore::publish_idle`] once when a busy time ends.
+//! - Replaced values live until the next publish. Call [`EvmapStore::publish_idle`] once when a busy time ends.
 //! - **Dropping the store empties every reader**, for good. The store is `Send`: the owner of the unit keeps it while the
-//!   actor that writes it is replaced, and calls [`IndexStore::discard`] before the next actor continues. If a hung
+//!   actor that writes it is replaced, and calls [`EvmapStore::discard`] before the next actor continues. If a hung
 //!   actor never gives the store back, [`ReaderFactory::lead_to`] redirects its readers to another store.
 
 use std::{
@@ -91,47 +91,6 @@ pub struct Reached {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("index {0:?} exists")]
 pub struct IndexExists(pub String);
-
-/// The write half of a cache. Changes are staged, seen by [`IndexStore::get`] and by no reader, and become visible
-/// together by one [`IndexStore::publish`].
-pub trait IndexStore: Send + 'static {
-    /// The read half.
-    type Reader: ReadStore;
-
-    /// Returns the staged state of `key`.
-    fn get(&self, key: KeyRef<'_>) -> Option<Object> {
-        self.get_all(std::iter::once(key)).pop()?
-    }
-    /// Returns the staged states of several keys, in their order.
-    fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<Object>>;
-    /// Returns the staged meta.
-    fn meta(&self) -> &Meta;
-    /// Stages `object` as the state of its key (I-2).
-    fn put(&mut self, object: Object) {
-        let read = object.clone();
-        self.put_as(object, &read);
-    }
-    /// Stages `object` as the state of its key; what its indexes are of is read of `read`, the same state in another form.
-    fn put_as(&mut self, object: Object, read: &Object);
-    /// Stages another form of the state of its key: what its indexes are of is the same.
-    fn replace(&mut self, object: Object);
-    /// Stages that `key` is absent (I-3).
-    fn remove(&mut self, key: KeyRef<'_>);
-    /// Stages how far the store has come.
-    fn reach(&mut self, reached: Reached);
-    /// Stages the place in the journal up to which the unit's records are staged; one before the last has no effect.
-    fn reach_place(&mut self, place: u64);
-    /// Stages new indexes over all objects (I-7). Adds none if one of the names exists.
-    fn add_indexes(&mut self, indexes: Vec<IndexFunc>) -> Result<(), IndexExists>;
-    /// Shows what is staged to readers. Waits for readers that are inside a version older than the one shown now.
-    fn publish(&mut self, at_micros: i64);
-    /// Lets go of values replaced before the last publish. Waits as `publish` does, changes nothing readers see.
-    fn publish_idle(&mut self);
-    /// Forgets what is staged.
-    fn discard(&mut self);
-    /// Makes a reader; takes a lock for a moment.
-    fn reader(&self) -> Self::Reader;
-}
 
 /// The read half of a cache: `Clone` and `Send` but not `Sync`; one a thread.
 pub trait ReadStore: Clone + Send + 'static {
@@ -300,7 +259,8 @@ impl Staged {
     }
 }
 
-/// The write half over evmap: see the module.
+/// The write half over evmap: see the module. Changes are staged, seen by [`EvmapStore::get`] and by no reader, and become
+/// visible together by one [`EvmapStore::publish`].
 ///
 /// evmap can neither read nor drop changes that are not published. So staged changes are kept beside the map, one for
 /// each object and each posting, however often a batch touches it.
@@ -475,10 +435,14 @@ impl<H: KeyHasher> EvmapStore<H> {
     }
 }
 
-impl<H: KeyHasher> IndexStore for EvmapStore<H> {
-    type Reader = StoreReader<H>;
+impl<H: KeyHasher> EvmapStore<H> {
+    /// Returns the staged state of `key`.
+    pub fn get(&self, key: KeyRef<'_>) -> Option<Object> {
+        self.get_all(std::iter::once(key)).pop()?
+    }
 
-    fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<Object>> {
+    /// Returns the staged states of several keys, in their order.
+    pub fn get_all<'a>(&self, keys: impl Iterator<Item = KeyRef<'a>>) -> Vec<Option<Object>> {
         let map = self.writer.enter();
         let find = |key| -> Option<&Object> {
             let name = Name::Object(key);
@@ -493,32 +457,44 @@ impl<H: KeyHasher> IndexStore for EvmapStore<H> {
         found.into_iter().map(Option::<&_>::cloned).collect()
     }
 
-    fn meta(&self) -> &Meta {
+    /// Returns the staged meta.
+    pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    fn put_as(&mut self, object: Object, read: &Object) {
-        self.stage(object.key(), Some((&object, read)));
+    /// Stages `object` as the state of its key (I-2).
+    pub fn put(&mut self, object: &Object) {
+        self.put_as(object, object);
     }
 
-    fn replace(&mut self, object: Object) {
-        self.stage_object(object.key(), Some(&object));
+    /// Stages `object` as the state of its key; what its indexes are of is read of `read`, the same state in another form.
+    pub fn put_as(&mut self, object: &Object, read: &Object) {
+        self.stage(object.key(), Some((object, read)));
     }
 
-    fn remove(&mut self, key: KeyRef<'_>) {
+    /// Stages another form of the state of its key: what its indexes are of is the same.
+    pub fn replace(&mut self, object: &Object) {
+        self.stage_object(object.key(), Some(object));
+    }
+
+    /// Stages that `key` is absent (I-3).
+    pub fn remove(&mut self, key: KeyRef<'_>) {
         self.stage(key, None);
     }
 
-    fn reach(&mut self, reached: Reached) {
+    /// Stages how far the store has come.
+    pub fn reach(&mut self, reached: Reached) {
         let Reached { generation, store_version, resume_version, synced } = reached;
         self.meta = Meta { generation, store_version, resume_version, synced, ..std::mem::take(&mut self.meta) };
     }
 
-    fn reach_place(&mut self, place: u64) {
+    /// Stages the place in the journal up to which the unit's records are staged; one before the last has no effect.
+    pub fn reach_place(&mut self, place: u64) {
         self.meta.place = self.meta.place.max(place);
     }
 
-    fn add_indexes(&mut self, indexes: Vec<IndexFunc>) -> Result<(), IndexExists> {
+    /// Stages new indexes over all objects (I-7). Adds none if one of the names exists.
+    pub fn add_indexes(&mut self, indexes: Vec<IndexFunc>) -> Result<(), IndexExists> {
         let mut all = self.meta.indexes.as_slice().to_vec();
         for index in indexes {
             if all.iter().any(|known| known.name() == index.name()) {
@@ -540,7 +516,8 @@ impl<H: KeyHasher> IndexStore for EvmapStore<H> {
         Ok(())
     }
 
-    fn publish(&mut self, at_micros: i64) {
+    /// Shows what is staged to readers. Waits for readers that are inside a version older than the one shown now.
+    pub fn publish(&mut self, at_micros: i64) {
         for Staged { hash, published, now } in self.staged.drain().filter(|staged| staged.published != staged.now) {
             if let Some(slot) = published {
                 self.writer.remove_value(bag_of(hash), slot);
@@ -561,16 +538,19 @@ impl<H: KeyHasher> IndexStore for EvmapStore<H> {
         self.writer.publish();
     }
 
-    fn publish_idle(&mut self) {
+    /// Lets go of values replaced before the last publish. Waits as `publish` does, changes nothing readers see.
+    pub fn publish_idle(&mut self) {
         self.writer.publish();
     }
 
-    fn discard(&mut self) {
+    /// Forgets what is staged.
+    pub fn discard(&mut self) {
         self.staged.clear();
         self.meta = Meta::clone(&self.published);
     }
 
-    fn reader(&self) -> StoreReader<H> {
+    /// Makes a reader; takes a lock for a moment.
+    pub fn reader(&self) -> StoreReader<H> {
         self.reader_factory().reader()
     }
 }

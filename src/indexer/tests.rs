@@ -10,7 +10,7 @@ use super::{
     Absence, Cause, Change, FirstList, Indexer, IndexerOptions, Recreated, Retirement, Transaction,
     index_func::IndexFunc,
     retirement,
-    store::{EvmapStore, IndexExists, IndexStore, KeyHasher, Meta, ReadStore, Snapshot},
+    store::{EvmapStore, IndexExists, KeyHasher, Meta, ReadStore, Snapshot},
 };
 use crate::{
     delta_fifo::{
@@ -53,7 +53,7 @@ fn batch(deltas: Vec<(DeltaKind, Object)>) -> Deltas {
     Deltas { deltas, ..Deltas::default() }
 }
 
-fn apply<S: IndexStore>(indexer: &mut Indexer<S>, deltas: Deltas) -> Transaction {
+fn apply<H: KeyHasher>(indexer: &mut Indexer<H>, deltas: Deltas) -> Transaction {
     let transaction = indexer.plan(deltas);
     indexer.commit(&transaction);
     indexer.publish(7);
@@ -131,7 +131,7 @@ fn d7_what_a_list_finds_before_the_server_was_heard_is_called_downtime_and_later
         }
         assert_eq!(absence.lasts(), cause == "Downtime", "{told:?}");
         // the actors are started again, and another indexer takes over
-        let store = indexer.into_store();
+        let store = indexer.store;
         let mut indexer = Indexer::new(store, IndexerOptions::default()).with_absence(absence.clone());
         let list = batch(vec![(Tombstone, a("1")), (Replaced, b("2"))]);
         assert_eq!(show(&indexer.plan(list.clone()).changes), format!("!a1 {cause}, +b2 {cause}"), "{told:?}");
@@ -181,7 +181,7 @@ fn s4_an_equal_version_is_unchanged_and_keeps_the_cached_body() {
 fn seeded(options: IndexerOptions, first_list: FirstList) -> Indexer {
     let mut store = EvmapStore::new(1, []);
     for object in [a("1"), b("1")] {
-        store.put(options.keep.of(&object));
+        store.put(&options.keep.of(&object));
     }
     store.publish(1);
     Indexer::new(store, options).with_first_list(first_list)
@@ -450,10 +450,10 @@ fn i7_an_index_added_late_has_every_object_and_a_known_name_adds_nothing() {
 #[test]
 fn i7_a_late_index_is_of_what_is_staged() {
     let mut store = EvmapStore::new(1, []);
-    store.put(object("n/a", "x", "1"));
-    store.put(object("n/b", "y", "1"));
+    store.put(&object("n/a", "x", "1"));
+    store.put(&object("n/b", "y", "1"));
     store.publish(1);
-    store.put(object("n/a", "z", "2"));
+    store.put(&object("n/a", "z", "2"));
     store.remove(ObjectKey::new("n", "b").as_ref());
     store.add_indexes(vec![IndexFunc::parse("metadata.uid").unwrap()]).unwrap();
     store.publish(2);
@@ -477,7 +477,7 @@ fn i8_an_index_function_that_panics_gives_no_values_and_is_counted() {
 fn d5_a_store_that_is_dropped_leaves_readers_an_empty_version() {
     let indexer = indexer(<_>::default(), &[a("1")]);
     let (reader, factory) = (indexer.store().reader(), indexer.store().reader_factory());
-    let store = indexer.into_store();
+    let store = indexer.store;
     let count = |reader: &super::store::StoreReader| reader.read(|snapshot| snapshot.meta().objects);
     assert_eq!((count(&reader), count(&factory.reader())), (1, 1));
     drop(store);
@@ -513,7 +513,7 @@ fn large_drop_gives_room_back() {
     let mut store = EvmapStore::with_hasher(BadHasher::default(), []);
     let objects: Vec<_> = (0..2_000).map(|n| object(&format!("n/{n}"), "u", "1")).collect();
     for object in &objects {
-        store.put(object.clone());
+        store.put(object);
     }
     store.publish(1);
     let (hashes, room) = store.entries();

@@ -199,7 +199,7 @@ mod tests {
         delta_fifo::tests::object,
         indexer::{
             index_func::IndexFunc,
-            store::{EvmapStore, IndexStore as _, Reached},
+            store::{EvmapStore, Reached},
         },
         lister::Lister,
         object::{Object, ResourceType},
@@ -210,7 +210,7 @@ mod tests {
         let by_name = |o: &Object| vec![o.name().to_owned()];
         let mut store = EvmapStore::new(1, indexes.iter().map(|name| IndexFunc::custom(name, by_name)));
         for key in keys {
-            store.put(object(key, key, "1"));
+            store.put(&object(key, key, "1"));
         }
         let reached = Reached { generation: 3, store_version: version.into(), synced, ..Reached::default() };
         store.reach(reached);
@@ -272,7 +272,7 @@ mod tests {
     fn i8_index_functions_that_panicked_add_up() {
         let stores = ["a/x", "b/x"].map(|key| {
             let mut store = EvmapStore::new(1, [IndexFunc::custom("bad", |_| panic!("on purpose"))]);
-            store.put(object(key, key, "1"));
+            store.put(&object(key, key, "1"));
             store.publish(7);
             store
         });

@@ -1,5 +1,5 @@
-//! The thread that makes durable what was written, saves where readers stand, removes what nobody needs, and brings the
-//! store back after an error.
+//! The thread that makes written records durable, saves the state of readers, removes what is not needed, and brings the store
+//! back after an error.
 
 mod pass;
 mod room;
@@ -18,7 +18,7 @@ use tracing::{debug, error, warn};
 use self::room::Room;
 use super::{
     Fsync,
-    disk::{Calls, Disk},
+    disk::{Disk, calls},
     handle::Inner,
     store::{Append, StoreError},
 };
@@ -28,11 +28,11 @@ use crate::{
     mutex::lock,
 };
 
-/// Where readers stand is saved so often at most, and never for more than a tenth of the time.
+/// Least time between two saves of readers. Saving never takes more than a tenth of the time.
 const SAVE_EVERY: Duration = Duration::from_millis(100);
-/// The seal lags by so much at most.
+/// Greatest lag of the seal.
 const SEAL_EVERY: Duration = Duration::from_secs(1);
-/// When a store that failed is opened again.
+/// Delays after which a failed store is opened again.
 const REPAIR: BackoffConfig = BackoffConfig {
     initial: Duration::from_millis(200),
     factor: 2.0,
@@ -41,7 +41,7 @@ const REPAIR: BackoffConfig = BackoffConfig {
     reset_after: Duration::from_mins(2),
 };
 
-/// The thread; ends when this is dropped, which waits for it.
+/// Handle of the thread. To drop it ends the thread, and waits for that.
 #[derive(Debug)]
 pub(super) struct Committer {
     inner: Arc<Inner>,
@@ -63,7 +63,7 @@ impl Committer {
 impl Drop for Committer {
     fn drop(&mut self) {
         if let Some(disk) = self.inner.disk() {
-            disk.bell.ring(|calls| calls.end = true);
+            disk.bell.ring(calls::END);
         }
         let ended = self.thread.take().map(JoinHandle::join);
         if let Some(Err(_)) = ended {
@@ -72,16 +72,16 @@ impl Drop for Committer {
     }
 }
 
-/// What is to be done when.
+/// Work and its due times.
 struct Work<'a> {
     inner: &'a Inner,
     disk: &'a Disk,
-    /// What was called for and is not done, or has its time.
-    calls: Calls,
+    /// Calls that are not done yet.
+    calls: u8,
     sync_at: Instant,
     save_at: Instant,
     repair_at: Instant,
-    /// When the seal is written; `None`: it is up to date.
+    /// Due time of the seal; `None`: it is up to date.
     seal_at: Option<Instant>,
     room: Room,
     backoff: Backoff,
@@ -94,7 +94,7 @@ impl<'a> Work<'a> {
         Self {
             inner,
             disk,
-            calls: Calls::default(),
+            calls: 0,
             sync_at: now,
             save_at: now,
             repair_at: now,
@@ -108,15 +108,13 @@ impl<'a> Work<'a> {
     fn run(mut self) {
         loop {
             let called = self.disk.bell.wait(self.calls, self.due_in());
-            if called.end {
+            if called & calls::END != 0 {
                 return;
             }
-            self.calls.sync |= called.sync;
-            self.calls.save |= called.save;
-            if called.repair && !self.calls.repair {
-                self.calls.repair = true;
+            if called & !self.calls & calls::REPAIR != 0 {
                 self.put_repair_off();
             }
+            self.calls |= called;
             // A panic is an error of the store: it is seen, and what can be done again is.
             let done = catch_unwind(AssertUnwindSafe(|| self.step()));
             let failed = match done {
@@ -124,13 +122,17 @@ impl<'a> Work<'a> {
                 Ok(Err(error)) => self.disk.fail(&error),
                 Err(panic) => self.disk.fail(&format!("the committer has panicked: {}", said(&*panic))),
             };
-            if self.calls.repair {
+            if self.is_called(calls::REPAIR) {
                 warn!(error = %failed, "the state still fails");
             }
             self.room.pass = None;
-            self.calls.repair = true;
+            self.calls |= calls::REPAIR;
             self.put_repair_off();
         }
+    }
+
+    fn is_called(&self, call: u8) -> bool {
+        self.calls & call != 0
     }
 
     fn put_repair_off(&mut self) {
@@ -138,14 +140,14 @@ impl<'a> Work<'a> {
         self.repair_at = now() + delay;
     }
 
-    /// Returns when something is due that nobody has to call for.
+    /// Returns the time until something is due without a call.
     fn due_in(&self) -> Duration {
-        if self.calls.repair {
+        if self.is_called(calls::REPAIR) {
             return self.repair_at.saturating_duration_since(now());
         }
         let Some(room) = self.room.due() else { return Duration::ZERO };
-        let sync = self.calls.sync.then_some(self.sync_at);
-        let save = self.calls.save.then_some(self.save_at);
+        let sync = self.is_called(calls::SYNC).then_some(self.sync_at);
+        let save = self.is_called(calls::SAVE).then_some(self.save_at);
         let due = [sync, save, self.seal_at].into_iter().flatten().fold(room, Instant::min);
         due.saturating_duration_since(now())
     }
@@ -153,15 +155,15 @@ impl<'a> Work<'a> {
     /// Does what is due.
     fn step(&mut self) -> Result<(), StoreError> {
         let now = now();
-        if self.calls.repair {
+        if self.is_called(calls::REPAIR) {
             return if self.repair_at <= now { self.repair() } else { Ok(()) };
         }
-        if self.calls.save && self.save_at <= now {
+        if self.is_called(calls::SAVE) && self.save_at <= now {
             self.save()?;
         }
-        if self.calls.sync && self.sync_at <= now {
+        if self.is_called(calls::SYNC) && self.sync_at <= now {
             self.inner.sync(self.disk)?;
-            self.calls.sync = false;
+            self.calls &= !calls::SYNC;
             self.seal_at.get_or_insert(now + SEAL_EVERY);
             if let Fsync::Interval(interval) = self.disk.options.fsync {
                 self.sync_at = now + interval;
@@ -179,8 +181,10 @@ impl<'a> Work<'a> {
 
     fn save(&mut self) -> Result<(), StoreError> {
         let begin = now();
-        self.calls.sync |= self.inner.save(self.disk)?;
-        self.calls.save = false;
+        if self.inner.save(self.disk)? {
+            self.calls |= calls::SYNC;
+        }
+        self.calls &= !calls::SAVE;
         self.save_at = now() + SAVE_EVERY.max(begin.elapsed() * 10);
         Ok(())
     }
@@ -188,7 +192,7 @@ impl<'a> Work<'a> {
     /// Opens the store again, and writes again what may have been lost.
     fn repair(&mut self) -> Result<(), StoreError> {
         let _gate = self.disk.shut();
-        self.disk.bell.ring(|calls| calls.repair = false);
+        self.disk.bell.clear(calls::REPAIR);
         self.disk.store.reopen()?;
         for unit in lock(&self.disk.units).values() {
             self.disk.store.put_unit(unit)?;
@@ -207,10 +211,10 @@ impl<'a> Work<'a> {
         }
         self.inner.save(self.disk)?;
         self.inner.sync(self.disk)?;
-        self.calls = Calls::default();
+        self.calls = 0;
         self.backoff.healthy(self.started.elapsed());
         self.disk.heal();
-        self.inner.wake_all(); // who could not read what waits in the store
+        self.inner.wake_all(); // readers that could not read the store
         Ok(())
     }
 }
@@ -224,7 +228,7 @@ fn micros() -> i64 {
     Timestamp::now().as_microsecond()
 }
 
-/// Returns what a panic says.
+/// Returns the message of a panic.
 fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it does not say why")

@@ -1,4 +1,4 @@
-//! Which of the records that wait for one reader go where the state is too large, and what the others say then (D7).
+//! Rules for a compaction of the state: which records of a reader go, and what the others say then (D7).
 //!
 //! Of each object, in the order of its records:
 //!
@@ -7,19 +7,19 @@
 //! | Added | Updated | Added with the new state |
 //! | Updated | Updated | Updated: first `old`, last state |
 //! | Updated, Unchanged | Deleted, Removed | Deleted, Removed |
-//! | Updated to another uid | Deleted, Removed | both: nothing else has told of that uid |
+//! | Updated to another uid | Deleted, Removed | both: no other record shows that uid |
 //! | Added | Deleted, Removed | both: a deletion is never cancelled (I2) |
 //! | gone, Added | gone, of the same uid | the last one |
 //! | Added, Updated | Unchanged, of the same version | what waited |
 //! | Unchanged | Unchanged, Updated | the later one |
 //!
-//! Anything else stays as it is, and so does a [`ChangeKind::Synced`]. A merged record stands where its last part stood; an
-//! Added that the reader begins with keeps its place, before the `Synced` that waits behind it (S-8). What the reader
-//! holds in memory may be delivered already, and is merged with nothing. Nor is an Added that may have been delivered before,
-//! by the last run perhaps: an object is added once, and a place has one event.
+//! Anything else stays as it is, and so does a [`ChangeKind::Synced`]. A coalesced record takes the position of its last part. An
+//! Added of the initial state keeps its position, before the `Synced` that waits behind it (S-8). Records that the reader
+//! holds in memory may be delivered already, and are not coalesced. Nor is an Added that the last run may have delivered: an
+//! object is added once, and a position has one event.
 //!
-//! Objects are told apart within their unit, as their bodies are packed with its dictionaries. Names and uids are hashes
-//! here: a million objects that wait take some 80 MB while this is under way.
+//! Objects are told apart within their unit, since its dictionaries pack their bodies. Names and uids are hashes here: a
+//! million waiting objects take some 80 MB during a compaction.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -31,29 +31,41 @@ use crate::indexer::Cause;
 /// A hash of unit, namespace and name: wide enough that no two objects share one.
 pub(super) type LaneHash = [u64; 2];
 
-/// What is compared of a record.
+/// A record, as far as it is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    pub(super) place: u64,
-    /// Where its object was found: its own place, or behind that for what kept its place when it was merged.
-    pub(super) last: u64,
     pub(super) lane: LaneHash,
-    pub(super) kind: ChangeKind,
     pub(super) cause: Option<Cause>,
-    /// It was appended for this reader alone.
-    pub(super) is_addressed: bool,
+    pub(super) tail: Tail,
+}
+
+/// The last record of an object, or the one that follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tail {
+    pub(super) place: u64,
+    /// Position of the record that its object is from: behind its own for what kept its place when it was coalesced.
+    pub(super) last: u64,
     /// A hash of the uid.
     pub(super) uid: u64,
     /// A hash of uid and version.
     pub(super) state: u64,
-    /// An update that made another uid of it, or may have.
-    pub(super) recreates: bool,
+    pub(super) kind: ChangeKind,
+    /// It belongs to the reader's initial state.
+    pub(super) keeps_its_place: bool,
+    /// An update that gave the object another uid, or may have.
+    pub(super) recreated: bool,
 }
 
-/// What a record that stays says: each is the place of the record that says it. Its time is that of its own place.
+/// Returns whether a record belongs to a reader's initial state. `is_addressed`: it was appended for that reader alone.
+pub(super) fn keeps_its_place(kind: ChangeKind, cause: Option<Cause>, is_addressed: bool) -> bool {
+    let begins = is_addressed || matches!(cause, Some(Cause::Initial | Cause::Replay));
+    kind == ChangeKind::Added && begins
+}
+
+/// Content of a record that stays: the positions of the records that it is made of. Its time is that of its own position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Draft {
-    /// What happened, and why.
+    /// Kind and cause.
     pub(super) shape: u64,
     /// The object.
     pub(super) object: u64,
@@ -67,12 +79,12 @@ impl Draft {
     }
 }
 
-/// What becomes of some records.
+/// Outcome for some records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
-    /// What is to be written, by place.
+    /// Records to write, by position.
     pub(super) drafts: BTreeMap<u64, Draft>,
-    /// What is merged into others, be it from before.
+    /// Records coalesced into others, earlier ones included.
     pub(super) superseded: RoaringTreemap,
 }
 
@@ -87,34 +99,6 @@ impl Plan {
     }
 }
 
-/// The last record of an object.
-#[derive(Clone, Copy, Debug)]
-struct Tail {
-    place: u64,
-    last: u64,
-    uid: u64,
-    state: u64,
-    kind: ChangeKind,
-    /// It belongs to what the reader begins with.
-    keeps_its_place: bool,
-    recreated: bool,
-}
-
-impl Tail {
-    fn of(row: &Row) -> Self {
-        let begins = row.is_addressed || matches!(row.cause, Some(Cause::Initial | Cause::Replay));
-        Self {
-            place: row.place,
-            last: row.last,
-            uid: row.uid,
-            state: row.state,
-            kind: row.kind,
-            keeps_its_place: row.kind == ChangeKind::Added && begins,
-            recreated: row.recreates,
-        }
-    }
-}
-
 /// The end of an object that was added again behind it.
 #[derive(Clone, Copy, Debug)]
 struct End {
@@ -122,7 +106,7 @@ struct End {
     is_deletion: bool,
 }
 
-/// What a record does to the last one of its object.
+/// Effect of a record on the last one of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Merge {
     /// It stands beside it.
@@ -143,33 +127,33 @@ enum Merge {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     tails: HashMap<LaneHash, Tail>,
-    /// Of tails that are Added behind an end of the same object: that end.
+    /// The deletion that preceded a re-add, of tails that are one.
     ends: HashMap<LaneHash, End>,
     /// The last `Synced` that waits.
     synced: u64,
 }
 
 impl Lanes {
-    /// Takes notice of a record that stayed earlier; in the order of places.
+    /// Notes a record that stayed earlier. Call it in the order of positions.
     pub(super) fn note(&mut self, row: &Row) {
-        if row.kind == ChangeKind::Synced {
-            self.synced = self.synced.max(row.place);
-        } else if self.tails.get(&row.lane).is_none_or(|tail| tail.last < row.place) {
+        if row.tail.kind == ChangeKind::Synced {
+            self.synced = self.synced.max(row.tail.place);
+        } else if self.tails.get(&row.lane).is_none_or(|tail| tail.last < row.tail.place) {
             self.append(row);
         }
     }
 
-    /// Decides what becomes of the records that follow, in the order of their places. `may_merge` says which are in the
-    /// state alone; those up to `shown` may have been delivered.
+    /// Plans the records that follow, in the order of their positions. `may_merge` tells which are in the state alone.
+    /// Those up to `shown` may have been delivered.
     pub(super) fn plan(&mut self, rows: &[Row], may_merge: impl Fn(u64) -> bool, shown: u64) -> Plan {
         let mut plan = Plan::default();
         for row in rows {
-            plan.drafts.insert(row.place, Draft::of(row.place));
-            match self.tails.get(&row.lane).copied().filter(|_| row.kind != ChangeKind::Synced) {
+            plan.drafts.insert(row.tail.place, Draft::of(row.tail.place));
+            match self.tails.get(&row.lane).copied().filter(|_| row.tail.kind != ChangeKind::Synced) {
                 // what is replayed may be older than what waits by now
-                Some(tail) if tail.last >= row.place => {}
-                Some(tail) if may_merge(tail.place) && may_merge(row.place) => {
-                    let merge = if tail.kind == ChangeKind::Added && tail.place <= shown && !is_gone(row.kind) {
+                Some(tail) if tail.last >= row.tail.place => {}
+                Some(tail) if may_merge(tail.place) && may_merge(row.tail.place) => {
+                    let merge = if tail.kind == ChangeKind::Added && tail.place <= shown && !is_gone(row.tail.kind) {
                         Merge::Beside
                     } else {
                         self.merge(&tail, row)
@@ -184,12 +168,12 @@ impl Lanes {
 
     fn follow(&mut self, tail: Tail, merge: Merge, row: &Row, may_merge: &impl Fn(u64) -> bool, plan: &mut Plan) {
         let draft = plan.draft(tail.place);
-        let moved = Tail { place: row.place, last: row.place, state: row.state, ..tail };
+        let moved = Tail { place: row.tail.place, last: row.tail.place, state: row.tail.state, ..tail };
         match merge {
             Merge::Beside => {
                 let end = self.ends.get(&row.lane).filter(|end| may_merge(end.place));
-                if let Some(end) = end.filter(|_| is_gone(row.kind) && tail.uid == row.uid)
-                    && (row.kind == ChangeKind::Deleted || !end.is_deletion)
+                if let Some(end) = end.filter(|_| is_gone(row.tail.kind) && tail.uid == row.tail.uid)
+                    && (row.tail.kind == ChangeKind::Deleted || !end.is_deletion)
                 {
                     plan.supersede(end.place);
                     plan.supersede(tail.place);
@@ -199,52 +183,53 @@ impl Lanes {
             Merge::Replace => {
                 plan.supersede(tail.place);
                 self.ends.remove(&row.lane);
-                self.tails.insert(row.lane, Tail::of(row));
+                self.tails.insert(row.lane, row.tail);
             }
-            Merge::Move => {
+            Merge::Move | Merge::Join => {
                 plan.supersede(tail.place);
-                plan.drafts.insert(row.place, Draft { shape: draft.shape, ..Draft::of(row.place) });
-                self.tails.insert(row.lane, moved);
-            }
-            Merge::Join => {
-                plan.supersede(tail.place);
-                plan.drafts.insert(row.place, Draft { old: draft.old, ..Draft::of(row.place) });
+                let mut new = Draft::of(row.tail.place);
+                if merge == Merge::Move {
+                    new.shape = draft.shape;
+                } else {
+                    new.old = draft.old;
+                }
+                plan.drafts.insert(row.tail.place, new);
                 self.tails.insert(row.lane, moved);
             }
             Merge::Refresh => {
-                plan.supersede(row.place);
-                plan.drafts.insert(tail.place, Draft { object: row.place, ..draft });
+                plan.supersede(row.tail.place);
+                plan.drafts.insert(tail.place, Draft { object: row.tail.place, ..draft });
                 self.tails.insert(row.lane, Tail { place: tail.place, ..moved });
             }
-            Merge::Nothing => plan.supersede(row.place),
+            Merge::Nothing => plan.supersede(row.tail.place),
         }
     }
 
     /// The table above.
     fn merge(&self, tail: &Tail, row: &Row) -> Merge {
         use ChangeKind::{Added, Deleted, Removed, Unchanged, Updated};
-        if tail.uid != row.uid {
+        if tail.uid != row.tail.uid {
             return Merge::Beside;
         }
-        match (tail.kind, row.kind) {
+        match (tail.kind, row.tail.kind) {
             (Added, Updated) if tail.keeps_its_place || tail.place < self.synced => Merge::Refresh,
             (Added, Updated) => Merge::Move,
             (Updated, Updated) => Merge::Join,
             (Updated, Deleted | Removed) if tail.recreated => Merge::Beside,
             (Updated | Unchanged, Deleted | Removed) | (Unchanged, Unchanged | Updated) => Merge::Replace,
             // a reload may show another object under the same version
-            (Added | Updated, Unchanged) if tail.state == row.state && row.cause == Some(Cause::Reload) => {
+            (Added | Updated, Unchanged) if tail.state == row.tail.state && row.cause == Some(Cause::Reload) => {
                 Merge::Refresh
             }
-            (Added | Updated, Unchanged) if tail.state == row.state => Merge::Nothing,
+            (Added | Updated, Unchanged) if tail.state == row.tail.state => Merge::Nothing,
             _ => Merge::Beside,
         }
     }
 
     fn append(&mut self, row: &Row) {
-        let before = self.tails.insert(row.lane, Tail::of(row));
+        let before = self.tails.insert(row.lane, row.tail);
         match before {
-            Some(end) if row.kind == ChangeKind::Added && is_gone(end.kind) && end.uid == row.uid => {
+            Some(end) if row.tail.kind == ChangeKind::Added && is_gone(end.kind) && end.uid == row.tail.uid => {
                 let end = End { place: end.place, is_deletion: end.kind == ChangeKind::Deleted };
                 self.ends.insert(row.lane, end);
             }

@@ -1,4 +1,4 @@
-//! What a journal with a store has beside its core: the store, whether it takes writes, and what the committer is told.
+//! The disk side of a journal with a store: the store, whether it takes writes, and calls of the committer.
 
 use std::{
     collections::BTreeMap,
@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{error, info};
 
@@ -15,7 +17,7 @@ use super::{
     ReaderId, Sequence, UnitId,
     memory::Durability,
     retention::Retention,
-    store::{CompactionStep, Recovered, Store, StoreError, StoreOptions, StoredUnit},
+    store::{CompactionStep, Recovered, Store, StoreError, StoredUnit},
 };
 use crate::{
     histogram::{Histogram, Snapshot},
@@ -25,39 +27,40 @@ use crate::{
 /// Upper bounds for the duration of an fsync, in seconds.
 const SYNC_BOUNDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
-/// When what was written becomes durable.
+/// Moment at which written records become durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fsync {
     /// As often as the disk allows; only what is durable is handed out.
     #[default]
     Group,
-    /// So often; what was handed out since may be lost with the machine.
+    /// At this interval. What was handed out since may be lost with the machine.
     Interval(Duration),
 }
 
-/// What happens when the state has `max_bytes`, readers wait for all of it, and merging that does not help.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What happens when the directory is as large as it may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum OnFull {
-    /// Appends are refused until there is room.
+    /// The API server is not read until handlers have taken what waits for them.
     #[default]
     StopReading,
-    /// The oldest of what waits is dropped, counted and named.
+    /// The oldest changes are dropped, counted and named.
     Drop,
 }
 
-/// How a journal with a store is run; `[state]` of the configuration.
+/// Options of a journal with a store: `[state]` of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalOptions {
     /// See [`Fsync`].
     pub fsync: Fsync,
-    /// How long records are kept that nobody waits for.
+    /// Time that records are kept for which no reader waits.
     pub retention: Duration,
-    /// How many bytes the state shall have on disk at most, about. At this bound records go before their time, and what
-    /// waits for readers is merged.
+    /// Approximate limit of the state on disk, in bytes. At this limit records are removed early, and those that wait for
+    /// readers are coalesced.
     pub max_bytes: u64,
     /// See [`OnFull`].
     pub on_full: OnFull,
-    /// How many bytes of bodies may be written and not durable; then appends wait for the disk.
+    /// Bytes of bodies that may be written and not durable. Beyond it appends wait for the disk.
     pub unsynced_max_bytes: usize,
 }
 
@@ -73,21 +76,21 @@ impl Default for JournalOptions {
     }
 }
 
-/// Why a journal takes no appends now.
+/// Reason why a journal takes no appends now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotWritable {
-    /// The store failed; it is tried again with growing delays.
+    /// The store failed. It is tried again with growing delays.
     #[error("stopped reading: {0}")]
     Failed(String),
-    /// The state has its maximum of bytes, readers wait for what is in it, and merging that has not made room.
+    /// The state has `max_bytes`, readers wait for what is in it, and coalescing that has not made room.
     #[error(
         "stopped reading: the state has {bytes} bytes of `[state] max_bytes` = {max_bytes}, although what waits for \
          handlers is merged; the slowest is {slowest:?}: let it catch up, remove it, or raise `max_bytes`"
     )]
     Full {
-        /// What it has.
+        /// Its size.
         bytes: u64,
-        /// What it may have.
+        /// Its limit.
         max_bytes: u64,
         /// The reader that waits for the oldest record.
         slowest: String,
@@ -95,7 +98,7 @@ pub enum NotWritable {
     /// More was written than the disk makes durable.
     #[error("waiting for the disk: {bytes} bytes are written and not durable yet")]
     Behind {
-        /// How many.
+        /// Bytes that are not durable.
         bytes: usize,
     },
     /// The journal was closed.
@@ -114,36 +117,36 @@ pub enum OpenJournalError {
     Thread(#[from] std::io::Error),
 }
 
-/// What there is to see of a journal.
+/// Figures about a journal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JournalHealth {
     /// There is a store.
     pub stored: bool,
-    /// Why it takes no appends; `None` where it does.
+    /// Reason why it takes no appends; `None` where it does.
     pub not_writable: Option<NotWritable>,
-    /// Bytes on disk, about.
+    /// Approximate bytes on disk.
     pub disk_bytes: u64,
     /// The first record kept.
     pub first: Sequence,
     /// The first record needed.
     pub needed: Sequence,
-    /// The release mark.
+    /// The released watermark.
     pub released: Sequence,
-    /// The durable mark.
+    /// The durable watermark.
     pub durable: Sequence,
     /// The last record appended.
     pub last: Sequence,
-    /// How often something was made durable.
+    /// Count of fsyncs.
     pub syncs: u64,
-    /// How long the last time took.
+    /// Duration of the last fsync.
     pub last_sync: Duration,
     /// Duration of each fsync, in seconds.
     pub sync_duration: Snapshot,
-    /// How often the store has failed.
+    /// Count of failures of the store.
     pub failures: u64,
 }
 
-/// Why no appends are taken, each for itself; the first that is there is shown.
+/// Reasons why no appends are taken, each on its own. The first that is present is shown.
 #[derive(Debug, Default)]
 pub(super) struct Obstacles {
     closed: bool,
@@ -159,64 +162,45 @@ impl Obstacles {
     }
 }
 
-/// What the committer shall do.
-#[expect(clippy::struct_excessive_bools, reason = "each is called for by itself")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Calls {
+/// Work that the committer is called for: bits.
+pub(super) mod calls {
     /// Something was written.
-    pub(super) sync: bool,
+    pub(in crate::journal) const SYNC: u8 = 1;
     /// A reader has something to save.
-    pub(super) save: bool,
+    pub(in crate::journal) const SAVE: u8 = 1 << 1;
     /// The store has failed.
-    pub(super) repair: bool,
-    /// End.
-    pub(super) end: bool,
+    pub(in crate::journal) const REPAIR: u8 = 1 << 2;
+    /// The committer shall end.
+    pub(in crate::journal) const END: u8 = 1 << 3;
 }
 
-impl Calls {
-    fn with(self, other: Self) -> Self {
-        Self {
-            sync: self.sync || other.sync,
-            save: self.save || other.save,
-            repair: self.repair || other.repair,
-            end: self.end || other.end,
-        }
-    }
-}
-
-/// How the committer is called: a call that was made before needs no lock held long, and wakes nobody.
+/// Calls of the committer. One that was made before needs no lock held long, and wakes nothing.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
-    calls: Mutex<Calls>,
+    calls: Mutex<u8>,
     rung: Condvar,
 }
 
 impl Bell {
-    pub(super) fn ring(&self, what: impl FnOnce(&mut Calls)) {
+    pub(super) fn ring(&self, call: u8) {
         let mut calls = lock(&self.calls);
-        let before = *calls;
-        what(&mut calls);
-        if *calls != before {
+        if *calls & call != call {
+            *calls |= call;
             self.rung.notify_one();
         }
     }
 
-    /// Waits until something is called that is not in `known`, or until `at_most` has passed; takes what was called.
-    pub(super) fn wait(&self, known: Calls, at_most: Duration) -> Calls {
-        let calls = lock(&self.calls);
-        let is_known = |calls: &mut Calls| calls.with(known) == known;
-        let (mut calls, _) =
-            self.rung.wait_timeout_while(calls, at_most, is_known).unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn clear(&self, call: u8) {
+        *lock(&self.calls) &= !call;
+    }
+
+    /// Waits for a call that is not in `known`, up to `at_most`. Takes all calls.
+    pub(super) fn wait(&self, known: u8, at_most: Duration) -> u8 {
+        let is_known = |calls: &mut u8| *calls & !known == 0;
+        let waited = self.rung.wait_timeout_while(lock(&self.calls), at_most, is_known);
+        let (mut calls, _) = waited.unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut calls)
     }
-}
-
-/// What was seen of the disk.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Figures {
-    pub(super) disk_bytes: u64,
-    pub(super) last_sync: Duration,
-    pub(super) failures: u64,
 }
 
 pub(super) struct Disk {
@@ -224,13 +208,14 @@ pub(super) struct Disk {
     pub(super) options: JournalOptions,
     /// Held for reading while something is appended, for writing while that must not be.
     gate: RwLock<()>,
-    /// Held while states of readers are taken and saved: the last taken is the last saved. In it a step of a compaction that
-    /// failed, and is written or not: it comes before all that is saved then.
+    /// Held while states of readers are taken and saved: the last taken is the last saved. It holds a failed step of a
+    /// compaction, which may be written or not, and is written again before anything else is saved.
     pub(super) saving: Mutex<Option<(ReaderId, CompactionStep)>>,
     pub(super) units: Mutex<BTreeMap<UnitId, StoredUnit>>,
     obstacles: watch::Sender<Obstacles>,
     pub(super) bell: Bell,
-    pub(super) figures: Mutex<Figures>,
+    /// Figures that are known here; the others are added when they are asked for.
+    pub(super) figures: Mutex<JournalHealth>,
     pub(super) sync_duration: Histogram,
     pub(super) retention: Mutex<Retention>,
 }
@@ -242,13 +227,8 @@ impl fmt::Debug for Disk {
 }
 
 impl Disk {
-    pub(super) fn open(
-        dir: &Path,
-        mut store_options: StoreOptions,
-        options: JournalOptions,
-    ) -> Result<(Self, Recovered), StoreError> {
-        store_options.group_fsync = options.fsync == Fsync::Group;
-        let (store, recovered) = Store::open(dir, &store_options)?;
+    pub(super) fn open(dir: &Path, options: JournalOptions) -> Result<(Self, Recovered), StoreError> {
+        let (store, recovered) = Store::open(dir, options.fsync == Fsync::Group)?;
         let units = recovered.units.iter().map(|unit| (unit.id, unit.clone())).collect();
         let retention = Retention::new(options.retention);
         let disk = Self {
@@ -273,7 +253,7 @@ impl Disk {
         }
     }
 
-    /// Lets an append pass, until what it returns is dropped.
+    /// Lets an append pass, until the guard is dropped.
     pub(super) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, NotWritable> {
         match self.not_writable() {
             Some(why) => Err(why),
@@ -281,7 +261,7 @@ impl Disk {
         }
     }
 
-    /// Waits until no append is under way, and lets none pass until what it returns is dropped.
+    /// Waits until no append is under way, and lets none pass until the guard is dropped.
     pub(super) fn shut(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -297,7 +277,6 @@ impl Disk {
         }
     }
 
-    /// Makes durable what was written before.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
         #[expect(clippy::disallowed_methods, reason = "a shell: how long the disk takes is to be seen")]
         let begin = Instant::now();
@@ -312,7 +291,7 @@ impl Disk {
         self.obstacles.send_modify(|obstacles| obstacles.closed = true);
     }
 
-    /// Notes that the store has failed, and calls for help.
+    /// Notes that the store has failed, and calls for repair.
     pub(super) fn fail(&self, what: &impl fmt::Display) -> NotWritable {
         if self.obstacles.borrow().closed {
             return NotWritable::Closed;
@@ -327,8 +306,22 @@ impl Disk {
             lock(&self.figures).failures += 1;
             error!(dir = %self.store.dir().display(), error = %what, "the state cannot be written, stopped reading");
         }
-        self.bell.ring(|calls| calls.repair = true);
+        self.bell.ring(calls::REPAIR);
         why
+    }
+
+    /// Notes an error of a call that may fail: the store is written again later.
+    pub(super) fn note<T>(&self, done: Result<T, StoreError>) {
+        if let Err(error) = done {
+            self.fail(&error);
+        }
+    }
+
+    /// Returns the figures of the store.
+    pub(super) fn health(&self) -> JournalHealth {
+        let (not_writable, sync_duration) = (self.not_writable(), self.sync_duration.snapshot());
+        let (syncs, figures) = (sync_duration.count(), lock(&self.figures).clone());
+        JournalHealth { stored: true, not_writable, syncs, sync_duration, ..figures }
     }
 
     /// Notes that the store works again.
@@ -337,7 +330,7 @@ impl Disk {
         info!(dir = %self.store.dir().display(), "the state can be written again");
     }
 
-    /// Notes whether the state has all the bytes that it may have.
+    /// Notes whether the state is full.
     pub(super) fn set_full(&self, full: Option<NotWritable>) {
         self.obstacles.send_if_modified(|obstacles| {
             let (is_news, is_full) = (obstacles.full.is_some() != full.is_some(), full.is_some());
@@ -351,7 +344,7 @@ impl Disk {
         });
     }
 
-    /// Notes how many bytes are not durable yet; nothing is taken from the bound on until half of it is left.
+    /// Notes the bytes that are not durable yet. Above the limit nothing is taken until half of it is left.
     pub(super) fn set_unsynced(&self, bytes: usize) {
         let max = self.options.unsynced_max_bytes;
         self.obstacles.send_if_modified(|obstacles| {

@@ -1,30 +1,30 @@
-//! What a reader is not told although it is of its interest: each record is judged by itself, before it is merged.
+//! Filters of readers: each record of a reader's interest is judged by itself, before it is coalesced.
 //!
-//! To judge a record costs microseconds, so it is done where a reader reads, outside of the journal's lock. Where records
-//! are merged it is done before: by who appends, where a reader in memory has fallen behind, and by a compaction, where
-//! the state is too large. What was judged unwanted counts as acknowledged.
+//! To judge a record costs microseconds, so a reader does it when it reads, outside of the journal's lock. Records are judged
+//! earlier where they are coalesced: by the append, for a reader in memory that has fallen behind, and by a compaction of the
+//! state. A refused record counts as acknowledged.
 
 use std::{fmt, sync::Arc};
 
 use super::{Record, Sequence};
 
-/// Decides of the records of a reader's interest which of them it wants.
+/// Judge of the records of a reader's interest.
 ///
-/// **Contract:** what it says depends on the record alone; it takes microseconds, and does not panic. A record may be
-/// judged again after a restart, or a crash.
+/// **Contract:** the judgement depends on the record alone. It takes microseconds, and does not panic. A record may be judged
+/// again after a restart or a crash.
 pub trait Filter: fmt::Debug + Send + Sync {
     /// Judges one record, as it was appended.
     fn judge(&self, record: &Record) -> Judgement;
 }
 
-/// What a [`Filter`] says of a record.
+/// Judgement of a record by a [`Filter`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// The reader gets it.
     Wanted,
     /// The reader does not get it.
     Refused,
-    /// It cannot be said, and the reader does not get it: why.
+    /// The filter failed with this error, and the reader does not get it.
     Failed(String),
 }
 
@@ -60,12 +60,12 @@ impl PartialEq for RecordFilter {
 
 impl Eq for RecordFilter {}
 
-/// How often nothing could be said of a record.
+/// Errors of a filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
-    /// How often.
+    /// Their count.
     pub count: u64,
-    /// Of which object the last time, and why.
+    /// The object of the last one, and the error.
     pub last: Option<String>,
 }
 
@@ -86,7 +86,7 @@ pub struct Unjudged {
 }
 
 impl Unjudged {
-    /// Judges them. To be called without a lock.
+    /// Judges them. Call it without a lock.
     pub fn judge(&self) -> Judged {
         let mut judged = Judged::default();
         for record in &self.records {
@@ -97,19 +97,19 @@ impl Unjudged {
     }
 }
 
-/// What was said of some records, each in the order of their places.
+/// Judgements of some records, each list in the order of positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
-    /// Those that are wanted.
+    /// The wanted ones.
     pub wanted: Vec<Sequence>,
-    /// Those that are not.
+    /// The refused ones.
     pub refused: Vec<Sequence>,
-    /// Of the latter, those of which nothing could be said.
+    /// Of these, those on which the filter failed.
     pub failures: Failures,
 }
 
 impl Judged {
-    /// Returns whether a place is refused.
+    /// Returns whether a record is refused.
     pub fn refuses(&self, place: Sequence) -> bool {
         self.refused.binary_search(&place).is_ok()
     }

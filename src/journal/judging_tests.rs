@@ -11,7 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{room_tests::noise, store::StoreOptions, testing::*, *};
+use super::{room_tests::noise, testing::*, *};
 use crate::{
     indexer::store::Reached,
     object::{Identity, Object, packer::Compression},
@@ -58,7 +58,7 @@ fn large(version: u64) -> Change {
 fn d8_what_is_committed_while_a_compaction_judges_is_durable_before_all_is_judged() {
     let dir = tempfile::TempDir::new().unwrap();
     let options = JournalOptions { max_bytes: MAX_BYTES as u64, ..JournalOptions::default() };
-    let (journal, _) = Journal::open(dir.path(), StoreOptions::default(), options).unwrap();
+    let (journal, _) = Journal::open(dir.path(), options).unwrap();
     journal.add_unit(UnitId(0), UnitTerms { resource: TypeNumber(0), late: false, cached: true });
     journal.packer(UnitId(0), Compression::None);
     let ((says, said), (tell, goes_on)) = (channel(), channel());

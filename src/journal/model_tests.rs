@@ -514,7 +514,7 @@ impl Run {
             Op::Ack { reader, part } => self.ack(*reader, *part),
             Op::Rewind { reader } => {
                 let (id, consumer, ..) = &mut self.readers[*reader];
-                self.journal.rewind(*id);
+                self.journal[*id].rewind();
                 self.hits.rewound += consumer.in_flight.len() as u64;
                 let again = consumer.in_flight.drain(..).map(|record| record.sequence.0);
                 let rest = std::mem::take(&mut consumer.again);
@@ -573,10 +573,10 @@ impl Run {
         // A consumer that does not hear of deletions cannot tell lives apart.
         let is_full = interest.changes == ChangeSet::ALL && interest.filter.is_none();
         let strict = *when_full == WhenFull::Coalesce && is_full;
-        let mut batch = self.journal.read(*id, events, bytes);
-        if let Some(unjudged) = self.journal.to_judge(*id, &batch) {
+        let mut batch = self.journal[*id].read(events, bytes);
+        if let Some(unjudged) = self.journal[*id].to_judge(&batch) {
             let judged = unjudged.judge();
-            self.journal.judged(*id, &judged);
+            self.journal[*id].judged(&judged);
             batch.retain(|record| !judged.refuses(record.sequence));
         }
         assert!(batch.len() <= events);
@@ -604,7 +604,7 @@ impl Run {
         let (id, consumer, ..) = &mut self.readers[reader];
         if !consumer.in_flight.is_empty() {
             let until = usize::from(part) % consumer.in_flight.len();
-            self.journal.ack(*id, consumer.in_flight[until].sequence);
+            self.journal[*id].ack(consumer.in_flight[until].sequence);
             let done = consumer.in_flight.drain(..=until);
             consumer.handled.extend(done.filter_map(|record| Some(record.object()?.uid().to_owned())));
         }
@@ -612,7 +612,7 @@ impl Run {
 
     fn collect_losses(&mut self) {
         for (id, consumer, _, when_full) in &mut self.readers {
-            let losses = self.journal.take_losses(*id);
+            let losses = self.journal[*id].take_losses();
             assert_eq!(losses.unnamed, 0);
             for event in losses.named {
                 self.hits.dropped += 1;

@@ -1,21 +1,21 @@
-//! How long records are kept that nobody waits for.
+//! Time that records are kept for which no reader waits.
 
 use std::{collections::VecDeque, time::Duration};
 
 use super::Sequence;
 
-/// So many moments are remembered of the time that records are kept.
+/// Moments remembered of the time that records are kept.
 const MOMENTS: u32 = 64;
-/// What goes at a time where there are too many bytes: one of so many parts of what is not needed.
+/// Of a state that is too large, one in this many parts of what is not needed is removed at a time.
 const PARTS: u64 = 8;
 
-/// Which record was the last one when; and from it, which records are old.
+/// The last record at some moments, which tells the records that are old.
 #[derive(Debug)]
 pub(super) struct Retention {
     keep: Duration,
     /// Microseconds since the Unix epoch, and the last record then; oldest first.
     moments: VecDeque<(i64, Sequence)>,
-    /// The time until which a group of records was given up, and the first of them; oldest first. A replay needs them.
+    /// The time until which a group of records was given up, and the first of them, oldest first. A replay needs them.
     given_up: VecDeque<(i64, Sequence)>,
 }
 
@@ -28,7 +28,7 @@ impl Retention {
         i64::try_from((self.keep / MOMENTS).as_micros()).unwrap_or(i64::MAX)
     }
 
-    /// Notes that `last` is the last record at that time. Clocks that go back make records live longer.
+    /// Notes the last record at a time. Clocks that go back make records live longer.
     pub(super) fn note(&mut self, now_micros: i64, last: Sequence) {
         let step = self.step_micros();
         if self.moments.back().is_none_or(|(at, _)| now_micros.saturating_sub(*at) >= step) {
@@ -61,7 +61,7 @@ impl Retention {
     }
 }
 
-/// Returns from where on records stay where the state has too many bytes, of which those from `first` to `needed` are not
+/// Returns the first record that stays where the state has too many bytes, of which those from `first` to `needed` are not
 /// needed.
 pub(super) fn make_room(first: Sequence, needed: Sequence) -> Sequence {
     let spare = needed.0.saturating_sub(first.0);

@@ -10,7 +10,7 @@ use std::{
 use jiff::Timestamp;
 use tempfile::TempDir;
 
-use super::{store::StoreOptions, *};
+use super::*;
 use crate::{
     indexer::store::Reached,
     object::{Identity, Object, packer::Compression},
@@ -20,7 +20,7 @@ const MAX_BYTES: u64 = 128 << 20;
 const NAMES: u64 = 10;
 
 fn open(dir: &Path, options: JournalOptions) -> Journal {
-    let (journal, _) = Journal::open(dir, StoreOptions::default(), options).unwrap();
+    let (journal, _) = Journal::open(dir, options).unwrap();
     with_unit(journal)
 }
 
@@ -34,7 +34,7 @@ fn with_unit(journal: Journal) -> Journal {
 /// Opens it once nobody works on it any more who was at it when it was closed.
 async fn open_when_free(dir: &Path, options: JournalOptions) -> Journal {
     loop {
-        match Journal::open(dir, StoreOptions::default(), options) {
+        match Journal::open(dir, options) {
             Ok((journal, _)) => return journal,
             Err(OpenJournalError::Store(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
             Err(error) => panic!("{error}"),

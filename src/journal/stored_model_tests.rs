@@ -450,7 +450,7 @@ impl Run {
             let number = (0..READERS).find(|number| name_of(*number).as_deref() == Some(&state.name)).unwrap();
             let reader = &self.readers[number];
             let saved = Saved { open: reader.open(mark), given_up: reader.given_up.clone(), mark };
-            let pending: BTreeSet<_> = state.pending.iter().flatten().collect();
+            let pending: BTreeSet<_> = state.pending.iter().collect();
             assert!(saved.open.is_subset(&pending), "{saved:?} {pending:?}");
             self.readers[number].compacted = state.compacted.iter().collect();
             self.disk.write(Write::Reader(state, saved));
@@ -474,18 +474,19 @@ impl Run {
             Some((of, merger)) if of == number => merger,
             _ => Merger::scan(&entries),
         };
-        let mut held = self.journal.hold(id, places, self.journal.released()).unwrap();
-        assert!(self.journal.to_load(id).places.is_empty(), "nothing is read while a step is under way");
+        let until = self.journal.released();
+        let mut held = self.journal[id].hold(places, until).unwrap();
+        assert!(self.journal[id].to_load().places.is_empty(), "nothing is read while a step is under way");
         if let Some(mut unjudged) = held.to_judge.take() {
             unjudged.records.extend(held.unjudged.iter().map(|place| content.records[place].0.clone()));
             unjudged.records.sort_by_key(|record| record.sequence);
             let judged = unjudged.judge();
-            self.journal.judged(id, &judged);
+            self.journal[id].judged(&judged);
             held.places.retain(|place| !judged.refuses(Sequence(*place)));
             held.may_merge -= judged.refused.iter().map(|place| place.0).collect::<RoaringTreemap>();
             self.hits.filtered_by_a_step += judged.refused.len() as u64;
             if held.places.is_empty() {
-                self.journal.release_hold(id);
+                self.journal[id].release();
                 self.merger = Some((number, merger));
                 return;
             }
@@ -500,7 +501,7 @@ impl Run {
         let Some((number, step, was_tried)) = self.compacting.take() else { return };
         let id = self.readers[number].id.unwrap();
         if end == End::GivenUp && !was_tried {
-            self.journal.release_hold(id);
+            self.journal[id].release();
             self.merger = None;
             return;
         }
@@ -510,7 +511,7 @@ impl Run {
         let reader = &self.readers[number];
         let superseded = |place: &u64| step.superseded.contains(*place);
         let open: BTreeSet<_> = reader.open(mark).into_iter().filter(|place| !superseded(place)).collect();
-        let pending: BTreeSet<_> = state.pending.iter().flatten().collect();
+        let pending: BTreeSet<_> = state.pending.iter().collect();
         assert!(open.is_subset(&pending), "{open:?} {pending:?}");
         let saved = Saved { open, given_up: reader.given_up.clone(), mark };
         if end != End::Failed {
@@ -523,7 +524,7 @@ impl Run {
         }
         let before = reader.compacted.clone();
         self.sync(); // nothing of it is read before it is durable
-        self.journal.compacted(id, &step.superseded, &state);
+        self.journal[id].compacted(&step.superseded, &state);
         let reader = &mut self.readers[number];
         reader.compacted = state.compacted.iter().collect();
         let open = reader.expected.len();
@@ -555,7 +556,7 @@ impl Run {
             }
             self.hits.silent += 1;
             let mark = self.journal.released().0;
-            self.journal.announce(id, UnitId(unit));
+            self.journal[id].announce(UnitId(unit));
             self.save(false);
             let early = self.disk.now.records.range(mark + 1..).filter(|(_, (record, only))| {
                 record.unit == UnitId(unit) && only.is_none() && is_wanted(number, &record.change)
@@ -597,7 +598,7 @@ impl Run {
     fn read(&mut self, number: usize, events: usize, bytes: usize) {
         let id = self.readers[number].id.unwrap();
         self.end_load();
-        let asked = self.journal.to_load(id);
+        let asked = self.journal[id].to_load();
         if !asked.places.is_empty() {
             self.hits.spilled += 1;
             let name = name_of(number).unwrap_or_default();
@@ -609,10 +610,10 @@ impl Run {
                 self.journal.loaded(id, &asked, found);
             }
         }
-        let mut batch = self.journal.read(id, events, bytes);
-        if let Some(unjudged) = self.journal.to_judge(id, &batch) {
+        let mut batch = self.journal[id].read(events, bytes);
+        if let Some(unjudged) = self.journal[id].to_judge(&batch) {
             let judged = unjudged.judge();
-            self.journal.judged(id, &judged);
+            self.journal[id].judged(&judged);
             batch.retain(|record| !judged.refuses(record.sequence));
             self.hits.filtered += judged.refused.len() as u64;
         }
@@ -651,22 +652,22 @@ impl Run {
         if cumulative {
             let at = usize::from(dice % 4).min(reader.in_flight.len().saturating_sub(1));
             let Some(until) = reader.in_flight.iter().nth(at).copied() else { return };
-            self.journal.ack(id, Sequence(until));
+            self.journal[id].ack(Sequence(until));
             reader.in_flight = reader.in_flight.split_off(&(until + 1));
             return;
         }
         let chosen = choose(&reader.in_flight, dice);
         let out_of_order = chosen.first().is_some_and(|first| reader.in_flight.first() != Some(&first.0));
         self.hits.out_of_order += u64::from(out_of_order);
-        assert_eq!(self.journal.ack_each(id, &chosen), chosen.len());
-        assert_eq!(self.journal.ack_each(id, &chosen), 0, "once");
+        assert_eq!(self.journal[id].ack_each(&chosen), chosen.len());
+        assert_eq!(self.journal[id].ack_each(&chosen), 0, "once");
         reader.in_flight.retain(|sequence| !chosen.contains(&Sequence(*sequence)));
     }
 
     fn give_up(&mut self, number: usize, dice: u8) {
         let reader = &mut self.readers[number];
         let chosen = choose(&reader.in_flight, dice);
-        self.journal.give_up(reader.id.unwrap(), &chosen);
+        self.journal[reader.id.unwrap()].give_up(&chosen);
         reader.in_flight.retain(|sequence| !chosen.contains(&Sequence(*sequence)));
         reader.given_up.extend(chosen.iter().map(|sequence| sequence.0));
         // Without a name it is kept in memory, and the oldest goes first.
@@ -754,7 +755,7 @@ impl Run {
             reader.in_flight.clear();
             reader.again.clear();
             reader.last = 0;
-            let joined: BTreeSet<_> = self.journal.joined(id).into_iter().map(|unit| unit.0).collect();
+            let joined: BTreeSet<_> = self.journal[id].joined().into_iter().map(|unit| unit.0).collect();
             for unit in 0..UNITS {
                 let last = reader.crossings.iter().rfind(|(_, of, _)| *of == unit);
                 // A silent join may have come behind it.
@@ -780,14 +781,14 @@ impl Run {
             Op::Replay { reader } => self.replay(*reader),
             Op::Rewind { reader } => {
                 let reader = &mut self.readers[*reader];
-                self.journal.rewind(reader.id.unwrap());
+                self.journal[reader.id.unwrap()].rewind();
                 reader.again.append(&mut reader.in_flight);
             }
             Op::Cross { reader, unit, silent } => self.cross(*reader, *unit, *silent),
             Op::Retain { part } => self.retain(*part),
             Op::SetBounds { reader, events } => {
                 let bounds = Bounds { max_events: *events, ..options(*reader, false).bounds };
-                self.journal.set_bounds(self.readers[*reader].id.unwrap(), bounds);
+                self.journal[self.readers[*reader].id.unwrap()].set_bounds(bounds);
             }
             Op::BeginCompaction { places } => self.begin_compaction(*places),
             Op::EndCompaction { end } => self.end_compaction(*end),
@@ -822,7 +823,7 @@ impl Run {
             let stats = self.journal.stats(id);
             assert_eq!((stats.dropped, stats.coalesced), (0, reader.coalesced), "{number}");
             let bound = options(number, false).bounds.max_events.max(9);
-            assert!(self.journal.held(id) <= 2 * bound, "bodies are bounded by what may wait");
+            assert!(self.journal[id].held() <= 2 * bound, "bodies are bounded by what may wait");
         }
     }
 
@@ -910,7 +911,7 @@ fn recovered(content: &Content) -> Recovered {
 /// What is merged of a reader, as the store finds it when it is opened.
 fn compacted_of(content: &Content, name: &str) -> RoaringTreemap {
     let Some((state, _)) = content.readers.get(name) else { return RoaringTreemap::new() };
-    let needed = state.pending.clone().unwrap_or_default() | &state.given_up;
+    let needed = &state.pending | &state.given_up;
     let entries = content.entries.get(name).into_iter().flat_map(|entries| entries.keys().copied());
     entries.filter(|place| needed.contains(*place)).collect()
 }
@@ -920,18 +921,7 @@ fn restored(content: &Content, state: &StoredReader) -> StoredReader {
 }
 
 fn head<'a>(record: &'a Record, only: Option<&'a str>) -> Head<'a> {
-    Head {
-        sequence: record.sequence,
-        unit: record.unit,
-        time_micros: record.time_micros,
-        kind: ChangeKind::of(&record.change),
-        cause: record.change.cause(),
-        only,
-        key: record.object().map_or(crate::object::KeyRef { namespace: "", name: "" }, |object| object.key()),
-        uid: record.object().map_or("", |object| object.uid()),
-        resource_version: record.object().map_or("", |object| object.resource_version()),
-        json_bytes: 0,
-    }
+    Head::of(&record.change, record.unit, record.sequence.0, record.time_micros, only)
 }
 
 fn holds(durability: Durability) {

@@ -5,7 +5,6 @@
 //! Only how soon a malformed document is refused depends on the cut.
 
 mod list;
-mod prefix;
 mod status;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -26,19 +25,10 @@ const SPARE_BYTES_MAX: usize = 1 << 20;
 /// The largest frame there can be: offsets within an object are 32 bits wide, and its identity is stored beside it.
 const FRAME_MAX: usize = 1 << 31;
 
-/// A buffer for one thing that is cut between chunks.
-#[derive(Debug, Default)]
-struct Pending {
-    bytes: Vec<u8>,
-}
-
-impl Pending {
-    fn clear(&mut self) {
-        self.bytes.clear();
-        if self.bytes.capacity() > SPARE_BYTES_MAX {
-            self.bytes = Vec::new();
-        }
-    }
+/// Empties a buffer for what is cut between chunks.
+fn clear(buffer: &mut Vec<u8>) {
+    buffer.clear();
+    buffer.shrink_to(SPARE_BYTES_MAX);
 }
 
 /// Returns `namespace/name` of the object at `path`. The JSON may be cut off; `None` where the name is.
@@ -65,11 +55,6 @@ fn object_name(json: &[u8], path: &[&str]) -> Option<String> {
     }
     let name = name?;
     Some(namespace.map_or_else(|| name.to_string(), |namespace| format!("{namespace}/{name}")))
-}
-
-/// Says what kind of object was found where another was expected.
-fn wrong_type(api_version: &str, kind: &str) -> SkipReason {
-    SkipReason::WrongType { found: type_name(api_version, kind) }
 }
 
 fn type_name(api_version: &str, kind: &str) -> String {

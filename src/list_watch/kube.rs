@@ -24,7 +24,7 @@ mod tests;
 use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture};
-use kube::Client;
+pub use kube::Client;
 
 use super::{Failure, ListPage, ListRequest, ListWatch, WatchRequest, WatchStream, retry::Retry};
 use crate::object::{
@@ -71,7 +71,7 @@ impl Default for Limits {
 ///
 /// A GET is repeated as T-1 and T-3 say, with the same query; what was not mended by that is the caller's. A server that
 /// falls silent is not asked again: that has cost [`Limits::idle`] already.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct KubeListWatch {
     source: Arc<Source>,
 }
@@ -83,12 +83,6 @@ struct Source {
     scope: Scope,
     plan: Arc<ScanPlan>,
     limits: Limits,
-}
-
-impl std::fmt::Debug for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Source").field("resource", &self.resource).field("scope", &self.scope).finish_non_exhaustive()
-    }
 }
 
 impl KubeListWatch {

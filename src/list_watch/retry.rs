@@ -5,33 +5,28 @@ use std::time::Duration;
 use super::Failure;
 
 /// Repeats of one GET (T-1).
-pub const REPEATS_MAX: u32 = 10;
+const REPEATS_MAX: u32 = 10;
 /// Delay before a lost connection is tried again (T-3).
-pub const RECONNECT_DELAY: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// A longer `Retry-After` is not waited for in silence: the failure is passed up, and the reflector shows its wait.
-pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// The repeats of one GET, list or opening of a watch. Make one for each request of the reflector.
 #[derive(Clone, Debug, Default)]
-pub struct Retry {
+pub(crate) struct Retry {
     repeats: u32,
 }
 
 impl Retry {
-    /// Returns how often the GET was repeated so far.
-    pub fn repeats(&self) -> u32 {
-        self.repeats
-    }
-
     /// Returns after which delay the same GET is sent again; `None` passes `failure` up.
     ///
     /// Repeated are a lost connection, and 429 or 5xx with `Retry-After`. Not repeated: what the reflector answers
     /// itself, that is a refused connection, an expired and a too large version (D-4).
-    pub fn next(&mut self, failure: &Failure) -> Option<Duration> {
+    pub(crate) fn next(&mut self, failure: &Failure) -> Option<Duration> {
         let delay = match failure {
             Failure::Disconnected(_) => RECONNECT_DELAY,
-            Failure::Status(status) if status.is_expired() || status.is_too_large() => return None,
-            Failure::Status(status) if status.is_too_many_requests() || (500..600).contains(&status.code) => {
+            Failure::Status(status) if status.is_expired() || status.too_large => return None,
+            Failure::Status(status) if status.code == 429 || (500..600).contains(&status.code) => {
                 status.retry_after.filter(|after| *after <= RETRY_AFTER_MAX)?
             }
             _ => return None,
@@ -88,6 +83,6 @@ mod tests {
             assert!(retry.next(&failure).is_some(), "repeat {round}");
         }
         assert_eq!(retry.next(&status(503, Some(1))), None);
-        assert_eq!(retry.repeats(), REPEATS_MAX);
+        assert_eq!(retry.repeats, REPEATS_MAX);
     }
 }

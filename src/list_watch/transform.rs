@@ -65,9 +65,7 @@ impl Transform {
     }
 
     /// Returns what it makes of `object`. A panic in it is an error.
-    ///
-    /// # Errors
-    /// Its own, and where it changes what identifies the object.
+    /// A change of what identifies the object is one too.
     pub fn apply(&self, object: Object) -> Result<Object, TransformError> {
         let transformed = catch_unwind(AssertUnwindSafe(|| (self.func)(&object)));
         let transformed = transformed.unwrap_or_else(|_| Err(TransformError::new("it panicked")));

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod testing;
 
-use std::{borrow::Cow, str::FromStr};
+use std::borrow::Cow;
 
 use crate::object::{FieldPath, Object, Plucker};
 
@@ -143,14 +143,6 @@ impl LabelSelector {
         }
         let labels = object.labels();
         self.matches_labels(|key| labels.iter().find(|(label, _)| label == key).map(|(_, value)| &**value))
-    }
-}
-
-impl FromStr for LabelSelector {
-    type Err = SelectorError;
-
-    fn from_str(selector: &str) -> Result<Self, SelectorError> {
-        Self::parse(selector)
     }
 }
 
@@ -372,14 +364,6 @@ impl FieldTerm {
             }
         };
         equal == self.equal
-    }
-}
-
-impl FromStr for FieldSelector {
-    type Err = SelectorError;
-
-    fn from_str(selector: &str) -> Result<Self, SelectorError> {
-        Self::parse(selector)
     }
 }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::{FieldSelector, LabelSelector, Lister, ReadError, Selector};
 use crate::{
     delta_fifo::{Delta, DeltaKind, Deltas, tests::object_with},
-    indexer::{Indexer, index_func::IndexFunc, store::EvmapStore, store::IndexStore, store::StoreReader},
+    indexer::{Indexer, index_func::IndexFunc, store::EvmapStore, store::StoreReader},
     object::{Identity, KeyRef, Object, ObjectKey, ResourceType},
 };
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     Form, Object,
-    scan::{Cursor, ScanError, Text},
+    scan::{Cursor, ScanError, text},
 };
 
 /// Stands between the parts where they are kept; no part of UTF-8.
@@ -30,15 +30,6 @@ pub struct ChangedBy<'a> {
     /// `status`, `scale`; empty where it is the object itself.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub subresource: Cow<'a, str>,
-}
-
-/// An entry, as it is written.
-#[derive(Clone, Copy, Debug, Default)]
-struct Entry<'a> {
-    manager: Option<Text<'a>>,
-    operation: Option<Text<'a>>,
-    time: Option<Text<'a>>,
-    subresource: Option<Text<'a>>,
 }
 
 impl<'a> ChangedBy<'a> {
@@ -115,48 +106,16 @@ fn newest(managed_fields: &[u8]) -> Result<Option<ChangedBy<'_>>, ScanError> {
             cursor.skip_value()?;
             continue;
         }
-        let entry = entry(&mut cursor)?;
-        let time = decode(entry.time)?;
+        let [manager, operation, subresource, time] =
+            cursor.values([b"manager", b"operation", b"subresource", b"time"])?;
+        let time = text(time)?;
         if newest.is_none() || in_order(&newest_time, &time).is_le() {
-            (newest, newest_time) = (Some(entry), time);
+            (newest, newest_time) = (Some([manager, operation, subresource]), time);
         }
     }
-    newest.map(|entry| entry.decode(newest_time)).transpose()
-}
-
-fn entry<'a>(cursor: &mut Cursor<'a>) -> Result<Entry<'a>, ScanError> {
-    let (mut entry, mut first) = (Entry::default(), true);
-    cursor.enter(b'{', "an object")?;
-    while let Some(member) = cursor.next_member(&mut first)? {
-        let part = match &*member.key.bytes()? {
-            b"manager" => &mut entry.manager,
-            b"operation" => &mut entry.operation,
-            b"time" => &mut entry.time,
-            b"subresource" => &mut entry.subresource,
-            _ => {
-                cursor.skip_value()?;
-                continue;
-            }
-        };
-        *part = None; // of several members the last one counts, whatever it is
-        if cursor.peek()? == b'"' {
-            *part = Some(cursor.string("a string")?);
-        } else {
-            cursor.skip_value()?;
-        }
-    }
-    Ok(entry)
-}
-
-impl<'a> Entry<'a> {
-    fn decode(self, time: Cow<'a, str>) -> Result<ChangedBy<'a>, ScanError> {
-        let (manager, operation) = (decode(self.manager)?, decode(self.operation)?);
-        Ok(ChangedBy { manager, operation, time, subresource: decode(self.subresource)? })
-    }
-}
-
-fn decode(text: Option<Text<'_>>) -> Result<Cow<'_, str>, ScanError> {
-    text.map_or(Ok(Cow::Borrowed("")), |text| text.decode())
+    let Some([manager, operation, subresource]) = newest else { return Ok(None) };
+    let (manager, operation, subresource) = (text(manager)?, text(operation)?, text(subresource)?);
+    Ok(Some(ChangedBy { manager, operation, time: newest_time, subresource }))
 }
 
 /// Says which of two times comes first; what is no time comes before all.

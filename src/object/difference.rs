@@ -61,6 +61,13 @@ pub fn differences<'a>(old: &'a Value, new: &'a Value) -> Vec<Difference<'a>> {
     walk.found
 }
 
+/// Returns the paths of all [`differences`] between two documents. Nothing where one of them is malformed.
+pub(crate) fn paths_between(old: &[u8], new: &[u8]) -> Vec<String> {
+    let parse = |json: &[u8]| serde_json::from_slice::<Value>(json).ok();
+    let (Some(old), Some(new)) = (parse(old), parse(new)) else { return Vec::new() };
+    differences(&old, &new).into_iter().map(|difference| difference.path).collect()
+}
+
 struct Walk<'a> {
     path: String,
     found: Vec<Difference<'a>>,
@@ -298,5 +305,20 @@ mod tests {
             prop_assert_eq!(json_patch(&old, &new).is_empty(), old == new);
             prop_assert!(differences(&new, &new).is_empty());
         }
+    }
+
+    #[test]
+    fn a_change_is_told_at_its_deepest_path() {
+        let check = |old: &str, new: &str, expected: &[&str]| {
+            assert_eq!(paths_between(old.as_bytes(), new.as_bytes()), expected, "{old} {new}");
+        };
+        check(r#"{"a":{"b":1,"c":2}}"#, r#"{"a":{"b":2,"c":2}}"#, &["a.b"]);
+        check(r#"{"a":{"b":1}}"#, r#"{"a":{}}"#, &["a.b"]);
+        check(r#"{"a":1}"#, r#"{"a":1,"b":{"c":1}}"#, &["b"]);
+        check(r#"{"a":[{"i":1},{"i":2}]}"#, r#"{"a":[{"i":1},{"i":3},4]}"#, &["a[1].i", "a[2]"]);
+        check(r#"{"m":{"a/b":1,"it's":1}}"#, r#"{"m":{"a/b":2,"it's":2}}"#, &["m['a/b']", r"m['it\'s']"]);
+        check(r#"{"labels":1}"#, r#"{"labels":2}"#, &["['labels']"]);
+        check(r#"{"a":1}"#, r#"{ "a" : 1 }"#, &[]);
+        check(r#"{"a":1}"#, r#"{"a":"#, &[]);
     }
 }

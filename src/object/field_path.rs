@@ -1,11 +1,29 @@
 //! Paths into an object, as the configuration writes them.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 /// The most steps a path may have; it bounds the recursion of whoever follows one.
 const STEPS_MAX: usize = 32;
+
+/// Members that are lists wherever Kubernetes' own types have them.
+const LISTS: [&str; 14] = [
+    "conditions",
+    "containerStatuses",
+    "containers",
+    "env",
+    "envFrom",
+    "ephemeralContainers",
+    "initContainerStatuses",
+    "initContainers",
+    "ownerReferences",
+    "ports",
+    "taints",
+    "tolerations",
+    "volumeMounts",
+    "volumes",
+];
 
 /// A path such as `spec.nodeName`, `metadata.annotations['a/b']` or `status.conditions[*].type`.
 ///
@@ -57,6 +75,20 @@ impl FieldPath {
     /// ```
     pub fn parse(path: &str) -> Result<Self, FieldPathError> {
         Parser { path, at: 0 }.path().map_err(|(at, expected)| FieldPathError { path: path.to_owned(), at, expected })
+    }
+
+    /// Returns what was probably meant where a step goes from a list of Kubernetes' own types straight to a member, which
+    /// leads nowhere: the same path with `[*]` between. `None` where nothing is missing.
+    pub(crate) fn with_lists(&self) -> Option<Self> {
+        let mut steps = Vec::with_capacity(self.steps.len() + 1);
+        for step in &self.steps {
+            let behind_list = matches!(steps.last(), Some(Step::Member(name)) if LISTS.contains(&&**name));
+            if behind_list && matches!(step, Step::Member(_)) {
+                steps.push(Step::Each);
+            }
+            steps.push(step.clone());
+        }
+        (steps.len() > self.steps.len()).then_some(Self { steps })
     }
 
     /// Returns the steps; there is at least one.
@@ -211,14 +243,6 @@ fn is_alias(name: &str) -> bool {
     matches!(name, "labels" | "annotations" | "owner")
 }
 
-impl FromStr for FieldPath {
-    type Err = FieldPathError;
-
-    fn from_str(path: &str) -> Result<Self, FieldPathError> {
-        Self::parse(path)
-    }
-}
-
 impl TryFrom<String> for FieldPath {
     type Error = FieldPathError;
 
@@ -304,6 +328,16 @@ mod tests {
         )) {
             let path = FieldPath { steps };
             prop_assert_eq!(FieldPath::parse(&path.to_string()), Ok(path));
+        }
+    }
+
+    #[test]
+    fn a_member_of_a_list_is_meant_of_each_of_its_elements() {
+        let meant = |path: &str| FieldPath::parse(path).expect("a path").with_lists().map(|path| path.to_string());
+        assert_eq!(meant("spec.containers.image").as_deref(), Some("spec.containers[*].image"));
+        assert_eq!(meant("spec.containers.env.value").as_deref(), Some("spec.containers[*].env[*].value"));
+        for path in ["spec.containers[*].image", "spec.containers", "spec['containers'][*]", "owner", "containers"] {
+            assert_eq!(meant(path), None, "{path}");
         }
     }
 }

@@ -11,6 +11,9 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use self::sampler::Sampler;
 use super::{
     Form, Object,
@@ -18,13 +21,14 @@ use super::{
 };
 use crate::mutex::lock;
 
-/// How bodies are packed; `compression` of the configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How bodies are packed (D2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Compression {
-    /// By zstd, with a dictionary of the unit once there was enough to make it of.
+    /// By zstd, with a dictionary of what objects of the type have in common.
     #[default]
     Zstd,
-    /// By lz4, with the end of the same dictionary: see [`Codec::Lz4`].
+    /// By lz4, with the same dictionary.
     Lz4,
     /// Not at all.
     None,

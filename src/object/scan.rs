@@ -29,7 +29,7 @@ use std::borrow::Cow;
 
 pub(super) use block::is_ascii;
 pub(crate) use block::{Nesting, Progress};
-pub(crate) use cursor::{Cursor, Text};
+pub(crate) use cursor::{Cursor, Text, text};
 pub(crate) use cut::Scanned;
 pub(crate) use paths::PathTree;
 pub(crate) use read::annotations_of;
@@ -84,17 +84,11 @@ pub enum ScanError {
         expected: &'static str,
     },
     /// The bytes end inside the document.
-    #[error("truncated JSON after {len} bytes")]
-    Truncated {
-        /// Bytes there were.
-        len: usize,
-    },
+    #[error("truncated JSON after {0} bytes")]
+    Truncated(usize),
     /// More than 127 brackets are open at once: nobody could decode it.
-    #[error("JSON nested more than 127 levels deep at byte {at}")]
-    TooDeep {
-        /// Offset of the bracket.
-        at: usize,
-    },
+    #[error("JSON nested more than 127 levels deep at byte {0}")]
+    TooDeep(usize),
     /// An object without a name (K-4).
     #[error("object without metadata.name")]
     Nameless,

@@ -12,9 +12,7 @@ pub(super) struct Room<'a>(&'a mut [MaybeUninit<u8>]);
 
 impl Room<'_> {
     /// Puts bytes behind those that were put before.
-    ///
-    /// # Panics
-    /// There is no room for them.
+    /// Panics where there is no room for them.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         let (now, rest) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
         now.write_copy_of_slice(bytes);
@@ -24,9 +22,7 @@ impl Room<'_> {
 
 impl<H> Shared<H> {
     /// Makes one of its head and `len` bytes, each of which `fill` puts.
-    ///
-    /// # Panics
-    /// `fill` put more or fewer than that.
+    /// Panics where it puts more or fewer.
     #[expect(unsafe_code, reason = "bodies are written once, into the place where they stay")]
     pub(super) fn new(head: H, len: usize, fill: impl FnOnce(&mut Room<'_>)) -> Self {
         let head = HeaderWithLength::new(head, len);

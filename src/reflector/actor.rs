@@ -1,4 +1,4 @@
-//! The shell of [`Reflector`]: carries its requests to a [`ListWatch`] and its events to the DeltaFIFO.
+//! The shell of `Reflector`: carries its requests to a [`ListWatch`] and its events to the DeltaFIFO.
 
 use std::{
     rc::Rc,
@@ -20,13 +20,13 @@ use tokio::{
 };
 use tracing::info;
 
-use super::{Action, Availability, Event, Input, Reflector, ReflectorState, Step, log::log};
+use super::{Action, Event, Input, Reflector, Step, log::log};
 use crate::{
     delta_fifo::actor::{Compare, Events},
     failures::Failures,
     list_watch::{Failure, ListWatch, WatchEvent, WatchStream},
     object::{Keep, Object, ResourceType, ResourceVersion},
-    status::{self, Timings, UnitState, UnitStatus},
+    status::{Timings, UnitStatus},
     supervisor::{child::Heartbeat, fault::Moment},
     trace::Span,
 };
@@ -36,46 +36,28 @@ use crate::{
 #[rtype(result = "()")]
 pub struct Stop;
 
-/// Says whether anybody waits for a resync, by its round (S-11). The default says always.
-#[derive(Clone, Default)]
-pub struct ResyncDue(Option<Arc<dyn Fn(u32) -> bool + Send + Sync>>);
-
-impl ResyncDue {
-    /// Makes it of a function that is asked at each round. It must be quick.
-    pub fn new(is_due: impl Fn(u32) -> bool + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(is_due)))
-    }
-
-    fn is_due(&self, round: u32) -> bool {
-        self.0.as_ref().is_none_or(|is_due| is_due(round))
-    }
-}
-
-impl std::fmt::Debug for ResyncDue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ResyncDue")
-    }
-}
-
-/// What the reflectors of a unit count in common, one after the other.
-#[derive(Clone, Debug, Default)]
-pub struct Resyncs {
-    /// The last round.
-    pub round: Arc<AtomicU32>,
-    /// Whether a round is for anybody.
-    pub due: ResyncDue,
+/// State that a reflector shares with its unit, and with the reflector before it.
+pub(crate) struct Unit {
+    pub(crate) status: Arc<UnitStatus>,
+    pub(crate) timings: Arc<Timings>,
+    /// Round of the last resync.
+    pub(crate) round: Arc<AtomicU32>,
+    /// Says whether anybody waits for a round (S-11). It must be quick.
+    pub(crate) is_due: Box<dyn Fn(u32) -> bool>,
+    /// Takes the server's version when that was asked for, before anything else of it is handed on. It must be quick.
+    pub(crate) server_is_at: Box<dyn Fn(&ResourceVersion)>,
 }
 
 /// The two ways to the DeltaFIFO: what is told, and what is asked.
 #[derive(Clone, Debug)]
-pub struct Queue {
+pub(crate) struct Queue {
     /// Takes events.
-    pub events: Recipient<Events>,
+    pub(crate) events: Recipient<Events>,
     /// Holds a list against what is known.
-    pub compare: Recipient<Compare>,
+    pub(crate) compare: Recipient<Compare>,
 }
 
-/// The actor around one [`Reflector`]. Its loop is a future of the actor, so a panic in it is the actor's.
+/// The actor around one `Reflector`. Its loop is a future of the actor, so a panic in it is the actor's.
 pub struct ReflectorActor {
     run: Option<Run>,
     stop: watch::Sender<bool>,
@@ -83,25 +65,23 @@ pub struct ReflectorActor {
 
 impl ReflectorActor {
     /// Makes the actor. `list_permits` bounds the lists under way in the whole engine (`max_concurrent_lists`).
-    pub fn new(
+    pub(crate) fn new(
         reflector: Reflector,
         source: Rc<dyn ListWatch>,
         fifo: Queue,
         list_permits: Arc<Semaphore>,
         (resource, keep): (Arc<ResourceType>, Keep),
-        status: Arc<UnitStatus>,
-        resyncs: Resyncs,
+        unit: Unit,
     ) -> Self {
         let (stop, stopped) = watch::channel(false);
         let run = Run {
-            reflector: reflector.after_round(resyncs.round.load(Ordering::Relaxed)),
+            reflector: reflector.after_round(unit.round.load(Ordering::Relaxed)),
             source,
             fifo,
             list_permits,
             resource,
             keep,
-            status,
-            timings: Arc::default(),
+            unit,
             stopped,
             started: Instant::now(),
             listing_since: None,
@@ -110,29 +90,8 @@ impl ReflectorActor {
             failures: Failures::default(),
             permit: None,
             told: None,
-            resyncs,
-            asked: Box::new(|_| {}),
         };
         Self { run: Some(run), stop }
-    }
-
-    /// Makes it count in histograms that others count in, too.
-    #[must_use]
-    pub fn counting_in(mut self, timings: Arc<Timings>) -> Self {
-        if let Some(run) = &mut self.run {
-            run.timings = timings;
-        }
-        self
-    }
-
-    /// Says who is told where the server is, when it was asked for that and before anything else of it is handed on. It must
-    /// be quick.
-    #[must_use]
-    pub fn telling_server_version(mut self, told: impl Fn(&ResourceVersion) + 'static) -> Self {
-        if let Some(run) = &mut self.run {
-            run.asked = Box::new(told);
-        }
-        self
     }
 }
 
@@ -169,8 +128,7 @@ struct Run {
     list_permits: Arc<Semaphore>,
     resource: Arc<ResourceType>,
     keep: Keep,
-    status: Arc<UnitStatus>,
-    timings: Arc<Timings>,
+    unit: Unit,
     stopped: watch::Receiver<bool>,
     started: Instant,
     /// When the list under way was first asked for.
@@ -183,9 +141,6 @@ struct Run {
     permit: Option<OwnedSemaphorePermit>,
     /// The failure shown last: one that is long over does not hide a later one of another actor.
     told: Option<Failure>,
-    resyncs: Resyncs,
-    /// Is told where the server is, when it was asked.
-    asked: Box<dyn Fn(&ResourceVersion)>,
 }
 
 impl Run {
@@ -195,7 +150,7 @@ impl Run {
         loop {
             let received = Instant::now();
             if matches!(input, Input::Page(Ok(_)) | Input::Opened(Ok(())) | Input::Received(_)) {
-                self.status.lock().last_activity = Some(received.into_std());
+                self.unit.status.lock().last_activity = Some(received.into_std());
             }
             if let Input::Page(Err(failure)) | Input::Opened(Err(failure)) | Input::Ended(Err(failure)) = &input {
                 self.span.fail(failure);
@@ -252,8 +207,8 @@ impl Run {
     /// Counts a resync, which is the last event of its step, and keeps it back if it is for nobody.
     fn leave_out_resync(&self, events: &mut Vec<Event>) {
         if let Some(&Event::Resync { round }) = events.last() {
-            self.resyncs.round.store(round, Ordering::Relaxed);
-            if !self.resyncs.due.is_due(round) {
+            self.unit.round.store(round, Ordering::Relaxed);
+            if !(self.unit.is_due)(round) {
                 events.pop();
             }
         }
@@ -277,8 +232,10 @@ impl Run {
             self.stream = None;
         }
         match action {
-            Action::List(request) if request.continue_token.is_none() => self.span = self.status.begin_span("list"),
-            Action::OpenWatch(_) => self.span = self.status.begin_span("watch"),
+            Action::List(request) if request.continue_token.is_none() => {
+                self.span = self.unit.status.begin_span("list");
+            }
+            Action::OpenWatch(_) => self.span = self.unit.status.begin_span("watch"),
             Action::Wait { .. } => self.span = Span::NONE,
             _ => {}
         }
@@ -297,7 +254,7 @@ impl Run {
                 }
                 let opened = self.source.watch(request.clone()).await;
                 if opened.is_ok() {
-                    self.timings.watch_open.observe(asked.elapsed());
+                    self.unit.timings.watch_open.observe(asked.elapsed());
                 }
                 Input::Opened(opened.map(|stream| self.stream = Some(stream)))
             }
@@ -326,7 +283,7 @@ impl Run {
         let is_complete = matches!(step.action, Action::Compare(_))
             || step.events.iter().any(|event| matches!(event, Event::Replace { .. }));
         if is_complete && let Some(since) = self.listing_since.take() {
-            self.status.lock().list_duration.observe(received - since);
+            self.unit.status.lock().list_duration.observe(received - since);
         }
     }
 
@@ -335,37 +292,10 @@ impl Run {
             log(report, &self.resource, &mut self.failures, self.started.elapsed());
         }
         if let Some(version) = &step.server_version {
-            (self.asked)(version);
+            (self.unit.server_is_at)(version);
         }
-        let counters = self.reflector.counters();
-        let mut view = self.status.lock();
-        view.state = match (self.reflector.availability(), self.reflector.state()) {
-            (_, ReflectorState::Stopped) => UnitState::Stopped,
-            (Availability::Forbidden(_) | Availability::Unauthorized, _) => UnitState::Forbidden,
-            (Availability::Missing, _) => UnitState::Waiting,
-            (_, ReflectorState::Watching) => UnitState::Watching,
-            (_, ReflectorState::Waiting { .. }) => UnitState::BackingOff,
-            _ => UnitState::Listing,
-        };
-        view.message = match (view.state, self.reflector.availability()) {
-            (UnitState::Forbidden, Availability::Forbidden(verb)) => {
-                Some(status::forbidden(verb.as_str(), &self.resource, view.namespace.as_deref()))
-            }
-            (UnitState::Forbidden, _) => Some(status::UNAUTHORIZED.to_owned()),
-            (UnitState::Waiting, _) => Some(status::missing(&self.resource, view.namespace.as_deref())),
-            _ => match self.reflector.state() {
-                ReflectorState::Checking => Some(status::CHECKING.to_owned()),
-                ReflectorState::Confirming(lacks) => Some(status::confirming(lacks.missing, lacks.known)),
-                _ => None,
-            },
-        };
-        view.lists = counters.lists + counters.streaming_lists + counters.checks;
-        view.confirmations = counters.confirmations;
-        view.watches = counters.watches;
-        view.skipped = counters.skipped + counters.rejected;
-        view.transform_failures = counters.transform_failures;
-        view.stalls = counters.stalls;
-        view.unreadable = counters.undecodable + counters.frames_too_long;
+        let mut view = self.unit.status.lock();
+        view.show_reflector(&self.reflector, &self.resource);
         let failure = self.reflector.last_error();
         if failure != self.told.as_ref() {
             self.told = failure.cloned();

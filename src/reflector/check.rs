@@ -28,11 +28,11 @@ impl Reflector {
             Err(failure) => {
                 self.note(Verb::List, &failure);
                 let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
-                turn.report(Report::ListFailed(failure));
+                turn.reports.push(Report::ListFailed(failure));
                 self.wait(reason, Then::Check, after, turn)
             }
             Ok(page) if page.resource_version.compare(&self.last) == Some(Ordering::Less) => {
-                turn.report(Report::ServerOlder { version: page.resource_version, last: self.last.clone() });
+                turn.reports.push(Report::ServerOlder { version: page.resource_version, last: self.last.clone() });
                 self.unavailable = true; // the most recent state, whatever its version
                 self.begin_cycle(turn)
             }
@@ -59,13 +59,12 @@ impl Reflector {
         }
         let (version, last) = (version.clone(), self.last.clone());
         if requested.is_unset() {
-            self.counters.backwards += 1;
-            turn.report(Report::ServerWentBack { version, last });
+            turn.reports.push(Report::ServerWentBack { version, last });
             return false;
         }
         self.counters.older_lists += 1;
         self.unavailable = true;
-        turn.report(Report::OlderListRefused { version, last });
+        turn.reports.push(Report::OlderListRefused { version, last });
         true
     }
 }

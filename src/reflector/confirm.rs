@@ -21,7 +21,7 @@ const KNOWN_MIN: usize = 100;
 
 /// The objects of a complete list that was not handed on yet. Two are equal if they are the very same list.
 #[derive(Clone, Debug)]
-pub struct Listed(pub Arc<Vec<Object>>);
+pub(crate) struct Listed(pub Arc<Vec<Object>>);
 
 impl PartialEq for Listed {
     fn eq(&self, other: &Self) -> bool {
@@ -33,16 +33,15 @@ impl Eq for Listed {}
 
 /// A list held against what is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Comparison {
-    /// Objects known.
-    pub known: usize,
+pub(crate) struct Comparison {
+    pub(crate) known: usize,
     /// Objects of these that the list lacks: it would delete them.
-    pub missing: usize,
+    pub(crate) missing: usize,
 }
 
 impl Comparison {
     /// Returns whether the list is to be confirmed: it would delete more than half of at least 100 objects.
-    pub fn is_doubtful(self) -> bool {
+    pub(crate) fn is_doubtful(self) -> bool {
         self.known >= KNOWN_MIN && self.missing > self.known / 2
     }
 }
@@ -96,7 +95,7 @@ impl Reflector {
             };
         }
         self.counters.confirmations += 1;
-        turn.report(Report::ConfirmingList { version: version.clone(), comparison });
+        turn.reports.push(Report::ConfirmingList { version: version.clone(), comparison });
         self.doubted = Some(Doubted { items, version, comparison });
         self.unavailable = true; // the most recent state
         if self.config.streaming_lists == StreamingLists::Always {
@@ -119,7 +118,7 @@ impl Reflector {
         if second_version.compare(&version) == Some(Ordering::Less) {
             // It may hold what was deleted before the first.
             self.counters.older_lists += 1;
-            turn.report(Report::OlderListRefused { version: second_version.clone(), last: version });
+            turn.reports.push(Report::OlderListRefused { version: second_version.clone(), last: version });
             return self.wait(WaitReason::Failed, Then::Cycle, None, turn);
         }
         let first: HashSet<KeyRef<'_>, foldhash::fast::RandomState> = items.iter().map(|item| item.key()).collect();
@@ -129,7 +128,7 @@ impl Reflector {
             |item: &Object| ResourceVersion::from(item.resource_version()).compare(&version) == Some(Ordering::Greater);
         let (spared, missed): (Vec<_>, Vec<_>) = found.partition(is_later);
         drop(first);
-        turn.report(Report::ListConfirmed { version: version.clone(), found: spared.len() + missed.len() });
+        turn.reports.push(Report::ListConfirmed { version: version.clone(), found: spared.len() + missed.len() });
         items.extend(missed);
         self.replace(items, spared, version, turn);
         self.begin_watch(turn)

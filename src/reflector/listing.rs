@@ -54,7 +54,6 @@ impl Reflector {
     }
 
     fn ask(&mut self, listing: Listing, request: ListRequest) -> Action {
-        self.counters.pages += 1;
         self.state = State::Listing(listing);
         Action::List(request)
     }
@@ -76,13 +75,12 @@ impl Reflector {
             return self.repeat(listing);
         }
         let duplicates = deduplicate(&mut list.items);
-        self.counters.duplicates += duplicates;
         self.counters.rejected += list.rejected;
         if duplicates > 0 {
-            turn.report(Report::Duplicates { count: duplicates });
+            turn.reports.push(Report::Duplicates { count: duplicates });
         }
         if list.rejected > 0 {
-            turn.report(Report::Rejected { count: list.rejected });
+            turn.reports.push(Report::Rejected { count: list.rejected });
         }
         self.complete(list.items, list.version, None, turn)
     }
@@ -98,12 +96,12 @@ impl Reflector {
         if refuses_version(&failure) {
             self.unavailable = true;
             if !listing.repeated {
-                turn.report(Report::VersionRefused { version: listing.version.clone(), failure });
+                turn.reports.push(Report::VersionRefused { version: listing.version.clone(), failure });
                 return self.repeat(listing);
             }
         }
         let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
-        turn.report(Report::ListFailed(failure));
+        turn.reports.push(Report::ListFailed(failure));
         self.wait(reason, Then::Cycle, after, turn)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
-use super::{Comparison, EndCause, GiveUpCause, Report};
+use super::{Comparison, EndCause, Report};
 use crate::{failures::Failures, list_watch::Failure, object::ResourceType};
 
 /// Logs one report of the reflector of `resource`. `failures` are those since its last watch.
@@ -29,12 +29,12 @@ pub(super) fn log(report: &Report, resource: &ResourceType, failures: &mut Failu
         Report::WatchEnded { cause: EndCause::Broken(failure), .. } => {
             failed(failure, "failed to read a watch, listing again");
         }
-        Report::WatchEnded { cause, relist } => info!(%resource, cause = end(cause), relist, "watch ended"),
+        Report::WatchEnded { cause, relist } => info!(%resource, cause = cause.to_string(), relist, "watch ended"),
         Report::VersionRefused { version, failure } => {
             info!(%resource, %version, error = %failure, "version refused, asking for the most recent state");
         }
         Report::GaveUpStreaming { cause, retry_at } => {
-            info!(%resource, cause = gave_up(cause), retry = retry_at.is_some(), "no streaming list, using paged lists");
+            info!(%resource, cause = cause.to_string(), retry = retry_at.is_some(), "no streaming list, using paged lists");
         }
         Report::MarkerLate { waiting, silent } => {
             warn!(%resource, ?waiting, ?silent, "streaming list is not complete yet");
@@ -70,24 +70,5 @@ pub(super) fn log(report: &Report, resource: &ResourceType, failures: &mut Failu
             warn!(%resource, count, error = first, "the transform failed, dropped events of the watch");
         }
         Report::Skipped { count, first } => warn!(%resource, count, ?first, "skipped documents of the watch"),
-    }
-}
-
-fn end(cause: &EndCause) -> String {
-    match cause {
-        EndCause::Closed => "closed".to_owned(),
-        EndCause::Short => "closed at once, without an event".to_owned(),
-        EndCause::Stalled { silent } => format!("nothing came for {}s", silent.as_secs()),
-        EndCause::Error(status) => Failure::Status(status.clone()).to_string(),
-        EndCause::Broken(failure) => failure.to_string(),
-    }
-}
-
-fn gave_up(cause: &GiveUpCause) -> String {
-    match cause {
-        GiveUpCause::Failed(failure) => failure.to_string(),
-        GiveUpCause::Short => "the stream ended at once, without an event".to_owned(),
-        GiveUpCause::Unmarked { streams } => format!("{streams} streams ended before the initial state was complete"),
-        GiveUpCause::Deadline => "the initial state was not complete in time".to_owned(),
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 
 /// What a reflector is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReflectorState {
+pub(crate) enum ReflectorState {
     /// Not started yet.
     Idle,
     /// Asks whether the server is as new as what is known.
@@ -24,19 +24,14 @@ pub enum ReflectorState {
     /// Opens or reads a watch; the initial state is known.
     Watching,
     /// Sends nothing for a while.
-    Waiting {
-        /// When it goes on, on the clock of [`Reflector::step`](super::Reflector::step).
-        until: Duration,
-        /// What it recovers from.
-        reason: WaitReason,
-    },
+    Waiting { until: Duration, reason: WaitReason },
     /// Sends nothing any more.
     Stopped,
 }
 
 /// What a wait recovers from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitReason {
+pub(crate) enum WaitReason {
     /// 404: the type, or the namespace's collection, does not exist.
     Missing,
     /// 401 or 403.
@@ -71,7 +66,7 @@ impl WaitReason {
 
 /// What of a collection is asked for, as rights name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// A list.
     List,
     /// A watch, or a streaming list.
@@ -80,7 +75,7 @@ pub enum Verb {
 
 impl Verb {
     /// Returns the word in a role.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::List => "list",
             Self::Watch => "watch",
@@ -90,7 +85,7 @@ impl Verb {
 
 /// Whether the server lets us list and watch; steadier than [`ReflectorState`], which alternates while it retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Availability {
+pub(crate) enum Availability {
     /// Nothing is known yet.
     #[default]
     Unknown,
@@ -105,190 +100,105 @@ pub enum Availability {
 }
 
 /// Why a watch, or a streaming list after its marker, ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EndCause {
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum EndCause {
     /// EOF, reset, server timeout.
+    #[error("closed")]
     Closed,
     /// EOF within a second and without an event.
+    #[error("closed at once, without an event")]
     Short,
     /// Neither an event nor a bookmark came in time (D-6).
-    Stalled {
-        /// How long nothing had come.
-        silent: Duration,
-    },
+    #[error("nothing came for {}s", silent.as_secs())]
+    Stalled { silent: Duration },
     /// An ERROR on the stream.
+    #[error("server answered {0}")]
     Error(Status),
     /// The stream cannot be read further (R-54, `max_frame`).
+    #[error("{0}")]
     Broken(Failure),
 }
 
 /// Why a streaming list was given up (R-34, R-35, D-2).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GiveUpCause {
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum GiveUpCause {
     /// The server refused it, or the stream failed.
+    #[error("{0}")]
     Failed(Failure),
-    /// The stream ended within a second and without an event.
+    #[error("the stream ended at once, without an event")]
     Short,
-    /// Too many streams ended without a marker.
-    Unmarked {
-        /// How many.
-        streams: u32,
-    },
-    /// The marker did not come in time.
+    #[error("{streams} streams ended before the initial state was complete")]
+    Unmarked { streams: u32 },
+    #[error("the initial state was not complete in time")]
     Deadline,
 }
 
 /// Something worth a line in the log, or the error callback of R-2.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub(crate) enum Report {
     /// A list failed, and with it the cycle.
     ListFailed(Failure),
     /// A watch could not be opened, and with it the cycle failed.
     WatchStartFailed(Failure),
     /// A watch could not be opened and will be tried again; no list is needed.
     WatchDelayed(Failure),
-    /// A watch ended.
-    WatchEnded {
-        /// Why.
-        cause: EndCause,
-        /// A list comes next; otherwise the watch is resumed.
-        relist: bool,
-    },
+    /// A watch ended. A list comes next if `relist`; otherwise the watch is resumed.
+    WatchEnded { cause: EndCause, relist: bool },
     /// The version asked for was refused as expired or too large; asked again without one.
-    VersionRefused {
-        /// The version that was refused.
-        version: ResourceVersion,
-        /// The server's answer.
-        failure: Failure,
-    },
-    /// A streaming list was given up (R-34, R-35, D-2).
-    GaveUpStreaming {
-        /// Why.
-        cause: GiveUpCause,
-        /// Streaming is not tried before this time; `None`: the next cycle tries again.
-        retry_at: Option<Duration>,
-    },
-    /// A streaming list still has no marker; repeated every ten seconds.
-    MarkerLate {
-        /// How long since the stream was opened.
-        waiting: Duration,
-        /// How long since its last event; `None` when there was none.
-        silent: Option<Duration>,
-    },
+    VersionRefused { version: ResourceVersion, failure: Failure },
+    /// A streaming list was given up (R-34, R-35, D-2). It is not tried before `retry_at`; `None`: the next cycle tries.
+    GaveUpStreaming { cause: GiveUpCause, retry_at: Option<Duration> },
+    /// A streaming list still has no marker; repeated every ten seconds. `silent` counts from its last event.
+    MarkerLate { waiting: Duration, silent: Option<Duration> },
     /// A list older than what is known was refused and asked for again (D-5).
-    OlderListRefused {
-        /// Its version.
-        version: ResourceVersion,
-        /// The version known.
-        last: ResourceVersion,
-    },
+    OlderListRefused { version: ResourceVersion, last: ResourceVersion },
     /// The server's version is lower than the one known: its most recent state is compared with everything known.
-    ServerOlder {
-        /// Its version.
-        version: ResourceVersion,
-        /// The version known.
-        last: ResourceVersion,
-    },
+    ServerOlder { version: ResourceVersion, last: ResourceVersion },
     /// A list would delete most of what is known; a second one is asked for.
-    ConfirmingList {
-        /// Its version.
-        version: ResourceVersion,
-        /// What it lacks.
-        comparison: Comparison,
-    },
+    ConfirmingList { version: ResourceVersion, comparison: Comparison },
     /// The second list came: what both lack is deleted.
-    ListConfirmed {
-        /// Version of the first.
-        version: ResourceVersion,
-        /// Objects that only the second has.
-        found: usize,
-    },
+    ListConfirmed { version: ResourceVersion, found: usize },
     /// The server's most recent list is older than what is known: etcd was restored. It is applied (D-5).
-    ServerWentBack {
-        /// Its version.
-        version: ResourceVersion,
-        /// The version known.
-        last: ResourceVersion,
-    },
+    ServerWentBack { version: ResourceVersion, last: ResourceVersion },
     /// A list had several objects of one key; the last was kept (F-31).
-    Duplicates {
-        /// How many were dropped.
-        count: u64,
-    },
+    Duplicates { count: u64 },
     /// A list had items without a name or of another type (K-4, R-55).
-    Rejected {
-        /// How many were dropped.
-        count: u64,
-    },
+    Rejected { count: u64 },
     /// The transform failed for objects of a watch; what was said of them is lost until the next list (F-61).
-    TransformFailed {
-        /// How many in this step.
-        count: u64,
-        /// What it said of the first of them.
-        first: String,
-    },
+    TransformFailed { count: u64, first: String },
     /// Documents of a watch were skipped.
-    Skipped {
-        /// How many in this step.
-        count: u64,
-        /// Why the first of them.
-        first: SkipReason,
-    },
+    Skipped { count: u64, first: SkipReason },
 }
 
 /// What a reflector has counted since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Lists begun, repeats with another version included.
-    pub lists: u64,
-    /// Pages asked for.
-    pub pages: u64,
+    pub(crate) lists: u64,
     /// Watches asked for, streaming lists not included.
-    pub watches: u64,
+    pub(crate) watches: u64,
     /// Streaming lists asked for.
-    pub streaming_lists: u64,
-    /// Replaces emitted.
-    pub replaces: u64,
+    pub(crate) streaming_lists: u64,
     /// Changes emitted: added, updated, deleted.
-    pub changes: u64,
-    /// Bookmarks that moved the version.
-    pub bookmarks: u64,
-    /// Bookmarks without a usable version, or older than what is known (D-5).
-    pub bookmarks_refused: u64,
+    pub(crate) changes: u64,
     /// Answers and errors "too old".
-    pub expired: u64,
-    /// Answers and errors "too large".
-    pub too_large: u64,
+    pub(crate) expired: u64,
     /// Lists refused as older than what is known (D-5).
-    pub older_lists: u64,
-    /// Most recent lists believed though they were older than what is known (D-5).
-    pub backwards: u64,
+    pub(crate) older_lists: u64,
     /// Second lists asked for because the first would have deleted most of what is known (D7).
-    pub confirmations: u64,
+    pub(crate) confirmations: u64,
     /// Times the server was asked for its version.
-    pub checks: u64,
+    pub(crate) checks: u64,
     /// Watches closed here because nothing came (D-6).
-    pub stalls: u64,
+    pub(crate) stalls: u64,
     /// Watch documents skipped.
-    pub skipped: u64,
+    pub(crate) skipped: u64,
     /// Watch documents or streams that could not be decoded.
-    pub undecodable: u64,
+    pub(crate) undecodable: u64,
     /// Lists and watches with an object longer than `max_frame`.
-    pub frames_too_long: u64,
-    /// Objects dropped from lists as duplicates (F-31).
-    pub duplicates: u64,
+    pub(crate) frames_too_long: u64,
     /// Items of lists dropped as nameless or of another type.
-    pub rejected: u64,
-    /// Waits begun.
-    pub backoffs: u64,
-    /// Watches that ended within a second and without an event.
-    pub short_watches: u64,
-    /// Streaming lists given up.
-    pub give_ups: u64,
-    /// Events of namespaces that are not shown.
-    pub foreign: u64,
+    pub(crate) rejected: u64,
     /// Events dropped because the transform failed (F-61).
-    pub transform_failures: u64,
-    /// Resyncs emitted.
-    pub resyncs: u64,
+    pub(crate) transform_failures: u64,
 }

@@ -47,6 +47,10 @@ impl Stream {
         }
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        self.opened_at.is_some()
+    }
+
     /// Returns when the server should have ended it.
     pub(super) fn ends_at(&self) -> Duration {
         self.began_at().saturating_add(self.lifetime)

@@ -27,7 +27,7 @@ pub(super) struct Streaming {
 
 impl Streaming {
     pub(super) fn is_open(&self) -> bool {
-        self.stream.opened_at.is_some()
+        self.stream.is_open()
     }
 }
 
@@ -162,7 +162,7 @@ impl Reflector {
         }
         if streaming.warn_at <= turn.now {
             streaming.warn_at = turn.now.saturating_add(MARKER_WARNING_PERIOD);
-            turn.report(Report::MarkerLate {
+            turn.reports.push(Report::MarkerLate {
                 waiting: turn.now.saturating_sub(streaming.stream.began_at()),
                 silent: streaming.stream.heard_at.map(|at| turn.now.saturating_sub(at)),
             });
@@ -203,14 +203,14 @@ impl Reflector {
         let reason = WaitReason::of(&failure);
         if matches!(reason, WaitReason::Unreachable | WaitReason::TooManyRequests) {
             let after = retry_after(&failure);
-            turn.report(Report::WatchDelayed(failure));
+            turn.reports.push(Report::WatchDelayed(failure));
             return self.wait(reason, Then::Stream, after, turn);
         }
         if refuses_version(&failure) {
             self.unavailable = true;
             let version = streaming.stream.requested.clone();
             if !version.is_unset() {
-                turn.report(Report::VersionRefused { version, failure });
+                turn.reports.push(Report::VersionRefused { version, failure });
                 return self.begin_streaming(turn);
             }
         }
@@ -221,7 +221,6 @@ impl Reflector {
 
     /// Goes on with a list in the same cycle, or waits where only streams are wanted.
     fn give_up(&mut self, cause: GiveUpCause, remember: bool, turn: &mut Turn) -> Action {
-        self.counters.give_ups += 1;
         let only_streams = self.config.streaming_lists == StreamingLists::Always;
         let retry_at = (remember && !only_streams).then(|| turn.now.saturating_add(self.config.streaming_retry_after));
         self.streaming_retry_at = retry_at;
@@ -230,7 +229,7 @@ impl Reflector {
             GiveUpCause::Short => (WaitReason::Closed, None),
             GiveUpCause::Unmarked { .. } | GiveUpCause::Deadline => (WaitReason::Failed, None),
         };
-        turn.report(Report::GaveUpStreaming { cause, retry_at });
+        turn.reports.push(Report::GaveUpStreaming { cause, retry_at });
         if only_streams { self.wait(reason, Then::Cycle, after, turn) } else { self.begin_list() }
     }
 }

@@ -3,8 +3,7 @@
 use std::{cmp::Ordering, time::Duration};
 
 use super::{
-    Action, Availability, EndCause, Event, InternalErrors, Reflector, Report, State, Then, Turn, Verb, WaitReason,
-    retry_after,
+    Action, Availability, EndCause, Event, Reflector, Report, State, Then, Turn, Verb, WaitReason, retry_after,
     stream::{Stream, is_usable},
 };
 use crate::{
@@ -64,15 +63,15 @@ impl Reflector {
         let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
         match failure {
             Failure::Disconnected(_) => {
-                turn.report(Report::WatchDelayed(failure));
+                turn.reports.push(Report::WatchDelayed(failure));
                 self.rewatch(stream, turn)
             }
             _ if matches!(reason, WaitReason::Unreachable | WaitReason::TooManyRequests) => {
-                turn.report(Report::WatchDelayed(failure));
+                turn.reports.push(Report::WatchDelayed(failure));
                 self.wait(reason, Then::Watch, after, turn)
             }
             _ => {
-                turn.report(Report::WatchStartFailed(failure));
+                turn.reports.push(Report::WatchStartFailed(failure));
                 self.wait(reason, Then::Cycle, after, turn)
             }
         }
@@ -162,10 +161,8 @@ impl Reflector {
     fn bookmark(&mut self, version: ResourceVersion, turn: &mut Turn) -> bool {
         self.bookmarks_seen = true;
         if !is_usable(&version) || version.compare(&self.last) == Some(Ordering::Less) {
-            self.counters.bookmarks_refused += 1;
             return false;
         }
-        self.counters.bookmarks += 1;
         self.last = version.clone();
         turn.version_moved = true;
         turn.events.push(Event::Bookmark(version));
@@ -185,7 +182,6 @@ impl Reflector {
     /// Counts an event that is kept from the store; one report a step of those that should not have been.
     pub(super) fn count_passed_over(&mut self, why: PassedOver, turn: &mut Turn) {
         let PassedOver::TransformFailed(error) = why else {
-            self.counters.foreign += 1;
             return;
         };
         self.counters.transform_failures += 1;
@@ -195,7 +191,7 @@ impl Reflector {
                 return;
             }
         }
-        turn.report(Report::TransformFailed { count: 1, first: error });
+        turn.reports.push(Report::TransformFailed { count: 1, first: error });
     }
 
     /// Counts a document that is not ours; one report a step.
@@ -207,13 +203,12 @@ impl Reflector {
                 return;
             }
         }
-        turn.report(Report::Skipped { count: 1, first: reason });
+        turn.reports.push(Report::Skipped { count: 1, first: reason });
     }
 
     /// Reads on, unless nothing came for too long (D-6). Emits the resync that is due.
     pub(super) fn read(&mut self, stream: Stream, turn: &mut Turn) -> Action {
         if self.resync_at.is_some_and(|at| at <= turn.now) {
-            self.counters.resyncs += 1;
             self.round = self.round.wrapping_add(1);
             turn.events.push(Event::Resync { round: self.round });
             self.arm_resync(turn);
@@ -244,14 +239,13 @@ impl Reflector {
         }
         match end {
             Ok(()) | Err(Failure::Disconnected(_) | Failure::Refused) if stream.is_short(turn.now) => {
-                self.counters.short_watches += 1;
-                turn.report(Report::WatchEnded { cause: EndCause::Short, relist: true });
+                turn.reports.push(Report::WatchEnded { cause: EndCause::Short, relist: true });
                 self.wait(WaitReason::Closed, Then::Cycle, None, turn)
             }
             Ok(()) | Err(Failure::Disconnected(_) | Failure::Refused) => self.close(stream, EndCause::Closed, turn),
             Err(Failure::Status(status)) => self.watch_error(stream, status, turn),
             Err(failure) => {
-                turn.report(Report::WatchEnded { cause: EndCause::Broken(failure), relist: true });
+                turn.reports.push(Report::WatchEnded { cause: EndCause::Broken(failure), relist: true });
                 self.wait(WaitReason::Failed, Then::Cycle, None, turn)
             }
         }
@@ -261,15 +255,15 @@ impl Reflector {
     fn watch_error(&mut self, stream: &Stream, status: Status, turn: &mut Turn) -> Action {
         let after = status.retry_after;
         let internal = status.code == 500 || status.reason == "InternalError";
-        if status.is_too_many_requests() && self.is_resumable(stream) {
-            turn.report(Report::WatchEnded { cause: EndCause::Error(status), relist: false });
+        if status.code == 429 && self.is_resumable(stream) {
+            turn.reports.push(Report::WatchEnded { cause: EndCause::Error(status), relist: false });
             return self.wait(WaitReason::TooManyRequests, Then::Watch, after, turn);
         }
         if internal && self.tolerates_internal_error(turn.now) {
             return self.close(stream, EndCause::Error(status), turn);
         }
         let reason = WaitReason::of(&Failure::Status(status.clone()));
-        turn.report(Report::WatchEnded { cause: EndCause::Error(status), relist: true });
+        turn.reports.push(Report::WatchEnded { cause: EndCause::Error(status), relist: true });
         self.wait(reason, Then::Cycle, after, turn)
     }
 
@@ -279,19 +273,17 @@ impl Reflector {
         if budget.is_zero() {
             return false;
         }
-        let errors = match self.internal_errors {
-            Some(errors) if now.saturating_sub(errors.last) < INTERNAL_ERROR_GAP => {
-                InternalErrors { last: now, ..errors }
-            }
-            _ => InternalErrors { first: now, last: now },
+        let first = match self.internal_errors {
+            Some((first, last)) if now.saturating_sub(last) < INTERNAL_ERROR_GAP => first,
+            _ => now,
         };
-        self.internal_errors = Some(errors);
-        now.saturating_sub(errors.first) <= budget
+        self.internal_errors = Some((first, now));
+        now.saturating_sub(first) <= budget
     }
 
     /// Ends a stream after which the watch is resumed, if it can be.
     fn close(&mut self, stream: &Stream, cause: EndCause, turn: &mut Turn) -> Action {
-        turn.report(Report::WatchEnded { cause, relist: !self.is_resumable(stream) });
+        turn.reports.push(Report::WatchEnded { cause, relist: !self.is_resumable(stream) });
         self.rewatch(stream, turn)
     }
 

@@ -12,17 +12,12 @@ pub struct Condition(When);
 
 impl Condition {
     /// Makes an expression ready, in which `cluster` is this name.
-    ///
-    /// # Errors
-    /// When it cannot be read, names what there is not, or cannot be a truth value.
     pub fn compile(text: &str, cluster: &str) -> Result<Self, RuleError> {
         When::compile(text, cluster, &VARIABLES, RuleLimits::CONFIGURATION).map(Self)
     }
 
     /// Evaluates it.
-    ///
-    /// # Errors
-    /// What went wrong; it may have parts of the object in it.
+    /// An error may have parts of the object in it.
     pub fn is_true(&self, object: &Object) -> Result<bool, String> {
         let subject = Subject::new(object);
         self.0.is_true(ChangeKind::Added, Before::Nothing, &subject, &subject).map_err(|failure| failure.to_string())

@@ -23,13 +23,13 @@ use cel::{
 use regex::{Regex, RegexBuilder};
 
 use super::{
-    Before, RuleError, changes,
+    Before, RuleError,
     check::{MATCHES, check},
     meter::{Meter, RuleLimits, STEP, Weight, instrument},
     reads::{Part, Reads, children},
     value::{Any, Subject, decode},
 };
-use crate::journal::ChangeKind;
+use crate::{journal::ChangeKind, object::difference::paths_between};
 
 /// Letters of an error that are kept.
 const ERROR_MAX: usize = 300;
@@ -67,20 +67,13 @@ pub(super) struct When {
 }
 
 /// Failure of an evaluation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
     /// A limit was exceeded.
+    #[error("{0}")]
     Exceeded(String),
-    /// Anything else.
+    #[error("{0}")]
     Other(String),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exceeded(why) | Self::Other(why) => f.write_str(why),
-        }
-    }
 }
 
 impl fmt::Debug for When {
@@ -272,7 +265,7 @@ impl<'d, 'o> Scope<'d, 'o> {
 
     fn changes(&self) -> Option<CowVal<'_, '_>> {
         let changes = || match self.before {
-            Before::State(_) => changes::between(self.old.json(), self.object.json()),
+            Before::State(_) => paths_between(self.old.json(), self.object.json()),
             _ => Vec::new(),
         };
         if matches!(self.before, Before::Unknown) {

@@ -112,7 +112,9 @@ impl Gate {
         let token = self.token(headers, address)?;
         let needed = if is_change(method) { HttpScope::Control } else { HttpScope::Read };
         if token.scope < needed {
-            return Err(StatusObject::read_only_token(&token.name));
+            let name = &token.name;
+            let why = format!("token {name:?} has the scope \"read\"; this request needs \"control\"");
+            return Err(StatusObject::not_allowed(&why));
         }
         Ok(Caller { address, token: Some(Arc::clone(&token.name)) })
     }

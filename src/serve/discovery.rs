@@ -8,7 +8,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{lookup, status_object::StatusObject};
+use super::{accept::negotiate, lookup, status_object::StatusObject};
 use crate::{discovery::ServedType, object::ResourceType, registry::Registry};
 
 /// What may be done with every type.
@@ -42,105 +42,66 @@ pub(super) fn answer(
     headers: &HeaderMap,
 ) -> Option<Result<Response<Body>, StatusObject>> {
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
-    let document = match segments[..] {
-        ["api"] => Document::Core,
-        ["apis"] => Document::Groups,
-        ["apis", group] => Document::Group(group),
-        ["api", version] => Document::Types("", version),
-        ["apis", group, version] => Document::Types(group, version),
+    let (group, version) = match segments[..] {
+        ["api" | "apis"] => (None, None),
+        ["apis", group] => (Some(group), None),
+        ["api", version] => (Some(""), Some(version)),
+        ["apis", group, version] => (Some(group), Some(version)),
         _ => return None,
     };
-    Some(document.render(&groups(registry), headers))
-}
-
-enum Document<'a> {
-    Core,
-    Groups,
-    Group(&'a str),
-    Types(&'a str, &'a str),
-}
-
-impl Document<'_> {
-    fn render(&self, groups: &[Group], headers: &HeaderMap) -> Result<Response<Body>, StatusObject> {
-        let form = DiscoveryForm::negotiate(headers).ok_or_else(StatusObject::no_representation)?;
-        let is_root = matches!(self, Self::Core | Self::Groups);
-        let (form, body) = match (self, form) {
-            (Self::Core | Self::Groups, DiscoveryForm::Aggregated(version)) => {
-                let shown = groups.iter().filter(|group| group.name.is_empty() == matches!(self, Self::Core));
-                (form, aggregated(version, shown))
-            }
-            (Self::Core, DiscoveryForm::Plain) => (form, core_versions(headers)),
-            (Self::Groups, DiscoveryForm::Plain) => {
-                let named: Vec<_> = groups.iter().filter(|group| !group.name.is_empty()).map(group_document).collect();
-                (form, json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": named}))
-            }
-            (Self::Group(name), _) => {
-                let group = groups.iter().find(|group| group.name == *name && !name.is_empty());
-                let mut document = group_document(group.ok_or_else(StatusObject::no_such_path)?);
-                document["kind"] = "APIGroup".into();
-                document["apiVersion"] = "v1".into();
-                (DiscoveryForm::Plain, document)
-            }
-            (Self::Types(group, version), _) => {
-                let group = groups.iter().find(|served| served.name == *group);
-                let versions = group.map(|group| &*group.versions).unwrap_or_default();
-                let (_, types) =
-                    versions.iter().find(|(name, _)| name == version).ok_or_else(StatusObject::no_such_path)?;
-                (DiscoveryForm::Plain, types_document(group.map_or("", |group| &group.name), version, types))
-            }
-        };
-        let mut response = Response::new(Body::from(body.to_string()));
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
-        if is_root {
-            response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    let Some(form) = negotiate(headers, "", of_range) else { return Some(Err(StatusObject::no_representation())) };
+    let groups = groups(registry);
+    let Some(group) = group else { return Some(Ok(root(&groups, segments == ["api"], form, headers))) };
+    let document = groups.iter().find(|served| served.name == group).and_then(|group| match version {
+        None if group.name.is_empty() => None,
+        None => {
+            let mut document = group_document(group);
+            document["kind"] = "APIGroup".into();
+            document["apiVersion"] = "v1".into();
+            Some(document)
         }
-        Ok(response)
-    }
+        Some(version) => {
+            let (version, types) = group.versions.iter().find(|(name, _)| name == version)?;
+            Some(types_document(&group.name, version, types))
+        }
+    });
+    Some(document.map(|document| respond(&document, PLAIN)).ok_or_else(StatusObject::no_such_path))
 }
 
-/// The documents that tell groups alone, or all types at once (1.26 and later).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DiscoveryForm {
-    Plain,
-    Aggregated(&'static str),
+const PLAIN: &str = "application/json";
+
+/// Answers `/api` or `/apis`; `form` is what [`of_range`] has read.
+fn root(groups: &[Group], is_core: bool, form: &str, headers: &HeaderMap) -> Response<Body> {
+    let shown = groups.iter().filter(|group| group.name.is_empty() == is_core);
+    let mut response = match form {
+        version if !version.is_empty() => {
+            let content_type = format!("{PLAIN};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+            respond(&aggregated(version, shown), &content_type)
+        }
+        _ if is_core => respond(&core_versions(headers), PLAIN),
+        _ => {
+            let named: Vec<_> = shown.map(group_document).collect();
+            respond(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": named}), PLAIN)
+        }
+    };
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
 }
 
-impl DiscoveryForm {
-    /// Returns the first form of `Accept` that there is.
-    fn negotiate(headers: &HeaderMap) -> Option<Self> {
-        let values = headers.get_all(header::ACCEPT);
-        let mut ranges =
-            values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).peekable();
-        if ranges.peek().is_none() {
-            return Some(Self::Plain);
-        }
-        ranges.find_map(|range| {
-            let mut parts = range.split(';').map(str::trim);
-            if !matches!(parts.next(), Some("application/json" | "application/*" | "*/*")) {
-                return None;
-            }
-            let parameter = |name: &str| {
-                parts.clone().filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name).map(|(_, v)| v)
-            };
-            match (parameter("as"), parameter("g"), parameter("v")) {
-                (None, ..) => Some(Self::Plain),
-                (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => {
-                    Some(Self::Aggregated("v2"))
-                }
-                (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2beta1")) => {
-                    Some(Self::Aggregated("v2beta1"))
-                }
-                _ => None,
-            }
-        })
-    }
+fn respond(document: &Value, content_type: &str) -> Response<Body> {
+    let mut response = Response::new(Body::from(document.to_string()));
+    let content_type = HeaderValue::from_str(content_type).expect("a media type is ASCII");
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+}
 
-    fn content_type(self) -> &'static str {
-        match self {
-            Self::Aggregated("v2") => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-            Self::Aggregated(_) => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-            Self::Plain => "application/json",
-        }
+/// Reads the parameters of a range: empty for the documents that tell groups alone, else the version of the one that tells
+/// all types at once (1.26 and later).
+fn of_range(parameters: [Option<&str>; 3]) -> Option<&str> {
+    match parameters {
+        [None, ..] => Some(""),
+        [Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), version @ Some("v2" | "v2beta1")] => version,
+        _ => None,
     }
 }
 

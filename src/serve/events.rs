@@ -44,11 +44,14 @@ pub(super) async fn events(
 
 async fn subscribe(hub: &Arc<Hub>, query: &str, headers: &HeaderMap) -> Result<(Subscriber, Format), StatusObject> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let format = Format::accepted(text(header::ACCEPT)).ok_or_else(StatusObject::no_such_stream)?;
+    let no_such_stream = || StatusObject::not_acceptable("text/event-stream, application/x-ndjson");
+    let format = Format::accepted(text(header::ACCEPT)).ok_or_else(no_such_stream)?;
     let query = Query::parse(query, text(HeaderName::from_static("last-event-id")), Timestamp::now())
         .map_err(|error| StatusObject::bad_request(error.to_string()))?;
     if query.when.is_some() && !hub.options().when {
-        return Err(StatusObject::when_is_off());
+        let why =
+            "`when` is turned off by [subscribe] when = false; filter by resource, namespace, labelSelector and type";
+        return Err(StatusObject::not_allowed(why));
     }
     for name in &query.filter.resources {
         check_resource(hub.registry(), name)?;

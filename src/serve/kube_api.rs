@@ -64,7 +64,7 @@ const FRESH_POLL: Duration = Duration::from_millis(20);
 pub(super) async fn answer(state: ServeState, method: &Method, uri: &Uri, headers: &HeaderMap) -> Response<Body> {
     let body = match *method {
         Method::GET | Method::HEAD => read(&state, uri, headers).await,
-        _ => Err(StatusObject::read_only()),
+        _ => Err(StatusObject::method_not_allowed("deltabus is a cache, write to the API server")),
     };
     body.unwrap_or_else(StatusObject::into_response)
 }
@@ -132,7 +132,9 @@ async fn wait_for_version(served: &Served, asked: &VersionQuery) -> Result<(), S
         // One look a time: a lister is not to be held over an await.
         let current = served.lister().version().resource_version;
         match compare(&current, version)? {
-            Ordering::Greater if matches!(asked, VersionQuery::Exact(_)) => return Err(StatusObject::version_expired()),
+            Ordering::Greater if matches!(asked, VersionQuery::Exact(_)) => {
+                return Err(StatusObject::expired("The resourceVersion for the provided list is too old."));
+            }
             Ordering::Greater | Ordering::Equal => return Ok(()),
             Ordering::Less if Instant::now() >= deadline => return Err(StatusObject::too_large(version, &current)),
             Ordering::Less => sleep(FRESH_POLL).await,

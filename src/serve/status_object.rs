@@ -35,23 +35,15 @@ impl StatusObject {
         status
     }
 
-    pub(super) fn read_only() -> Self {
-        Self::method_not_allowed("deltabus is a cache, write to the API server")
-    }
-
-    pub(super) fn watches_not_served() -> Self {
-        Self::method_not_allowed("watches are not served from the cache, watch the API server")
-    }
-
-    fn method_not_allowed(why: &str) -> Self {
+    pub(super) fn method_not_allowed(why: &str) -> Self {
         let message = format!("the server does not allow this method on the requested resource: {why}");
         let mut status = Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
         status.details = json!({});
         status
     }
 
-    pub(super) fn not_acceptable() -> Self {
-        let message = "only the following media types are accepted: application/json";
+    pub(super) fn not_acceptable(media_types: &str) -> Self {
+        let message = format!("only the following media types are accepted: {media_types}");
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
@@ -73,26 +65,18 @@ impl StatusObject {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
-    /// 406: a stream in another format.
-    pub(super) fn no_such_stream() -> Self {
-        let message = "only the following media types are accepted: text/event-stream, application/x-ndjson";
-        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
-    }
-
     /// 429: there are as many of them as may be.
     pub(super) fn too_many_requests(message: &str) -> Self {
-        let mut status = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
-        status.details = json!({"retryAfterSeconds": 1});
-        status.retry_after = true;
-        status
+        Self::later(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
     }
 
     /// 503: not now.
     pub(super) fn unavailable(message: &str) -> Self {
-        let mut status = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
-        status.details = json!({"retryAfterSeconds": 1});
-        status.retry_after = true;
-        status
+        Self::later(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+    }
+
+    fn later(code: StatusCode, reason: &'static str, message: &str) -> Self {
+        Self { details: json!({"retryAfterSeconds": 1}), retry_after: true, ..Self::new(code, reason, message) }
     }
 
     pub(super) fn no_such_path() -> Self {
@@ -124,10 +108,9 @@ impl StatusObject {
         Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
 
-    /// 403: the token allows reads only.
-    pub(super) fn read_only_token(name: &str) -> Self {
-        let message = format!("forbidden: token {name:?} has the scope \"read\"; this request needs \"control\"");
-        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    /// 403, with the reason.
+    pub(super) fn not_allowed(why: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", format!("forbidden: {why}"))
     }
 
     /// 403: a browser sends the request for a page of another site.
@@ -146,13 +129,6 @@ impl StatusObject {
              address in Host; if the name is right, add it to [http] allowed_hosts"
         );
         Self::new(StatusCode::MISDIRECTED_REQUEST, "MisdirectedRequest", message)
-    }
-
-    /// 403: expressions of clients are turned off.
-    pub(super) fn when_is_off() -> Self {
-        let message = "forbidden: `when` is turned off by [subscribe] when = false; filter by resource, namespace, \
-                       labelSelector and type";
-        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
     }
 
     /// 429: the answers being written have as many bytes as they may.
@@ -191,19 +167,9 @@ impl StatusObject {
         status
     }
 
-    /// 410: the snapshot of a continue token is gone.
-    pub(super) fn token_expired() -> Self {
-        Self::new(
-            StatusCode::GONE,
-            "Expired",
-            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
-             without the continue parameter.",
-        )
-    }
-
-    /// 410: one exact version is asked for that the cache has passed.
-    pub(super) fn version_expired() -> Self {
-        Self::new(StatusCode::GONE, "Expired", "The resourceVersion for the provided list is too old.")
+    /// 410: what is asked for is not kept any more.
+    pub(super) fn expired(message: &str) -> Self {
+        Self::new(StatusCode::GONE, "Expired", message)
     }
 
     /// 504: the version asked for is newer than the cache (A-6).

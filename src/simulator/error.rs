@@ -24,18 +24,18 @@ pub struct ApiError {
 
 impl ApiError {
     /// Makes a refusal from its HTTP code, with the reason that Kubernetes uses for it.
-    pub fn new(code: u16, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: u16, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { code, reason: reason(code), message, details: None, retry_after: None, continue_token: None }
     }
 
     /// 404: there is no such object.
-    pub fn not_found(info: &TypeInfo, name: &str) -> Self {
+    pub(crate) fn not_found(info: &TypeInfo, name: &str) -> Self {
         Self::about(404, info, name, format!("{} {name:?} not found", info.resource))
     }
 
     /// 404: there is no such path.
-    pub fn no_such_path() -> Self {
+    pub(crate) fn no_such_path() -> Self {
         Self {
             details: Some(Box::new(json!({}))),
             ..Self::new(404, "the server could not find the requested resource")
@@ -43,15 +43,24 @@ impl ApiError {
     }
 
     /// 404 in a group that nobody serves: plain text, as there is nobody to make a `Status`.
-    pub fn no_such_page() -> Self {
+    pub(crate) fn no_such_page() -> Self {
         Self { reason: "", ..Self::new(404, "404 page not found") }
     }
 
-    /// 403: the caller lacks the right. `name` may be empty; `place` is where it was asked for.
-    pub fn forbidden(group: &str, resource: &str, name: &str, verb: &str, place: &str) -> Self {
+    /// 405: there is nothing that this method does here.
+    pub(crate) fn method_not_allowed() -> Self {
+        Self::new(405, "the server does not allow this method on the requested resource")
+    }
+
+    /// 403: the caller lacks the right. `name` and `namespace` may be empty.
+    pub(crate) fn forbidden(group: &str, resource: &str, name: &str, verb: &str, namespace: &str) -> Self {
         let plural = resource.split('/').next().unwrap_or_default();
         let of_group = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
         let what = if name.is_empty() { of_group } else { format!("{of_group} {name:?}") };
+        let place = match namespace {
+            "" => "at the cluster scope".to_owned(),
+            namespace => format!("in the namespace \"{namespace}\""),
+        };
         let message = format!(
             "{what} is forbidden: User \"simulator\" cannot {verb} resource \"{resource}\" in API group \"{group}\" {place}"
         );
@@ -59,7 +68,7 @@ impl ApiError {
     }
 
     /// 403: the namespace is being deleted.
-    pub fn namespace_terminating(info: &TypeInfo, namespace: &str, name: &str) -> Self {
+    pub(crate) fn namespace_terminating(info: &TypeInfo, namespace: &str, name: &str) -> Self {
         let message = format!(
             "{} {name:?} is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
             info.resource
@@ -75,34 +84,34 @@ impl ApiError {
     }
 
     /// 409: the name is taken.
-    pub fn already_exists(info: &TypeInfo, name: &str) -> Self {
+    pub(crate) fn already_exists(info: &TypeInfo, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", info.resource);
         Self { reason: "AlreadyExists", ..Self::about(409, info, name, message) }
     }
 
     /// 409: the object has changed since the caller read it.
-    pub fn conflict(info: &TypeInfo, name: &str, why: &str) -> Self {
+    pub(crate) fn conflict(info: &TypeInfo, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", info.resource);
         Self::about(409, info, name, message)
     }
 
     /// 422: the object is not valid.
-    pub fn invalid(info: &TypeInfo, name: &str, why: &str) -> Self {
+    pub(crate) fn invalid(info: &TypeInfo, name: &str, why: &str) -> Self {
         Self::about(422, info, name, format!("{} {name:?} is invalid: {why}", info.resource.kind))
     }
 
     /// 400: the request makes no sense.
-    pub fn bad_request(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, message)
     }
 
     /// 410: the version is older than the history kept (A-6).
-    pub fn too_old(asked: u64, oldest: u64) -> Self {
+    pub(crate) fn too_old(asked: u64, oldest: u64) -> Self {
         Self::new(410, format!("too old resource version: {asked} ({oldest})"))
     }
 
     /// 410 for a continue token; `fresh` goes on inconsistently, from the most recent state.
-    pub fn expired_token(fresh: String) -> Self {
+    pub(crate) fn expired_token(fresh: String) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can start a \
                        new list without the continue parameter, or use the continue token in this response to retrieve \
                        the remainder of the results.";
@@ -110,7 +119,7 @@ impl ApiError {
     }
 
     /// 504: the version asked for is newer than the server's (A-6).
-    pub fn too_large(asked: u64, current: u64) -> Self {
+    pub(crate) fn too_large(asked: u64, current: u64) -> Self {
         let causes = json!([{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]);
         Self {
             details: Some(Box::new(json!({"causes": causes, "retryAfterSeconds": 1}))),
@@ -120,7 +129,7 @@ impl ApiError {
     }
 
     /// Returns the `Status` object.
-    pub fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let mut metadata = json!({});
         if let Some(token) = &self.continue_token {
             metadata["continue"] = json!(token);

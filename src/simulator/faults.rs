@@ -1,6 +1,6 @@
 //! Misbehaviour on demand: which requests are treated badly, how, and how often.
 //!
-//! [`Schedule`] and [`StreamPlan`] are pure: they say what shall go wrong. The server does it.
+//! [`Faults`] and [`StreamPlan`] decide what goes wrong. The server does it.
 
 use std::{
     sync::{Mutex, MutexGuard},
@@ -11,9 +11,8 @@ use globset::{Glob, GlobMatcher};
 
 use super::{
     random::Random,
-    rights::{Area, Attempt, Rights},
+    rights::{Area, Attempt, Refusal},
 };
-
 use crate::mutex::lock;
 
 /// Which kind of request a fault is for.
@@ -121,7 +120,7 @@ pub enum StreamFault {
 }
 
 /// A fault with the requests it is for.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Rule {
     path: GlobMatcher,
     verb: Verb,
@@ -130,67 +129,9 @@ struct Rule {
     struck: u64,
 }
 
-/// The faults in force: decides which strike a request.
-#[derive(Clone, Debug)]
-pub struct Schedule {
-    rules: Vec<Rule>,
-    random: Random,
-}
-
-impl Schedule {
-    /// Makes a schedule without faults; `seed` decides the chances.
-    pub fn new(seed: u64) -> Self {
-        Self { rules: Vec::new(), random: Random::new(seed) }
-    }
-
-    /// Adds a fault for paths that match the glob `path` (`*` also matches `/`).
-    pub fn add(&mut self, path: &str, verb: Verb, times: Times, fault: Fault) -> Result<(), globset::Error> {
-        self.rules.push(Rule { path: Glob::new(path)?.compile_matcher(), verb, times, fault, struck: 0 });
-        Ok(())
-    }
-
-    /// Removes all faults.
-    pub fn clear(&mut self) {
-        self.rules.clear();
-    }
-
-    /// Returns the faults that strike this request, in the order they were added.
-    pub fn decide(&mut self, path: &str, verb: Verb) -> Vec<Fault> {
-        let mut faults = Vec::new();
-        for rule in &mut self.rules {
-            if !(rule.verb == Verb::Any || rule.verb == verb) || !rule.path.is_match(path) {
-                continue;
-            }
-            let strikes = match &mut rule.times {
-                Times::Always => true,
-                Times::Chance(probability) => self.random.chance(*probability),
-                Times::After { skip, .. } if *skip > 0 => {
-                    *skip -= 1;
-                    false
-                }
-                Times::Next(n) | Times::After { n, .. } => {
-                    let left = *n > 0;
-                    *n = n.saturating_sub(1);
-                    left
-                }
-            };
-            if strikes {
-                rule.struck += 1;
-                faults.push(rule.fault.clone());
-            }
-        }
-        faults
-    }
-
-    /// Returns how many times faults have struck since they were added.
-    pub fn struck(&self) -> u64 {
-        self.rules.iter().map(|rule| rule.struck).sum()
-    }
-}
-
 /// What shall be done with the next event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(super) enum Next {
     /// Send it.
     Send,
     /// Do not send it; the version moves on.
@@ -201,25 +142,23 @@ pub enum Next {
 
 /// The faults of one watch.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct StreamPlan {
+pub(super) struct StreamPlan {
     pending: Vec<(u64, StreamFault)>,
     sent: u64,
     gap: u64,
     /// Wait before every event.
-    pub delay: Option<Duration>,
-    /// No bookmarks but the marker.
-    pub no_bookmarks: bool,
-    /// No marker.
-    pub no_marker: bool,
+    pub(super) delay: Option<Duration>,
+    pub(super) no_bookmarks: bool,
+    pub(super) no_marker: bool,
     /// No initial events.
-    pub empty: bool,
+    pub(super) empty: bool,
     /// Versions that the initial events are behind.
-    pub lag: u64,
+    pub(super) lag: u64,
 }
 
 impl StreamPlan {
     /// Takes what concerns a stream from the faults of a request.
-    pub fn of(faults: &[Fault]) -> Self {
+    pub(super) fn of(faults: &[Fault]) -> Self {
         let mut plan = Self::default();
         for fault in faults {
             match fault {
@@ -238,12 +177,12 @@ impl StreamPlan {
     }
 
     /// Returns whether events have to be looked at one by one.
-    pub fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         !self.pending.is_empty() || self.gap > 0 || self.delay.is_some()
     }
 
     /// Returns the fault that is due now, if any, and forgets it.
-    pub fn due(&mut self) -> Option<StreamFault> {
+    pub(super) fn due(&mut self) -> Option<StreamFault> {
         let at =
             self.pending.iter().position(|(events, what)| *events <= self.sent && *what != StreamFault::Truncate)?;
         let (_, what) = self.pending.remove(at);
@@ -255,7 +194,7 @@ impl StreamPlan {
     }
 
     /// Decides on the next event.
-    pub fn next_event(&mut self) -> Next {
+    pub(super) fn next_event(&mut self) -> Next {
         if let Some(what) = self.due() {
             return Next::Do(what);
         }
@@ -273,21 +212,28 @@ impl StreamPlan {
 
 /// The faults of a running server, to be switched from any thread.
 #[derive(Debug)]
-pub struct Faults {
-    schedule: Mutex<Schedule>,
-    rights: Mutex<Rights>,
+pub struct Faults(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    rules: Vec<Rule>,
+    random: Random,
+    refusals: Vec<Refusal>,
 }
 
 impl Faults {
+    /// Makes faults of which none is in force; `seed` decides the chances.
     pub(super) fn new(seed: u64) -> Self {
-        Self { schedule: Mutex::new(Schedule::new(seed)), rights: Mutex::default() }
+        Self(Mutex::new(State { rules: Vec::new(), random: Random::new(seed), refusals: Vec::new() }))
     }
 
     /// Adds a fault for paths that match the glob `path` (`*` also matches `/`, so `"*"` is every path).
     ///
     /// A request is struck by every fault that selects it; of two answers the one added first is given.
     pub fn add(&self, path: &str, verb: Verb, times: Times, fault: Fault) -> Result<(), globset::Error> {
-        self.lock().add(path, verb, times, fault)
+        let path = Glob::new(path)?.compile_matcher();
+        self.lock().rules.push(Rule { path, verb, times, fault, struck: 0 });
+        Ok(())
     }
 
     /// Refuses requests for want of rights: 403, and `SelfSubjectAccessReview`s say the same.
@@ -295,43 +241,67 @@ impl Faults {
     /// `verb` is RBAC's (`list`, `watch`, `get` …, `*`), `resource` kubectl's (`pods`, `deployments.apps`, `*.apps`, `*`).
     /// Open watches go on, and discovery still tells of the type, as on a real server.
     pub fn forbid(&self, verb: &str, resource: &str, area: Area) {
-        self.rights().forbid(verb, resource, area);
+        self.lock().refusals.push(Refusal::new(verb, resource, area));
     }
 
     /// Takes back a [`Faults::forbid`] with the same arguments.
     pub fn allow(&self, verb: &str, resource: &str, area: &Area) {
-        self.rights().allow(verb, resource, area);
+        let allowed = Refusal::new(verb, resource, area.clone());
+        self.lock().refusals.retain(|refusal| *refusal != allowed);
     }
 
     /// Removes all faults, and allows everything. Requests already struck stay so.
     pub fn clear(&self) {
-        self.lock().clear();
-        self.rights().clear();
+        let mut state = self.lock();
+        state.rules.clear();
+        state.refusals.clear();
     }
 
     /// Returns how many times the present faults have struck.
     pub fn struck(&self) -> u64 {
-        self.lock().struck()
+        self.lock().rules.iter().map(|rule| rule.struck).sum()
     }
 
+    /// Returns the faults that strike this request, in the order they were added.
     pub(super) fn decide(&self, path: &str, verb: Verb) -> Vec<Fault> {
-        self.lock().decide(path, verb)
+        let State { rules, random, .. } = &mut *self.lock();
+        let mut faults = Vec::new();
+        for rule in rules {
+            if !(rule.verb == Verb::Any || rule.verb == verb) || !rule.path.is_match(path) {
+                continue;
+            }
+            let strikes = match &mut rule.times {
+                Times::Always => true,
+                Times::Chance(probability) => random.chance(*probability),
+                Times::After { skip, .. } if *skip > 0 => {
+                    *skip -= 1;
+                    false
+                }
+                Times::Next(n) | Times::After { n, .. } => {
+                    let left = *n > 0;
+                    *n = n.saturating_sub(1);
+                    left
+                }
+            };
+            if strikes {
+                rule.struck += 1;
+                faults.push(rule.fault.clone());
+            }
+        }
+        faults
     }
 
     pub(super) fn allows(&self, attempt: Attempt<'_>) -> bool {
-        self.rights().allows(attempt)
+        !self.lock().refusals.iter().any(|refusal| refusal.concerns(attempt))
     }
 
+    /// Returns whether anything at all is forbidden.
     pub(super) fn is_restricted(&self) -> bool {
-        self.rights().is_restricted()
+        !self.lock().refusals.is_empty()
     }
 
-    fn rights(&self) -> MutexGuard<'_, Rights> {
-        lock(&self.rights)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Schedule> {
-        lock(&self.schedule)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.0)
     }
 }
 
@@ -341,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_fault_strikes_its_path_and_verb_as_often_as_asked() {
-        let mut schedule = Schedule::new(1);
+        let schedule = Faults::new(1);
         schedule.add("*/pods", Verb::List, Times::After { skip: 1, n: 2 }, Fault::Close).unwrap();
         let path = "/api/v1/namespaces/default/pods";
         assert!(schedule.decide(path, Verb::Watch).is_empty());
@@ -354,7 +324,7 @@ mod tests {
     #[test]
     fn chances_repeat_with_their_seed() {
         let run = || {
-            let mut schedule = Schedule::new(7);
+            let schedule = Faults::new(7);
             schedule.add("*", Verb::Any, Times::Chance(0.3), Fault::Reset).unwrap();
             (0..1000).map(|_| schedule.decide("/api", Verb::Any).len()).collect::<Vec<_>>()
         };

@@ -25,45 +25,19 @@ pub(super) struct Attempt<'a> {
 }
 
 /// One thing that is forbidden.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Refusal {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
     verb: String,
     resource: String,
     area: Area,
 }
 
-/// What is forbidden.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Rights {
-    refusals: Vec<Refusal>,
-}
-
-impl Rights {
-    pub(super) fn forbid(&mut self, verb: &str, resource: &str, area: Area) {
-        self.refusals.push(Refusal { verb: verb.to_owned(), resource: resource.to_owned(), area });
-    }
-
-    pub(super) fn allow(&mut self, verb: &str, resource: &str, area: &Area) {
-        self.refusals.retain(|refusal| refusal.verb != verb || refusal.resource != resource || refusal.area != *area);
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.refusals.clear();
-    }
-
-    /// Returns whether anything at all is forbidden.
-    pub(super) fn is_restricted(&self) -> bool {
-        !self.refusals.is_empty()
-    }
-
-    /// Returns whether this is allowed.
-    pub(super) fn allows(&self, attempt: Attempt<'_>) -> bool {
-        !self.refusals.iter().any(|refusal| refusal.concerns(attempt))
-    }
-}
-
 impl Refusal {
-    fn concerns(&self, attempt: Attempt<'_>) -> bool {
+    pub(super) fn new(verb: &str, resource: &str, area: Area) -> Self {
+        Self { verb: verb.to_owned(), resource: resource.to_owned(), area }
+    }
+
+    pub(super) fn concerns(&self, attempt: Attempt<'_>) -> bool {
         let (plural, group) = self.resource.split_once('.').unwrap_or((&self.resource, ""));
         let of_type = self.resource == "*" || (plural == "*" || plural == attempt.plural) && group == attempt.group;
         let is_there = match &self.area {
@@ -78,11 +52,12 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulator::Faults;
 
     #[test]
     fn a_refusal_concerns_its_verb_type_and_place() {
         let check = |refusal: (&str, &str, Area), attempt: [&str; 4], allowed: bool| {
-            let mut rights = Rights::default();
+            let rights = Faults::new(1);
             rights.forbid(refusal.0, refusal.1, refusal.2.clone());
             let [verb, group, plural, namespace] = attempt;
             assert_eq!(rights.allows(Attempt { verb, group, plural, namespace }), allowed, "{refusal:?} {attempt:?}");
@@ -105,7 +80,7 @@ mod tests {
 
     #[test]
     fn what_was_forbidden_can_be_allowed_again() {
-        let mut rights = Rights::default();
+        let rights = Faults::new(1);
         rights.forbid("list", "pods", Area::ClusterWide);
         rights.forbid("watch", "pods", Area::ClusterWide);
         rights.allow("list", "pods", &Area::Everywhere);

@@ -9,7 +9,7 @@ use crate::object::KeyRef;
 
 /// What a request narrows a collection to; the default matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selector {
+pub(crate) struct Selector {
     labels: Vec<Requirement>,
     fields: Vec<Requirement>,
 }
@@ -30,14 +30,14 @@ enum Test {
 
 /// What selectors look at in one state of an object, decoded once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub(crate) struct Facts {
     labels: BTreeMap<String, String>,
     fields: BTreeMap<&'static str, String>,
 }
 
 impl Selector {
     /// Reads `labelSelector` and `fieldSelector`; 400 for bad syntax or a field that the type does not offer.
-    pub fn parse(info: &TypeInfo, labels: &str, fields: &str) -> Result<Self, ApiError> {
+    pub(crate) fn parse(info: &TypeInfo, labels: &str, fields: &str) -> Result<Self, ApiError> {
         let labels = split(labels).into_iter().map(label_requirement).collect::<Result<_, _>>()?;
         let fields = split(fields).into_iter().map(field_requirement).collect::<Result<Vec<_>, _>>()?;
         for field in &fields {
@@ -51,18 +51,18 @@ impl Selector {
 
     /// Adds the requirement that the name is `name`.
     #[must_use]
-    pub fn and_name(mut self, name: &str) -> Self {
+    pub(crate) fn and_name(mut self, name: &str) -> Self {
         self.fields.push(Requirement { key: "metadata.name".to_owned(), test: Test::In(vec![name.to_owned()]) });
         self
     }
 
     /// Returns whether this matches everything.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
     /// Returns whether the object matches; `facts` is called only where more than the key is asked.
-    pub fn matches<'a>(&self, key: KeyRef<'_>, facts: impl Fn() -> &'a Facts) -> bool {
+    pub(crate) fn matches<'a>(&self, key: KeyRef<'_>, facts: impl Fn() -> &'a Facts) -> bool {
         self.fields.iter().all(|field| match field.key.as_str() {
             "metadata.name" => field.test.holds(Some(key.name)),
             "metadata.namespace" => field.test.holds(Some(key.namespace)),
@@ -84,7 +84,7 @@ impl Test {
 
 impl Facts {
     /// Takes from an object what selectors of its type can ask.
-    pub fn of(info: &TypeInfo, object: &Value) -> Self {
+    pub(crate) fn of(info: &TypeInfo, object: &Value) -> Self {
         let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
         let text = |value: &Value| match value {
             Value::String(text) => text.clone(),

@@ -9,26 +9,24 @@ mod watch;
 
 use std::{
     collections::VecDeque,
-    io::{self, IoSlice},
+    future::poll_fn,
+    io,
     net::{SocketAddr, TcpListener as StdListener},
-    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
     sync::watch as signal,
 };
 
 use super::{SimulatorOptions, faults::Faults, shared::SharedStore};
-
 use crate::mutex::lock;
 
 pub use request::SeenRequest;
@@ -42,20 +40,20 @@ pub(super) struct Shared {
     pub(super) store: SharedStore,
     pub(super) faults: Faults,
     pub(super) options: SimulatorOptions,
-    requests: Mutex<VecDeque<SeenRequest>>,
-    connections: AtomicUsize,
-    connections_peak: AtomicUsize,
-    watches: AtomicUsize,
+    pub(super) requests: Mutex<VecDeque<SeenRequest>>,
+    pub(super) connections: AtomicUsize,
+    pub(super) connections_peak: AtomicUsize,
+    pub(super) watches: AtomicUsize,
     orders: signal::Sender<Orders>,
 }
 
 /// What the accept loop and the connections are told.
 #[derive(Clone, Copy, Debug)]
-struct Orders {
-    listening: bool,
-    stopped: bool,
+pub(super) struct Orders {
+    pub(super) listening: bool,
+    pub(super) stopped: bool,
     /// Connections of an earlier epoch are broken.
-    epoch: u64,
+    pub(super) epoch: u64,
 }
 
 impl Shared {
@@ -73,36 +71,9 @@ impl Shared {
         }
     }
 
-    pub(super) fn requests(&self) -> Vec<SeenRequest> {
-        lock(&self.requests).iter().cloned().collect()
-    }
-
-    pub(super) fn clear_requests(&self) {
-        lock(&self.requests).clear();
-    }
-
-    pub(super) fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn connections_peak(&self) -> usize {
-        self.connections_peak.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn open_watches(&self) -> usize {
-        self.watches.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn close_connections(&self) {
-        self.orders.send_modify(|orders| orders.epoch += 1);
-    }
-
-    pub(super) fn set_listening(&self, listening: bool) {
-        self.orders.send_modify(|orders| orders.listening = listening);
-    }
-
-    pub(super) fn stop(&self) {
-        self.orders.send_modify(|orders| orders.stopped = true);
+    /// Changes the orders.
+    pub(super) fn order(&self, change: impl FnOnce(&mut Orders)) {
+        self.orders.send_modify(change);
     }
 
     fn saw(&self, request: SeenRequest) {
@@ -162,85 +133,33 @@ async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let mut orders = shared.orders.subscribe();
     let epoch = orders.borrow().epoch;
-    let line = Arc::new(Line::default());
+    let resets = Arc::new(AtomicBool::new(false));
     // best effort: without it small frames wait for acknowledgements
     drop(stream.set_nodelay(true));
-    let wire = Wire { stream, line: Arc::clone(&line) };
     let open = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
     shared.connections_peak.fetch_max(open, Ordering::Relaxed);
-    let service =
-        hyper::service::service_fn(|request| respond::respond(Arc::clone(&shared), Arc::clone(&line), request));
-    let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(wire), service);
+    let service = hyper::service::service_fn(|request| {
+        Box::pin(respond::respond(Arc::clone(&shared), Arc::clone(&resets), request))
+    });
+    let mut serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let broken = orders.wait_for(|orders| orders.stopped || orders.epoch != epoch);
-    tokio::select! {
-        served = serving => if let Err(error) = served { tracing::debug!(%error, "simulator: connection ended") },
-        _ = broken => {}
+    let served = tokio::select! {
+        // a FIN would spoil a reset
+        served = poll_fn(|cx| serving.poll_without_shutdown(cx)) => Some(served),
+        _ = broken => None,
+    };
+    let mut stream = serving.into_parts().io.into_inner();
+    if resets.load(Ordering::Relaxed)
+        && let Err(error) = stream.set_zero_linger()
+    {
+        tracing::debug!(%error, "simulator: the connection closes without a reset");
+    }
+    match served {
+        Some(Ok(())) => drop(stream.shutdown().await),
+        Some(Err(error)) => tracing::debug!(%error, "simulator: connection ended"),
+        None => {}
     }
     shared.connections.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// What the answers on one connection can ask of it.
-#[derive(Debug, Default)]
-struct Line {
-    reset: AtomicBool,
-}
-
-impl Line {
-    /// Lets the connection end with RST instead of FIN.
-    fn reset(&self) {
-        self.reset.store(true, Ordering::Relaxed);
-    }
-}
-
-/// A TCP stream that can end with a reset.
-struct Wire {
-    stream: TcpStream,
-    line: Arc<Line>,
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        if self.line.reset.load(Ordering::Relaxed)
-            && let Err(error) = self.stream.set_zero_linger()
-        {
-            tracing::debug!(%error, "simulator: the connection closes without a reset");
-        }
-    }
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.line.reset.load(Ordering::Relaxed) {
-            return Poll::Ready(Ok(())); // a FIN first would spoil the reset
-        }
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
 }
 
 #[cfg(test)]

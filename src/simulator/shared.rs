@@ -127,26 +127,16 @@ impl SharedStore {
 
     /// Stores objects as they are, created or replaced, under one lock: the fast way in for benches.
     pub fn ingest(&self, resource: &str, objects: impl IntoIterator<Item = RawObject>) -> Result<(), ApiError> {
-        let mut store = self.lock();
-        let id = store.find_name(resource).ok_or_else(ApiError::no_such_path)?;
-        store.ingest(id, objects);
-        self.announce(store);
-        Ok(())
+        self.change(|store| {
+            let id = store.find_name(resource).ok_or_else(ApiError::no_such_path)?;
+            store.ingest(id, objects);
+            Ok(())
+        })
     }
 
     /// Forgets all history: every version but the present one is expired (410).
     pub fn compact(&self) {
-        let mut store = self.lock();
-        let version = store.version();
-        store.compact(version);
-        self.announce(store);
-    }
-
-    /// Forgets the history up to `version`.
-    pub fn compact_to(&self, version: u64) {
-        let mut store = self.lock();
-        store.compact(version);
-        self.announce(store);
+        self.change(|store| store.compact(store.version()));
     }
 
     /// Keeps what there is, to go back to with [`SharedStore::restore`].
@@ -157,16 +147,12 @@ impl SharedStore {
     /// Goes back to what was kept, its version included, as etcd that was restored from a snapshot. Open watches stay
     /// open, silent until the version has passed theirs, as watches from a version that is still to come.
     pub fn restore(&self, Backup(backup): &Backup) {
-        let mut store = self.lock();
-        store.restore(backup);
-        self.announce(store);
+        self.change(|store| store.restore(backup));
     }
 
     /// Lets the version rise without a change that anybody sees.
     pub fn advance(&self, versions: u64) {
-        let mut store = self.lock();
-        store.advance(versions);
-        self.announce(store);
+        self.change(|store| store.advance(versions));
     }
 
     /// Changes how much history is kept, from now on.
@@ -203,11 +189,18 @@ impl SharedStore {
         act: impl FnOnce(&mut Store, TypeId, &WriteContext<'_>) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         let time = now();
+        self.change(|store| {
+            let id = store.find_name(resource).ok_or_else(ApiError::no_such_path)?;
+            act(store, id, &WriteContext { time: &time, manager: MANAGER, part: Part::Whole })
+        })
+    }
+
+    /// Changes the store under its lock, and wakes the watches.
+    fn change<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
         let mut store = self.lock();
-        let id = store.find_name(resource).ok_or_else(ApiError::no_such_path)?;
-        let done = act(&mut store, id, &WriteContext { time: &time, manager: MANAGER, part: Part::Whole });
+        let changed = change(&mut store);
         self.announce(store);
-        done
+        changed
     }
 }
 

@@ -17,6 +17,9 @@ use std::{
     sync::Arc,
 };
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde_json::json;
+
 use super::{
     error::ApiError,
     random::Random,
@@ -26,69 +29,63 @@ use super::{
 use crate::object::ObjectKey;
 
 use lifecycle::{Holds, Terminating};
-pub use stored::{ChangeKind, RawObject, Stored};
-pub use write::{Deletion, Part, PatchKind, Preconditions, WriteContext};
+pub(crate) use stored::ChangeKind;
+pub use stored::{RawObject, Stored};
+pub use write::Deletion;
+pub(crate) use write::{Part, PatchKind, Preconditions, WriteContext};
 
 /// The version of a store in which nothing has happened yet.
 const FIRST_VERSION: u64 = 100;
 
 /// A served type's place in the store; it is never given to another type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TypeId(usize);
+pub(crate) struct TypeId(usize);
 
 /// One step of a type's history.
 #[derive(Clone, Debug)]
-pub struct Change {
-    /// The version of this change.
-    pub version: u64,
-    /// What happened.
-    pub kind: ChangeKind,
+pub(crate) struct Change {
+    pub(crate) version: u64,
+    pub(crate) kind: ChangeKind,
     /// The state after; of a deletion, the last state under the deletion's version.
-    pub new: Arc<Stored>,
-    /// The state before, where there was one.
-    pub old: Option<Arc<Stored>>,
+    pub(crate) new: Arc<Stored>,
+    pub(crate) old: Option<Arc<Stored>>,
 }
 
 /// Where a paged list goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Continue {
+pub(crate) struct Continue {
     /// The snapshot's version; `None` goes on from the most recent state, after an expired token.
-    pub version: Option<u64>,
-    /// The last key given.
-    pub after: ObjectKey,
+    pub(crate) version: Option<u64>,
+    pub(crate) after: ObjectKey,
     /// How many objects follow, where known.
-    pub remaining: Option<usize>,
+    pub(crate) remaining: Option<usize>,
 }
 
 /// What a list asks for.
 #[derive(Clone, Debug, Default)]
-pub struct ListQuery {
-    /// One namespace, or all.
-    pub namespace: Option<String>,
-    /// What to narrow it to.
-    pub selector: Selector,
-    /// Objects at most; `None` for all.
-    pub limit: Option<usize>,
+pub(crate) struct ListQuery {
+    pub(crate) namespace: Option<String>,
+    pub(crate) selector: Selector,
+    pub(crate) limit: Option<usize>,
     /// Where the last page ended.
-    pub after: Option<Continue>,
+    pub(crate) after: Option<Continue>,
     /// An exact version, or the present.
-    pub exact: Option<u64>,
+    pub(crate) exact: Option<u64>,
 }
 
 /// One page of a list.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub(crate) struct Page {
     /// The objects, in order of their keys.
-    pub items: Vec<Arc<Stored>>,
-    /// The version of the snapshot.
-    pub version: u64,
+    pub(crate) items: Vec<Arc<Stored>>,
+    pub(crate) version: u64,
     /// Where to go on, if there is more.
-    pub next: Option<Continue>,
+    pub(crate) next: Option<Continue>,
 }
 
 /// Objects, versions and histories of all served types.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub(crate) struct Store {
     types: Vec<TypeEntry>,
     version: u64,
     random: Random,
@@ -125,7 +122,7 @@ struct TypeEntry {
 
 impl Store {
     /// Makes a store with the built-in types and nothing in it; `seed` decides uids and generated names.
-    pub fn new(seed: u64, limits: HistoryLimits) -> Self {
+    pub(crate) fn new(seed: u64, limits: HistoryLimits) -> Self {
         let mut store = Self {
             types: Vec::new(),
             version: FIRST_VERSION,
@@ -139,18 +136,16 @@ impl Store {
         store
     }
 
-    /// Returns the version of the last change.
-    pub fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Returns the served types.
-    pub fn types(&self) -> impl Iterator<Item = (TypeId, &Arc<TypeInfo>)> {
+    pub(crate) fn types(&self) -> impl Iterator<Item = (TypeId, &Arc<TypeInfo>)> {
         self.types.iter().enumerate().filter(|(_, entry)| !entry.removed).map(|(at, entry)| (TypeId(at), &entry.info))
     }
 
     /// Finds a served type by group, version and plural.
-    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<TypeId> {
+    pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<TypeId> {
         self.types().find_map(|(id, info)| {
             let resource = &info.resource;
             (resource.group == group && resource.version == version && resource.plural == plural).then_some(id)
@@ -158,45 +153,43 @@ impl Store {
     }
 
     /// Finds a served type by kubectl's spelling: `pods`, `deployments.apps`.
-    pub fn find_name(&self, name: &str) -> Option<TypeId> {
+    pub(crate) fn find_name(&self, name: &str) -> Option<TypeId> {
         let (plural, group) = name.split_once('.').unwrap_or((name, ""));
         self.types()
             .find_map(|(id, info)| (info.resource.plural == plural && info.resource.group == group).then_some(id))
     }
 
     /// Returns a type's description; also of one that is served no more.
-    pub fn info(&self, id: TypeId) -> &Arc<TypeInfo> {
+    pub(crate) fn info(&self, id: TypeId) -> &Arc<TypeInfo> {
         &self.types[id.0].info
     }
 
     /// Returns whether the type has gone with its definition.
-    pub fn is_removed(&self, id: TypeId) -> bool {
+    pub(crate) fn is_removed(&self, id: TypeId) -> bool {
         self.types[id.0].removed
     }
 
     /// Returns whether objects of this type are created and changed no more, as its definition was deleted.
-    pub fn is_terminating(&self, id: TypeId) -> bool {
+    pub(crate) fn is_terminating(&self, id: TypeId) -> bool {
         self.terminating.iter().any(|thing| thing.holds == Holds::Type(Some(id)))
     }
 
-    /// Returns one object.
-    pub fn get(&self, id: TypeId, key: &ObjectKey) -> Option<&Arc<Stored>> {
+    pub(crate) fn get(&self, id: TypeId, key: &ObjectKey) -> Option<&Arc<Stored>> {
         self.types[id.0].objects.get(key)
     }
 
-    /// Returns how many objects of a type there are.
-    pub fn len(&self, id: TypeId) -> usize {
+    pub(crate) fn len(&self, id: TypeId) -> usize {
         self.types[id.0].objects.len()
     }
 
     /// Returns the bytes of all present objects and of the states kept for watches.
-    pub fn size_bytes(&self) -> usize {
+    pub(crate) fn size_bytes(&self) -> usize {
         let objects = |entry: &TypeEntry| entry.objects.values().map(|object| object.size_bytes()).sum::<usize>();
         self.types.iter().map(|entry| objects(entry) + entry.history_bytes).sum()
     }
 
     /// Lists one page. 410 if its snapshot is older than the history kept.
-    pub fn list(&self, id: TypeId, query: &ListQuery) -> Result<Page, ApiError> {
+    pub(crate) fn list(&self, id: TypeId, query: &ListQuery) -> Result<Page, ApiError> {
         let entry = &self.types[id.0];
         let snapshot = query.after.as_ref().map_or(query.exact, |after| after.version);
         let version = snapshot.unwrap_or(self.version);
@@ -242,14 +235,14 @@ impl Store {
     }
 
     /// Checks that a watch can start after `version`.
-    pub fn check_watch(&self, id: TypeId, version: u64) -> Result<(), ApiError> {
+    pub(crate) fn check_watch(&self, id: TypeId, version: u64) -> Result<(), ApiError> {
         let oldest = self.types[id.0].compacted;
         if version < oldest { Err(ApiError::too_old(version, oldest)) } else { Ok(()) }
     }
 
     /// Copies up to `limit` changes after `version` into `into` and returns the version up to which the type is
     /// now read. 410 if the history no longer reaches back to `version`.
-    pub fn read(&self, id: TypeId, version: u64, limit: usize, into: &mut Vec<Change>) -> Result<u64, ApiError> {
+    pub(crate) fn read(&self, id: TypeId, version: u64, limit: usize, into: &mut Vec<Change>) -> Result<u64, ApiError> {
         self.check_watch(id, version)?;
         let history = &self.types[id.0].history;
         let start = history.partition_point(|change| change.version <= version);
@@ -260,7 +253,7 @@ impl Store {
     }
 
     /// Forgets the history up to `version` of every type: watches and snapshots from before are expired.
-    pub fn compact(&mut self, version: u64) {
+    pub(crate) fn compact(&mut self, version: u64) {
         let version = version.min(self.version);
         for entry in &mut self.types {
             while entry.history.front().is_some_and(|change| change.version <= version) {
@@ -271,7 +264,7 @@ impl Store {
     }
 
     /// Changes how much history is kept, from now on.
-    pub fn set_history(&mut self, limits: HistoryLimits) {
+    pub(crate) fn set_history(&mut self, limits: HistoryLimits) {
         self.limits = limits;
         for entry in &mut self.types {
             entry.trim(limits);
@@ -279,7 +272,7 @@ impl Store {
     }
 
     /// Stores objects as they are, created or replaced: no defaults, no checks, no managed fields. Fast.
-    pub fn ingest(&mut self, id: TypeId, objects: impl IntoIterator<Item = RawObject>) {
+    pub(crate) fn ingest(&mut self, id: TypeId, objects: impl IntoIterator<Item = RawObject>) {
         for raw in objects {
             let kind = match self.get(id, &raw.key) {
                 Some(_) => ChangeKind::Modified,
@@ -290,12 +283,12 @@ impl Store {
     }
 
     /// Goes back to `backup`, its version included, as etcd restored from a snapshot. Uids go on: none comes twice.
-    pub fn restore(&mut self, backup: &Self) {
+    pub(crate) fn restore(&mut self, backup: &Self) {
         *self = Self { random: self.random.clone(), ..backup.clone() };
     }
 
     /// Passes `versions` versions over, as writes of types that are not served here do.
-    pub fn advance(&mut self, versions: u64) {
+    pub(crate) fn advance(&mut self, versions: u64) {
         self.version += versions;
     }
 
@@ -390,25 +383,19 @@ fn merged<'a>(
 
 impl Continue {
     /// Writes the token: opaque to clients, safe in a query.
-    pub fn to_token(&self) -> String {
+    pub(crate) fn to_token(&self) -> String {
         let key = self.after.as_ref();
-        let version = self.version.map_or_else(|| "now".to_owned(), |version| version.to_string());
-        let remaining = self.remaining.map_or_else(String::new, |remaining| remaining.to_string());
-        let plain = format!("{version} {remaining} {} {}", key.namespace, key.name);
-        plain.bytes().fold(String::with_capacity(plain.len() * 2), |token, byte| token + &format!("{byte:02x}"))
+        let plain = json!([self.version, self.remaining, key.namespace, key.name]).to_string();
+        URL_SAFE_NO_PAD.encode(plain)
     }
 
     /// Reads a token; 400 for one that this server did not write.
-    pub fn parse(token: &str) -> Result<Self, ApiError> {
-        let refused = || ApiError::bad_request("continue key is not valid");
-        let pair = |at: usize| token.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
-        let plain: Option<Vec<u8>> = (0..token.len()).step_by(2).map(pair).collect();
-        let plain = plain.and_then(|plain| String::from_utf8(plain).ok()).ok_or_else(refused)?;
-        let [version, remaining, namespace, name] = plain.split(' ').collect::<Vec<_>>()[..] else {
-            return Err(refused());
-        };
-        let version = if version == "now" { None } else { Some(version.parse().map_err(|_| refused())?) };
-        Ok(Self { version, after: ObjectKey::new(namespace, name), remaining: remaining.parse().ok() })
+    pub(crate) fn parse(token: &str) -> Result<Self, ApiError> {
+        let plain = URL_SAFE_NO_PAD.decode(token).ok();
+        let parts = plain.and_then(|plain| serde_json::from_slice::<(_, _, String, String)>(&plain).ok());
+        let (version, remaining, namespace, name) =
+            parts.ok_or_else(|| ApiError::bad_request("continue key is not valid"))?;
+        Ok(Self { version, after: ObjectKey::new(&namespace, &name), remaining })
     }
 }
 

@@ -9,26 +9,24 @@ use crate::{
 
 /// One served resource type, with what discovery tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TypeInfo {
-    /// Group, version, kind, plural, scope.
-    pub resource: ResourceType,
-    /// Kind of a list, `PodList`.
-    pub list_kind: String,
+pub(crate) struct TypeInfo {
+    pub(crate) resource: ResourceType,
+    pub(crate) list_kind: String,
     /// Lower-case singular, `pod`.
-    pub singular: String,
+    pub(crate) singular: String,
     /// kubectl's abbreviations, `po`.
-    pub short_names: Vec<String>,
+    pub(crate) short_names: Vec<String>,
     /// Whether this is a built-in type: members in the order of the Go struct, list items without kind.
-    pub typed: bool,
+    pub(crate) typed: bool,
     /// Whether `status` is a subresource.
-    pub status: bool,
+    pub(crate) status: bool,
 }
 
 impl TypeInfo {
     /// Returns the versions and names of a custom resource definition: its storage version as a type.
     ///
     /// `None` if the definition lacks what a type needs. Other served versions are not offered.
-    pub fn of_definition(definition: &Value) -> Option<Self> {
+    pub(crate) fn of_definition(definition: &Value) -> Option<Self> {
         let spec = definition.get("spec")?;
         let names = spec.get("names")?;
         let versions = spec.get("versions")?.as_array()?;
@@ -53,12 +51,12 @@ impl TypeInfo {
     }
 
     /// Returns whether objects of this type define other types.
-    pub fn is_definition(&self) -> bool {
+    pub(crate) fn is_definition(&self) -> bool {
         self.resource.plural == "customresourcedefinitions" && self.resource.group == "apiextensions.k8s.io"
     }
 
     /// Returns whether objects of this type are namespaces.
-    pub fn is_namespace(&self) -> bool {
+    pub(crate) fn is_namespace(&self) -> bool {
         self.resource.plural == "namespaces" && self.resource.group.is_empty()
     }
 
@@ -68,7 +66,7 @@ impl TypeInfo {
     }
 
     /// Returns what can be done with objects of this type.
-    pub fn verbs(&self) -> &'static [&'static str] {
+    pub(crate) fn verbs(&self) -> &'static [&'static str] {
         if !self.typed {
             // in the order in which definitions are served
             &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]
@@ -80,7 +78,7 @@ impl TypeInfo {
     }
 
     /// Returns the fields that a field selector may name, beside `metadata.name` and `metadata.namespace`.
-    pub fn selectable_fields(&self) -> &'static [&'static str] {
+    pub(crate) fn selectable_fields(&self) -> &'static [&'static str] {
         match (&*self.resource.group, &*self.resource.plural) {
             ("", "pods") => &[
                 "spec.nodeName",

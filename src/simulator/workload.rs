@@ -1,41 +1,37 @@
 //! A living cluster: deployments roll, pods come and go, types and namespaces too. One seed, one history.
 
-mod bench;
+mod fill;
 mod life;
 mod objects;
 mod populate;
 mod rollout;
 mod running;
 mod seasons;
-mod template;
+mod types;
 
-use std::{collections::VecDeque, sync::LazyLock};
+use std::collections::VecDeque;
 
-use self::{
-    rollout::Rollout,
-    seasons::Seasons,
-    template::{Fill, Template},
-};
+use self::{fill::Fill, rollout::Rollout, seasons::Seasons};
 use super::{
     error::ApiError,
     random::Random,
     shared::{SharedStore, now},
 };
 
-pub use bench::{bench_type, diverse_pod, realistic_custom_resource, realistic_pod};
 pub use running::{News, Running};
+pub use types::bench_type;
 
-static POD: LazyLock<Template> = LazyLock::new(|| Template::compile(include_str!("workload/pod.json")));
-static RUNNING: LazyLock<Template> = LazyLock::new(|| Template::compile(include_str!("workload/pod_running.json")));
-static WEBSITE: LazyLock<Template> = LazyLock::new(|| Template::compile(include_str!("workload/website.json")));
+pub(crate) const POD: &str = include_str!("workload/pod.json");
+pub(crate) const RUNNING: &str = include_str!("workload/pod_running.json");
+pub(crate) const WEBSITE: &str = include_str!("workload/website.json");
 
-const APPS: [&str; 10] =
+pub(crate) const APPS: [&str; 10] =
     ["web", "api", "search", "checkout", "cart", "payments", "catalog", "mailer", "reports", "gateway"];
 
 const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 const WEBSITES: &str = "websites.demo.deltabus.dev";
 
-/// How many objects [`Workload::populate`] makes.
+/// Numbers of objects that [`Workload::populate`] makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Nodes, each with a lease and a pod of the daemonset.
@@ -72,7 +68,7 @@ pub struct Workload {
     events: VecDeque<(String, String)>,
     serial: usize,
     seasons: Seasons,
-    /// What was worth telling since it was last asked for.
+    /// News since they were last taken.
     news: Vec<String>,
 }
 
@@ -95,7 +91,7 @@ struct Deployment {
     earlier: VecDeque<String>,
 }
 
-/// Who owns pods or jobs, beside deployments.
+/// Owner of pods or jobs, other than a deployment.
 #[derive(Clone, Debug)]
 struct Controller {
     namespace: String,

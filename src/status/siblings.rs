@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, MutexGuard,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -52,7 +52,7 @@ impl State {
 impl Siblings {
     /// Adds a unit; one that is seeded may be synced already.
     pub fn join(&self, unit: UnitId, synced: bool, objects: u64) {
-        self.lock().units.insert(unit, Member { synced, objects });
+        lock(&self.state).units.insert(unit, Member { synced, objects });
     }
 
     /// Lets `append` write a batch with which `unit` is synced and has so many objects; `append` is given the objects of
@@ -66,7 +66,7 @@ impl Siblings {
         objects: u64,
         append: impl FnOnce(Option<u64>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let total = state.total_with(unit, objects);
         let appended = append(total)?; // nor is it synced if this panics
         state.units.insert(unit, Member { synced: true, objects });
@@ -80,7 +80,7 @@ impl Siblings {
     /// # Errors
     /// Those of `append`.
     pub fn leave<T, E>(&self, unit: UnitId, append: impl FnOnce(Option<u64>) -> Result<T, E>) -> Result<T, E> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.units.remove(&unit);
         let total = state.total();
         let appended = append(total);
@@ -93,7 +93,7 @@ impl Siblings {
     /// Notes how many objects a unit has. Costs nothing once the type is synced.
     pub fn note(&self, unit: UnitId, objects: u64) {
         if !self.settled.load(Ordering::Relaxed)
-            && let Some(member) = self.lock().units.get_mut(&unit)
+            && let Some(member) = lock(&self.state).units.get_mut(&unit)
         {
             member.objects = objects;
         }
@@ -101,16 +101,12 @@ impl Siblings {
 
     /// Returns whether the type was said to be synced.
     pub fn has_synced(&self) -> bool {
-        self.lock().announced
+        lock(&self.state).announced
     }
 
     fn announced(&self, state: &mut State, total: Option<u64>) {
         state.announced |= total.is_some();
         self.settled.store(state.announced, Ordering::Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
     }
 }
 

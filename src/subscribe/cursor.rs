@@ -138,23 +138,20 @@ impl Cursor {
         match since {
             Since::Now => cursor.state_due = wants_state,
             Since::Place { journal, sequence, text } => {
-                let is_foreign = journal.as_deref().is_some_and(|journal| journal != facts.journal);
-                if is_foreign {
+                cursor.asked = Some(text.clone());
+                if journal.as_deref().is_some_and(|journal| journal != facts.journal) {
                     cursor.miss(Reason::Journal, None, ring.head());
                 } else if *sequence > facts.released {
                     cursor.miss(Reason::Unknown, None, ring.head());
                 } else {
-                    (cursor.place, cursor.asked) = (*sequence, Some(text.clone()));
-                }
-                if let Some(gap) = &mut cursor.gap {
-                    gap.asked = Some(text.clone());
+                    cursor.place = *sequence;
                 }
             }
             Since::Time { text, .. } => match facts.time {
                 Some((place, false)) => cursor.place = place,
                 Some((place, true)) => {
+                    cursor.asked = Some(text.clone());
                     cursor.miss(Reason::Expired, None, place);
-                    cursor.gap.iter_mut().for_each(|gap| gap.asked = Some(text.clone()));
                 }
                 None => cursor.state_due = wants_state,
             },
@@ -173,7 +170,7 @@ impl Cursor {
     }
 
     fn miss(&mut self, reason: Reason, from: Option<Sequence>, to: Sequence) {
-        self.gap = Some(Gap { reason, asked: None, from, to, events: None });
+        self.gap = Some(Gap { reason, asked: self.asked.take(), from, to, events: None });
         self.place = to;
         self.state_due = self.wants_state;
     }
@@ -192,10 +189,8 @@ impl Cursor {
             if has_store {
                 return Step::Read { after: self.place, until: ring.floor() };
             }
-            let asked = self.asked.take();
-            let reason = if asked.is_some() { Reason::Expired } else { Reason::Behind };
+            let reason = if self.asked.is_some() { Reason::Expired } else { Reason::Behind };
             self.miss(reason, Some(self.place), ring.floor());
-            self.gap.iter_mut().for_each(|gap| gap.asked.clone_from(&asked));
             return self.step(ring, has_store);
         }
         self.asked = None;
@@ -213,9 +208,7 @@ impl Cursor {
     /// begins behind `first` only. Returns what is to be told before the events that were read.
     pub fn read(&mut self, to: Sequence, missing: u64, first: Option<Sequence>) -> Option<Gap> {
         if let Some(first) = first.filter(|first| *first > self.place) {
-            let asked = self.asked.take();
             self.miss(Reason::Expired, Some(self.place), first);
-            self.gap.iter_mut().for_each(|gap| gap.asked.clone_from(&asked));
             return None;
         }
         self.asked = None;

@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::cursor::Gap;
 use crate::{
@@ -67,6 +67,19 @@ pub fn position(journal: &str, place: Sequence) -> String {
     format!("{journal}.{:020}", place.0)
 }
 
+/// Begins an event that is about the stream itself.
+fn notice(kind: &str, id: &str, cluster: &str, journal: &str, now: Timestamp) -> Value {
+    json!({
+        "specversion": "1.0",
+        "id": format!("{journal}.{id}.{kind}"),
+        "source": format!("/clusters/{cluster}"),
+        "type": format!("dev.deltabus.stream.{kind}"),
+        "time": now.to_string(),
+        "datacontenttype": "application/json",
+        "journal": journal,
+    })
+}
+
 /// The bytes of one event, in which those of each format lie.
 #[derive(Clone, Debug)]
 pub struct Frame {
@@ -88,32 +101,16 @@ impl Frame {
     /// Encodes a gap, from which the stream goes on at a place.
     pub fn of_gap(gap: &Gap, cluster: &str, journal: &str, now: Timestamp) -> Self {
         let place = format!("{:020}", gap.to.0);
-        let event = json!({
-            "specversion": "1.0",
-            "id": format!("{journal}.{place}.gap"),
-            "source": format!("/clusters/{cluster}"),
-            "type": "dev.deltabus.stream.gap",
-            "time": now.to_string(),
-            "datacontenttype": "application/json",
-            "journal": journal,
-            "sequence": place,
-            "data": gap.data(),
-        });
+        let mut event = notice("gap", &place, cluster, journal, now);
+        event["sequence"] = place.into();
+        event["data"] = gap.data();
         Self::write(&position(journal, gap.to), "gap", |out| out.extend_from_slice(event.to_string().as_bytes()))
     }
 
     /// Encodes the end of a stream that cannot be continued: its expression has exceeded a limit.
     pub fn of_error(message: &str, cluster: &str, journal: &str, now: Timestamp) -> Self {
-        let event = json!({
-            "specversion": "1.0",
-            "id": format!("{journal}.{}.error", now.as_microsecond()),
-            "source": format!("/clusters/{cluster}"),
-            "type": "dev.deltabus.stream.error",
-            "time": now.to_string(),
-            "datacontenttype": "application/json",
-            "journal": journal,
-            "data": {"reason": "when", "message": format!("the stream has ended: {message}")},
-        });
+        let mut event = notice("error", &now.as_microsecond().to_string(), cluster, journal, now);
+        event["data"] = json!({"reason": "when", "message": format!("the stream has ended: {message}")});
         Self::write("", "error", |out| out.extend_from_slice(event.to_string().as_bytes()))
     }
 

@@ -1,5 +1,7 @@
 //! What a subscriber asks for, in words: the query of `/v1/events`.
 
+use std::fmt::Display;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::filter::Filter;
@@ -53,21 +55,8 @@ pub struct Query {
 
 /// A parameter that is not understood: what was found, and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QueryError {
-    /// There is no such parameter.
-    #[error("unknown parameter {0:?}: expected one of {PARAMETERS}")]
-    Unknown(String),
-    /// It says nothing that it can say.
-    #[error("{parameter}: Invalid value: {found:?}: {expected}")]
-    Invalid {
-        /// The parameter, or the header.
-        parameter: &'static str,
-        /// Its value.
-        found: String,
-        /// What it can be.
-        expected: String,
-    },
-}
+#[error("{0}")]
+pub struct QueryError(String);
 
 impl Query {
     /// Reads a query. A `Last-Event-ID` counts more than `since`: a client that connects again repeats its address.
@@ -79,11 +68,18 @@ impl Query {
                 "resource" => filter.resources.extend(listed(&value)),
                 "namespace" => filter.namespaces.extend(listed(&value)),
                 "labelSelector" => filter.labels = labels(&value)?,
-                "type" => filter.kinds.extend(listed(&value).map(|word| kind(&word)).collect::<Result<Vec<_>, _>>()?),
+                "type" => {
+                    for word in listed(&value) {
+                        filter.kinds.push(kind_or_error(&word)?);
+                    }
+                }
                 "when" => parsed.when = Some(value.into_owned()).filter(|when| !when.trim().is_empty()),
                 "since" => parsed.since = since("since", &value, now)?,
                 "initial" => filter.initial = truth(&value)?,
-                _ => return Err(QueryError::Unknown(beginning(&name).into_owned())),
+                _ => {
+                    let name = beginning(&name);
+                    return Err(QueryError(format!("unknown parameter {name:?}: expected one of {PARAMETERS}")));
+                }
             }
         }
         if let Some(id) = last_event_id.map(str::trim).filter(|id| !id.is_empty()) {
@@ -98,15 +94,15 @@ fn listed(value: &str) -> impl Iterator<Item = String> + use<> {
     words.into_iter()
 }
 
-fn invalid(parameter: &'static str, found: &str, expected: impl Into<String>) -> QueryError {
-    QueryError::Invalid { parameter, found: beginning(found).into_owned(), expected: expected.into() }
+fn invalid(parameter: &str, found: &str, expected: impl Display) -> QueryError {
+    QueryError(format!("{parameter}: Invalid value: {:?}: {expected}", beginning(found)))
 }
 
 fn labels(value: &str) -> Result<Option<LabelSelector>, QueryError> {
     if value.trim().is_empty() {
         return Ok(None);
     }
-    LabelSelector::parse(value).map(Some).map_err(|error| invalid("labelSelector", value, error.to_string()))
+    LabelSelector::parse(value).map(Some).map_err(|error| invalid("labelSelector", value, error))
 }
 
 /// Compiles the expression of a client; `cluster` is what it calls so.
@@ -117,14 +113,17 @@ pub(super) fn compile(when: &str, cluster: &str) -> Result<Rules, QueryError> {
         limits: RuleLimits::CLIENT,
         ..RulesOptions::default()
     };
-    Rules::compile(options).map_err(|error| invalid("when", when, error.to_string()))
+    Rules::compile(options).map_err(|error| invalid("when", when, error))
 }
 
-fn kind(word: &str) -> Result<ChangeKind, QueryError> {
-    KINDS.into_iter().find(|kind| kind.as_str() == word).ok_or_else(|| {
-        let known: Vec<_> = KINDS.iter().map(|kind| kind.as_str()).collect();
-        invalid("type", word, format!("expected one of {}", known.join(", ")))
-    })
+/// Returns the kind of events that a word names.
+pub fn kind(word: &str) -> Option<ChangeKind> {
+    KINDS.into_iter().find(|kind| kind.as_str() == word)
+}
+
+fn kind_or_error(word: &str) -> Result<ChangeKind, QueryError> {
+    let expected = || format!("expected one of {}", KINDS.map(ChangeKind::as_str).join(", "));
+    kind(word).ok_or_else(|| invalid("type", word, expected()))
 }
 
 fn truth(value: &str) -> Result<bool, QueryError> {
@@ -136,7 +135,7 @@ fn truth(value: &str) -> Result<bool, QueryError> {
 }
 
 /// Reads `<journal>.<sequence>`, a sequence, a duration back from now, or a time.
-fn since(parameter: &'static str, value: &str, now: Timestamp) -> Result<Since, QueryError> {
+fn since(parameter: &str, value: &str, now: Timestamp) -> Result<Since, QueryError> {
     let value = value.trim();
     let text = value.to_owned();
     let place = |journal: Option<&str>, sequence: &str| {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use actix::{
-    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, Recipient,
+    Actor, ActorContext as _, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, Message, Recipient,
     ResponseFuture, SpawnHandle, WrapFuture as _,
 };
 use tokio::{sync::oneshot, time::Instant};
@@ -22,23 +22,23 @@ use super::{
     fault::Fault,
 };
 use crate::{
-    delta_fifo::actor::Drain,
+    delta_fifo::actor::{DeltaFifoActor, Drain},
     engine::arbiters::{Arbiters, Seat},
-    indexer::actor::{AddIndexers, AddIndexersError, MoveError, MoveReader, Terminate},
+    indexer::actor::{AddIndexers, AddIndexersError, IndexerActor, MoveError, MoveReader, Terminate},
     informer::{Actors, Informer, Shared},
-    reflector::actor::Stop,
+    reflector::actor::{ReflectorActor, Stop},
 };
 
 /// Does harm to one actor of the unit, counted from 0 in the order of the data.
 #[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
-pub struct Sabotage(pub ActorIndex, pub Fault);
+pub(crate) struct Sabotage(pub ActorIndex, pub Fault);
 
 /// Stops the unit: the reflector first, then what is queued is applied, then the rest. Answers when all have ended.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
-pub struct StopUnit;
+pub(crate) struct StopUnit;
 
 /// How long a unit that was asked to stop may take before it is left behind.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const STAGES: [&str; 3] = ["reflector", "DeltaFIFO", "indexer"];
 
 /// Supervises one [`Informer`].
-pub struct UnitSupervisor {
+pub(crate) struct UnitSupervisor {
     informer: Arc<Informer>,
     shared: Shared,
     arbiters: Arc<Arbiters>,
@@ -64,11 +64,9 @@ pub struct UnitSupervisor {
 /// How the actors of one generation are reached.
 struct Running {
     generation: Generation,
-    stop: Recipient<Stop>,
-    drain: Recipient<Drain>,
-    terminate: Recipient<Terminate>,
-    add_indexers: Recipient<AddIndexers>,
-    move_reader: Recipient<MoveReader>,
+    reflector: Addr<ReflectorActor>,
+    fifo: Addr<DeltaFifoActor>,
+    indexer: Addr<IndexerActor>,
     heartbeats: [Recipient<Heartbeat>; 3],
     alive: [bool; 3],
     stopping: bool,
@@ -79,9 +77,9 @@ impl Running {
     fn press_on(&self) {
         let asked = match self.alive {
             _ if !self.stopping => return,
-            [true, ..] => self.stop.try_send(Stop).is_ok(),
-            [_, true, _] => self.drain.try_send(Drain).is_ok(),
-            [.., true] => self.terminate.try_send(Terminate).is_ok(),
+            [true, ..] => self.reflector.try_send(Stop).is_ok(),
+            [_, true, _] => self.fifo.try_send(Drain).is_ok(),
+            [.., true] => self.indexer.try_send(Terminate).is_ok(),
             _ => return,
         };
         if !asked {
@@ -92,7 +90,12 @@ impl Running {
 
 impl UnitSupervisor {
     /// Makes a supervisor; the unit starts with the actor.
-    pub fn new(informer: Arc<Informer>, shared: Shared, arbiters: Arc<Arbiters>, config: SupervisorConfig) -> Self {
+    pub(crate) fn new(
+        informer: Arc<Informer>,
+        shared: Shared,
+        arbiters: Arc<Arbiters>,
+        config: SupervisorConfig,
+    ) -> Self {
         let config = SupervisorConfig { stop_timeout: STOP_TIMEOUT.min(config.stop_timeout), ..config };
         Self {
             seat: arbiters.seat(),
@@ -175,12 +178,10 @@ impl UnitSupervisor {
         let Actors { reflector, fifo, indexer, exits } = actors;
         self.running = Some(Running {
             generation,
-            stop: reflector.clone().recipient(),
-            drain: fifo.clone().recipient(),
-            terminate: indexer.clone().recipient(),
-            add_indexers: indexer.clone().recipient(),
-            move_reader: indexer.clone().recipient(),
-            heartbeats: [reflector.recipient(), fifo.recipient(), indexer.recipient()],
+            heartbeats: [reflector.clone().recipient(), fifo.clone().recipient(), indexer.clone().recipient()],
+            reflector,
+            fifo,
+            indexer,
             alive: [true; 3],
             stopping: !self.stop_waiters.is_empty(), // asked while the unit was starting
         });
@@ -299,7 +300,7 @@ impl Handler<AddIndexers> for UnitSupervisor {
     type Result = ResponseFuture<Result<(), AddIndexersError>>;
 
     fn handle(&mut self, indexers: AddIndexers, _ctx: &mut Self::Context) -> Self::Result {
-        let indexer = self.running.as_ref().map(|running| running.add_indexers.clone());
+        let indexer = self.running.as_ref().map(|running| running.indexer.clone());
         Box::pin(async move {
             let indexer = indexer.ok_or(AddIndexersError::NotRunning)?;
             indexer.send(indexers).await.unwrap_or(Err(AddIndexersError::NotRunning))
@@ -311,7 +312,7 @@ impl Handler<MoveReader> for UnitSupervisor {
     type Result = ResponseFuture<Result<(), MoveError>>;
 
     fn handle(&mut self, asked: MoveReader, _ctx: &mut Self::Context) -> Self::Result {
-        let indexer = self.running.as_ref().map(|running| running.move_reader.clone());
+        let indexer = self.running.as_ref().map(|running| running.indexer.clone());
         Box::pin(async move {
             let indexer = indexer.ok_or(MoveError::NotRunning)?;
             indexer.send(asked).await.unwrap_or(Err(MoveError::NotRunning))

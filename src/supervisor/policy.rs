@@ -9,7 +9,7 @@ use crate::backoff::Backoff;
 ///
 /// **Invariant:** there is always a next attempt.
 #[derive(Clone, Debug)]
-pub struct RestartPolicy {
+pub(crate) struct RestartPolicy {
     backoff: Backoff,
     degraded_after: u32,
     degraded_window: Duration,
@@ -20,16 +20,15 @@ pub struct RestartPolicy {
 
 /// The next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restart {
+pub(crate) struct Restart {
     /// Its number since the last health, from 1.
-    pub attempt: u32,
-    /// How long to wait before it.
-    pub delay: Duration,
+    pub(crate) attempt: u32,
+    pub(crate) delay: Duration,
 }
 
 impl RestartPolicy {
     /// Makes the policy of something that has not failed yet.
-    pub fn new(config: &SupervisorConfig) -> Self {
+    pub(crate) fn new(config: &SupervisorConfig) -> Self {
         Self {
             backoff: Backoff::new(config.backoff),
             degraded_after: config.degraded_after,
@@ -40,12 +39,12 @@ impl RestartPolicy {
     }
 
     /// Notes that all is well from `now` on.
-    pub fn healthy(&mut self, now: Duration) {
+    pub(crate) fn healthy(&mut self, now: Duration) {
         self.backoff.healthy(now);
     }
 
     /// Forgets old failures if all has been well for long enough.
-    pub fn settle(&mut self, now: Duration) {
+    pub(crate) fn settle(&mut self, now: Duration) {
         if self.backoff.settle(now) {
             self.degraded = false;
             self.failures.clear();
@@ -53,12 +52,12 @@ impl RestartPolicy {
     }
 
     /// Returns when [`RestartPolicy::settle`] would forget, if there is anything to forget.
-    pub fn settles_at(&self) -> Option<Duration> {
+    pub(crate) fn settles_at(&self) -> Option<Duration> {
         self.backoff.resets_at().filter(|_| self.backoff.attempt() > 0 || self.degraded)
     }
 
     /// Notes a failure at `now` and returns the next attempt. `jitter` is uniform in `[0, 1)`.
-    pub fn failed(&mut self, now: Duration, jitter: f64) -> Restart {
+    pub(crate) fn failed(&mut self, now: Duration, jitter: f64) -> Restart {
         self.settle(now);
         let delay = self.backoff.fail(now, jitter);
         while self.failures.front().is_some_and(|at| at.saturating_add(self.degraded_window) < now) {
@@ -75,12 +74,12 @@ impl RestartPolicy {
     }
 
     /// Returns whether there were too many failures lately. Only health ends it.
-    pub fn is_degraded(&self) -> bool {
+    pub(crate) fn is_degraded(&self) -> bool {
         self.degraded
     }
 
     /// Returns how many failures there were within the window, at most 1,000.
-    pub fn failures(&self) -> u32 {
+    pub(crate) fn failures(&self) -> u32 {
         u32::try_from(self.failures.len()).unwrap_or(u32::MAX)
     }
 }

@@ -384,6 +384,6 @@ mod tests {
             };
         }
         assert_eq!(seen, ["=3", "-a"]);
-        assert_eq!(reflector.counters().backoffs, 1);
+        assert_eq!(reflector.counters().lists, 2);
     }
 }

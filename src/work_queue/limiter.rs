@@ -48,31 +48,14 @@ pub fn default_item_limiter<T>() -> Exponential<T> {
     Exponential::new(Duration::from_millis(1), Duration::from_secs(1000))
 }
 
-/// Failures by item.
-#[derive(Clone, Debug)]
-struct Failures<T>(HashMap<T, u32>);
-
-impl<T> Default for Failures<T> {
-    fn default() -> Self {
-        Self(HashMap::new())
-    }
-}
-
-impl<T: Clone + Eq + Hash> Failures<T> {
-    /// Counts one more and returns how many there were before.
-    fn count(&mut self, item: &T) -> u32 {
-        let Some(failures) = self.0.get_mut(item) else {
-            self.0.insert(item.clone(), 1);
-            return 0;
-        };
-        let before = *failures;
-        *failures = failures.saturating_add(1);
-        before
-    }
-
-    fn of(&self, item: &T) -> u32 {
-        self.0.get(item).copied().unwrap_or(0)
-    }
+/// Counts one more failure of an item and returns how many there were before.
+fn count<T: Clone + Eq + Hash>(failures: &mut HashMap<T, u32>, item: &T) -> u32 {
+    let Some(failures) = failures.get_mut(item) else {
+        failures.insert(item.clone(), 1);
+        return 0;
+    };
+    *failures = failures.saturating_add(1);
+    *failures - 1
 }
 
 /// `base × 2ⁿ` after `n` earlier failures of the item, at most `max`; without jitter.
@@ -81,29 +64,29 @@ impl<T: Clone + Eq + Hash> Failures<T> {
 pub struct Exponential<T> {
     base: Duration,
     max: Duration,
-    failures: Failures<T>,
+    failures: HashMap<T, u32>,
 }
 
 impl<T> Exponential<T> {
     /// Makes a limiter for which nothing has failed yet.
     pub fn new(base: Duration, max: Duration) -> Self {
-        Self { base, max, failures: Failures::default() }
+        Self { base, max, failures: HashMap::new() }
     }
 }
 
 impl<T: Clone + Eq + Hash + Send> RateLimiter<T> for Exponential<T> {
     fn when(&mut self, item: &T, _now: Duration) -> Duration {
-        let factor = 1_u128.checked_shl(self.failures.count(item));
+        let factor = 1_u128.checked_shl(count(&mut self.failures, item));
         let nanos = factor.and_then(|factor| self.base.as_nanos().checked_mul(factor));
         nanos.map_or(self.max, |nanos| Duration::from_nanos_u128(nanos.min(self.max.as_nanos())))
     }
 
     fn forget(&mut self, item: &T) {
-        self.failures.0.remove(item);
+        self.failures.remove(item);
     }
 
     fn num_requeues(&self, item: &T) -> u32 {
-        self.failures.of(item)
+        self.failures.get(item).copied().unwrap_or(0)
     }
 }
 
@@ -114,27 +97,27 @@ pub struct FastSlow<T> {
     fast: Duration,
     slow: Duration,
     fast_attempts: u32,
-    failures: Failures<T>,
+    failures: HashMap<T, u32>,
 }
 
 impl<T> FastSlow<T> {
     /// Makes a limiter for which nothing has failed yet.
     pub fn new(fast: Duration, slow: Duration, fast_attempts: u32) -> Self {
-        Self { fast, slow, fast_attempts, failures: Failures::default() }
+        Self { fast, slow, fast_attempts, failures: HashMap::new() }
     }
 }
 
 impl<T: Clone + Eq + Hash + Send> RateLimiter<T> for FastSlow<T> {
     fn when(&mut self, item: &T, _now: Duration) -> Duration {
-        if self.failures.count(item) < self.fast_attempts { self.fast } else { self.slow }
+        if count(&mut self.failures, item) < self.fast_attempts { self.fast } else { self.slow }
     }
 
     fn forget(&mut self, item: &T) {
-        self.failures.0.remove(item);
+        self.failures.remove(item);
     }
 
     fn num_requeues(&self, item: &T) -> u32 {
-        self.failures.of(item)
+        self.failures.get(item).copied().unwrap_or(0)
     }
 }
 

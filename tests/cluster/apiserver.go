@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/cli"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+
+	"deltabus.dev/cluster/internal/tool"
 )
 
 const (
@@ -116,7 +118,7 @@ func announceWhenReady(info clusterInfo) {
 		fmt.Fprintf(os.Stderr, "cluster apiserver: %v\n", err)
 		os.Exit(1)
 	}
-	if err := printJSON(info); err != nil {
+	if err := tool.PrintJSON(info); err != nil {
 		os.Exit(1) // nobody listens any more
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"deltabus.dev/cluster/internal/tool"
 )
 
 // runApply applies the YAML or JSON documents on stdin (server-side, by force) and prints each resulting object on a line.
@@ -31,7 +33,7 @@ func runApply(args []string) error {
 	if err != nil {
 		return err
 	}
-	return applier.applyAll(context.Background(), os.Stdin, func(object *unstructured.Unstructured) error { return printJSON(object) })
+	return applier.applyAll(context.Background(), os.Stdin, func(object *unstructured.Unstructured) error { return tool.PrintJSON(object) })
 }
 
 type applier struct {

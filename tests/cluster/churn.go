@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"deltabus.dev/cluster/internal/tool"
 )
 
 const (
@@ -92,7 +94,7 @@ func finishChurn(c *churn, seed uint64, took time.Duration, err error) error {
 	if err != nil {
 		return fmt.Errorf("seed %d: %w", seed, err)
 	}
-	return printJSON(map[string]any{
+	return tool.PrintJSON(map[string]any{
 		"seed": seed, "seconds": took.Seconds(), "ops": c.counts.ops.Load(),
 		"created": c.counts.created.Load(), "updated": c.counts.updated.Load(), "deleted": c.counts.deleted.Load(),
 		"collections_deleted": c.counts.collectionsDeleted.Load(),

@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+
+	"deltabus.dev/cluster/internal/tool"
 )
 
 // dumpedList is one type as the server lists it now.
@@ -68,7 +70,7 @@ func runDump(args []string) error {
 		}
 		dump[name] = dumped
 	}
-	return printJSON(dump)
+	return tool.PrintJSON(dump)
 }
 
 func namedResources(config *rest.Config, names []string) (map[string]schema.GroupVersionResource, error) {

@@ -9,6 +9,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"deltabus.dev/cluster/internal/tool"
 )
 
 // startEtcd starts etcd within this process and returns when it answers.
@@ -69,5 +71,5 @@ func runCompact(args []string) error {
 	if _, err := client.Compact(ctx, *revision, clientv3.WithCompactPhysical()); err != nil {
 		return err
 	}
-	return printJSON(map[string]int64{"revision": *revision})
+	return tool.PrintJSON(map[string]int64{"revision": *revision})
 }

@@ -1,30 +1,23 @@
 package main
 
 import (
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/hex"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"strings"
-	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"deltabus.dev/cluster/internal/tool"
 )
 
 const (
 	adminUser   = "admin"   // in system:masters: may do everything
 	limitedUser = "limited" // in no group: may do what a test's own RBAC objects grant
-	validity    = 10 * 365 * 24 * time.Hour
 )
 
 // Files in the data directory.
@@ -37,50 +30,11 @@ const (
 )
 
 // ensureKeys makes the CA, the server's certificate and the service account key unless they exist.
-// A CA proper and not a self-signed server certificate: rustls accepts no CA certificate as that of a server.
 func ensureKeys(h home) error {
 	if _, err := os.Stat(h.path(serviceAccountFile)); err == nil {
 		return nil
 	}
-	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	notBefore := time.Now().Add(-time.Hour)
-	ca := &x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		Subject:               pkix.Name{CommonName: "test cluster CA"},
-		NotBefore:             notBefore,
-		NotAfter:              notBefore.Add(validity),
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	if err := writeCertificate(h.path(caCertFile), ca, ca, caKey.Public(), caKey); err != nil {
-		return err
-	}
-	serverKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	server := &x509.Certificate{
-		SerialNumber: big.NewInt(2),
-		Subject:      pkix.Name{CommonName: "kube-apiserver"},
-		NotBefore:    notBefore,
-		NotAfter:     notBefore.Add(validity),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames:     []string{"localhost", "kubernetes.default.svc"},
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	if err := writeCertificate(h.path(serverCertFile), server, ca, serverKey.Public(), caKey); err != nil {
-		return err
-	}
-	serverDER, err := x509.MarshalECPrivateKey(serverKey)
-	if err != nil {
-		return err
-	}
-	if err := writePEM(h.path(serverKeyFile), "EC PRIVATE KEY", serverDER); err != nil {
+	if err := tool.WriteCertificates(string(h), "server"); err != nil {
 		return err
 	}
 	// Last, because its presence says that all the others are complete.
@@ -88,19 +42,7 @@ func ensureKeys(h home) error {
 	if err != nil {
 		return err
 	}
-	return writePEM(h.path(serviceAccountFile), "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(serviceAccountKey))
-}
-
-func writeCertificate(path string, subject, issuer *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) error {
-	der, err := x509.CreateCertificate(rand.Reader, subject, issuer, public, signer)
-	if err != nil {
-		return err
-	}
-	return writePEM(path, "CERTIFICATE", der)
-}
-
-func writePEM(path, kind string, der []byte) error {
-	return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
+	return tool.WritePEM(h.path(serviceAccountFile), "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(serviceAccountKey))
 }
 
 type tokens struct{ admin, limited string }

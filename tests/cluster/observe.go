@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -82,7 +83,7 @@ func (o *observer) print(seen observation) error {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
 	seen.Micros = time.Now().UnixMicro()
-	if err := printJSONTo(o.out, seen); err != nil {
+	if err := json.NewEncoder(o.out).Encode(seen); err != nil {
 		return err
 	}
 	return o.out.Flush()

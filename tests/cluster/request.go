@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"deltabus.dev/cluster/internal/tool"
 )
 
 // answer is what `request` prints: the body as it is if it is one JSON value, else as a string (a watch's lines, an error page).
@@ -72,5 +74,5 @@ func runRequest(args []string) error {
 			return err
 		}
 	}
-	return printJSON(answer{Status: response.StatusCode, Body: printed})
+	return tool.PrintJSON(answer{Status: response.StatusCode, Body: printed})
 }

@@ -17,6 +17,7 @@ use deltabus::{
         nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions, NatsTls, subject::Template},
     },
     indexer::{Cause, Change},
+    notification::Event,
     secret::SecretRef,
 };
 use futures_util::StreamExt as _;
@@ -33,8 +34,19 @@ fn with_stream(server: &NatsServer, change: impl FnOnce(&mut JetStreamOptions)) 
     handler(options)
 }
 
-async fn deliver(handler: &NatsHandler, events: &[deltabus::notification::Event]) -> Result<(), HandlerError> {
-    handler.deliver(&batch(events), Form::Whole).await
+/// Delivers events in batches with one event of an object each, as handlers of a stream get them.
+async fn deliver(handler: &NatsHandler, events: &[Event]) -> Result<(), HandlerError> {
+    let (mut batches, mut seen) = (Vec::<Vec<Event>>::new(), BTreeMap::new());
+    for event in events {
+        let object = event.record.object().map(|object| (object.namespace().to_owned(), object.name().to_owned()));
+        let at = *seen.entry(object).and_modify(|at| *at += 1).or_insert(0_usize);
+        batches.resize_with(batches.len().max(at + 1), Vec::new);
+        batches[at].push(event.clone());
+    }
+    for events in batches {
+        handler.deliver(&batch(&events), Form::Whole).await?;
+    }
+    Ok(())
 }
 
 fn ids(messages: &[crate::support::nats::Stored]) -> Vec<String> {
@@ -199,7 +211,7 @@ async fn i4_a_server_that_is_down_at_the_start_is_waited_for() {
 }
 
 /// Delivers until it is delivered, as the delivery contract does; returns how often it failed.
-async fn deliver_at_last(handler: &NatsHandler, events: &[deltabus::notification::Event]) -> u32 {
+async fn deliver_at_last(handler: &NatsHandler, events: &[Event]) -> u32 {
     let policy = RetryPolicy { initial: Duration::from_millis(10), ..RetryPolicy::default() };
     let mut failures = 0;
     while let Err(error) = deliver(handler, events).await {

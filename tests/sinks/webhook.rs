@@ -8,7 +8,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::support::receiver::{Authority, Seen, Server, Signed, fine, replace};
 use deltabus::{
-    cloud_event::{ContentMode, Encoder},
+    cloud_event::{ContentMode, Encoder, Formatter},
     handler::{
         AsyncHandler, Form, HandlerError,
         webhook::{Auth, TlsOptions, Webhook, WebhookOptions},
@@ -73,9 +73,8 @@ fn updates(names: &[&str]) -> Notification {
 }
 
 fn structured(event: &Event, form: Form) -> Value {
-    let mut out = Vec::new();
-    encoder().encode_form(&mut out, event, form);
-    serde_json::from_slice(&out).unwrap()
+    let body = Formatter::from(encoder()).body(event, form, ContentMode::Structured).unwrap();
+    serde_json::from_slice(&body.bytes).unwrap()
 }
 
 async fn deliver(handler: &Webhook, batch: &Notification) -> Result<(), HandlerError> {

@@ -504,7 +504,9 @@ fn linker_flags() -> String {
 /// A hash over the sources of a package and the versions of all that it is built from.
 fn hash_of(module: &Path, sources: &Path) -> io::Result<u64> {
     let mut paths = vec![module.join("go.mod"), module.join("go.sum")];
-    for entry in fs::read_dir(sources)? {
+    let shared = module.join("internal/tool");
+    let shared = if shared.exists() { Some(fs::read_dir(shared)?) } else { None };
+    for entry in fs::read_dir(sources)?.chain(shared.into_iter().flatten()) {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "go" || extension == "yaml") {
             paths.push(path);

@@ -18,7 +18,7 @@ use super::{
 /// A response body.
 pub(super) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// What a request for the generated type may say.
+/// Query of a request for the generated type.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Asked {

@@ -15,7 +15,7 @@ use crate::{
     mutex::lock,
 };
 
-/// How many bytes go out as one chunk, until they are reached.
+/// Bytes from which on a chunk is sent.
 const CHUNK: usize = 128 << 10;
 const BOOKMARKS_EVERY: Duration = Duration::from_mins(1);
 const TIMEOUT_DEFAULT: Duration = Duration::from_mins(45);
@@ -92,7 +92,7 @@ impl Page {
 pub(super) struct Watch {
     shared: Arc<Shared>,
     head: watch::Receiver<Head>,
-    /// What is to be sent of what was there when it began.
+    /// Initial objects that are still to be sent.
     initial: Option<(Arc<States>, Range<u64>)>,
     /// The bookmark that ends the initial events is still to come.
     marker: bool,

@@ -1,4 +1,4 @@
-//! Measurements in their order: who is told what, and what becomes of the answers.
+//! Measurements in their order.
 
 use std::{env, path::PathBuf, time::Duration};
 
@@ -8,12 +8,13 @@ use deltabus::{
         Shape,
         figures::{Latency, Reads, Run, per_second},
         measure::monotonic,
-        orders::{EngineAnswer, EngineOptions, EngineOrder, Reached, Role, ServerAnswer, ServerOrder, Stamp, Synced},
+        orders::{EngineAnswer, EngineOptions, EngineOrder, Reached, Role, ServerOrder, Stamp, Synced},
         report::{Measured, grouped},
     },
     list_watch::kube::{ClusterAccess, raw::RawClient},
 };
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
 use super::{BenchArgs, processes::Player};
@@ -22,11 +23,11 @@ use crate::cli::terminal::{SCREEN, colours};
 /// Single changes, and the time between them: the engine comes to rest.
 const TICKS: u64 = 600;
 const TICK_EVERY: Duration = Duration::from_millis(4);
-/// How long is read in each way.
+/// Time of reads in each way.
 const READ: Duration = Duration::from_secs(1);
-/// How long a server may take for its version.
+/// Time for a server to answer with its version.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a flood goes on before reads beside it begin.
+/// Time of a flood before reads beside it begin.
 const FLOOD_BEGINS: Duration = Duration::from_millis(200);
 
 /// Measures everything that was asked for.
@@ -57,7 +58,7 @@ pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
 async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::Result<Run> {
     let (objects, changes) = (shape.scaled(args.pods), shape.scaled(args.events));
     let mut server = Player::start(&Role::Server { shape, objects, seed: args.seed })?;
-    let ServerAnswer::Listening { url, object_bytes } = server.answer().await? else { return unexpected() };
+    let (url, object_bytes): (String, u64) = server.answer().await?;
     let flow_began = monotonic();
     if args.flow > 0 {
         server.tell(&ServerOrder::Flow(args.flow)).await?;
@@ -67,23 +68,24 @@ async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::
     let resource = shape.resource().qualified_name();
     let mut engine = Engine::start(options(args, url, resource, indexes, state.as_ref()), progress)?;
 
-    let synced = engine.synced().await?;
-    let (meanwhile, at) = hold(&mut server).await?;
+    let synced: Synced = engine.result("sync").await?;
+    server.tell(&ServerOrder::Hold).await?;
+    let (meanwhile, at): (u64, u64) = server.answer().await?;
     let flow = (args.flow > 0).then(|| per_second(meanwhile, monotonic() - flow_began));
-    engine.begin(at, "catching up").await?;
-    engine.reached("catching up").await?;
+    engine.ask::<()>(&EngineOrder::Reach(at), "catching up").await?;
+    engine.result::<Reached>("catching up").await?;
 
     let target = at + changes;
-    engine.begin(target, "events").await?;
+    engine.ask::<()>(&EngineOrder::Reach(target), "events").await?;
     server.tell(&ServerOrder::Release(changes)).await?;
-    let events = engine.reached("events").await?;
+    let events: Reached = engine.result("events").await?;
 
-    engine.tell(&EngineOrder::Note).await?;
-    engine.ready("single changes").await?;
+    engine.ask::<()>(&EngineOrder::Note, "single changes").await?;
     let every_micros = u64::try_from(TICK_EVERY.as_micros())?;
     server.tell(&ServerOrder::Tick { changes: TICKS, every_micros }).await?;
-    let ServerAnswer::Sent(sent) = server.answer().await? else { return unexpected() };
-    let latency = Latency::of(&sent, engine.arrivals(target + TICKS).await?);
+    let sent: Vec<Stamp> = server.answer().await?;
+    let arrived = engine.ask(&EngineOrder::Arrivals(target + TICKS), "single changes").await?;
+    let latency = Latency::of(&sent, arrived);
 
     let (reads, _) = engine.read("reads", false).await?;
     server.tell(&ServerOrder::Flood).await?;
@@ -107,9 +109,9 @@ async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &Progress) -> 
     let state = state_dir(args.state.as_ref())?;
     let options = options(args, server.to_owned(), args.resource.clone(), Vec::new(), state.as_ref());
     let mut engine = Engine::start(options, progress)?;
-    let synced = engine.synced().await?;
-    engine.tell(&EngineOrder::Follow(u64::try_from(args.within.as_millis())?)).await?;
-    let events = engine.reached("events as they come").await?;
+    let synced: Synced = engine.result("sync").await?;
+    let follow = EngineOrder::Follow(u64::try_from(args.within.as_millis())?);
+    let events: Reached = engine.ask(&follow, "events as they come").await?;
     let (reads, _) = engine.read("reads", false).await?;
     Ok(Run { synced, events: Some(events), reads: Some(reads), ..Run::default() })
 }
@@ -136,7 +138,7 @@ fn options(
     EngineOptions {
         server,
         resource,
-        compression: args.compression.name(),
+        compression: args.compression.clone(),
         keep_all: args.keep_all,
         indexes,
         state: state.map(|dir| dir.path().join("state")),
@@ -151,19 +153,6 @@ fn state_dir(asked: Option<&Option<PathBuf>>) -> anyhow::Result<Option<TempDir>>
     made.map(Some).with_context(|| format!("failed to make a directory in {} (--state)", place.display()))
 }
 
-/// Ends the changes of a server; returns how many there were, and the version of the last.
-async fn hold(server: &mut Player) -> anyhow::Result<(u64, u64)> {
-    server.tell(&ServerOrder::Hold).await?;
-    match server.answer().await? {
-        ServerAnswer::Head { changes, version } => Ok((changes, version)),
-        _ => unexpected(),
-    }
-}
-
-fn unexpected<T>() -> anyhow::Result<T> {
-    bail!("a process of the measurement has answered something else than it was asked")
-}
-
 /// The process that is measured.
 struct Engine<'a> {
     player: Player,
@@ -175,63 +164,26 @@ impl<'a> Engine<'a> {
         Ok(Self { player: Player::start(&Role::Engine(options))?, progress })
     }
 
-    async fn tell(&mut self, order: &EngineOrder) -> anyhow::Result<()> {
-        self.player.tell(order).await
-    }
-
-    /// Waits for an answer; shows how far it has come until then.
-    async fn answer(&mut self, phase: &str) -> anyhow::Result<EngineAnswer> {
+    /// Waits for a result; shows how far it has come until then.
+    async fn result<T: DeserializeOwned>(&mut self, phase: &str) -> anyhow::Result<T> {
         self.progress.say(phase);
         loop {
             match self.player.answer().await? {
                 EngineAnswer::Progress { done, wrong } => self.progress.count(phase, done, wrong.as_deref()),
                 EngineAnswer::Failed(error) => bail!(error),
-                answer => return Ok(answer),
+                EngineAnswer::Done(result) => return Ok(serde_json::from_value(result)?),
             }
         }
     }
 
-    async fn synced(&mut self) -> anyhow::Result<Synced> {
-        match self.answer("sync").await? {
-            EngineAnswer::Synced(synced) => Ok(synced),
-            _ => unexpected(),
-        }
-    }
-
-    async fn ready(&mut self, phase: &str) -> anyhow::Result<()> {
-        match self.answer(phase).await? {
-            EngineAnswer::Ready => Ok(()),
-            _ => unexpected(),
-        }
-    }
-
-    /// Lets it measure until a version.
-    async fn begin(&mut self, version: u64, phase: &str) -> anyhow::Result<()> {
-        self.tell(&EngineOrder::Reach(version)).await?;
-        self.ready(phase).await
-    }
-
-    async fn reached(&mut self, phase: &str) -> anyhow::Result<Reached> {
-        match self.answer(phase).await? {
-            EngineAnswer::Reached(reached) => Ok(reached),
-            _ => unexpected(),
-        }
-    }
-
-    async fn arrivals(&mut self, version: u64) -> anyhow::Result<Vec<Stamp>> {
-        self.tell(&EngineOrder::Arrivals(version)).await?;
-        match self.answer("single changes").await? {
-            EngineAnswer::Arrived(arrived) => Ok(arrived),
-            _ => unexpected(),
-        }
+    async fn ask<T: DeserializeOwned>(&mut self, order: &EngineOrder, phase: &str) -> anyhow::Result<T> {
+        self.player.tell(order).await?;
+        self.result(phase).await
     }
 
     async fn read(&mut self, phase: &str, by_key_only: bool) -> anyhow::Result<(Reads, f64)> {
-        self.tell(&EngineOrder::Read { millis: u64::try_from(READ.as_millis())?, by_key_only }).await?;
-        match self.answer(phase).await? {
-            EngineAnswer::Read(reads, events) => Ok((reads, events)),
-            _ => unexpected(),
-        }
+        let millis = u64::try_from(READ.as_millis())?;
+        self.ask(&EngineOrder::Read { millis, by_key_only }, phase).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the other processes do: orders come as lines of JSON on stdin, answers go to stdout.
+//! Roles of the other processes: orders come as lines of JSON on stdin, answers go to stdout.
 
 use std::{
     io::{self, BufRead as _, Write as _},
@@ -9,7 +9,7 @@ use std::{
 use deltabus::{
     bench::{
         Generator, Probe, ProbeError, ReplayServer,
-        orders::{EngineAnswer, EngineOptions, EngineOrder, Role, ServerAnswer, ServerOrder},
+        orders::{EngineAnswer, EngineOptions, EngineOrder, Role, ServerOrder},
     },
     config::{Log, LogLevel},
 };
@@ -30,9 +30,8 @@ pub(super) fn play(role: &Role) -> anyhow::Result<()> {
             let orders = orders();
             actix::System::new().block_on(async {
                 match run(options, orders).await {
-                    Err(Failed::Probe(error)) => say(&EngineAnswer::Failed(error.to_string())),
-                    Err(Failed::Said(error)) => Err(error),
-                    Ok(()) => Ok(()),
+                    Err(error) if error.is::<ProbeError>() => say(&EngineAnswer::Failed(error.to_string())),
+                    ended => ended,
                 }
             })
         }
@@ -65,7 +64,7 @@ fn say(answer: &impl Serialize) -> anyhow::Result<()> {
 fn serve(generator: Generator) -> anyhow::Result<()> {
     let server = ReplayServer::start(generator)?;
     let of = server.generator();
-    say(&ServerAnswer::Listening { url: server.url(), object_bytes: of.object_bytes() as u64 })?;
+    say(&(server.url(), of.object_bytes()))?;
     let mut orders = orders();
     while let Some(order) = orders.blocking_recv() {
         match order {
@@ -74,65 +73,47 @@ fn serve(generator: Generator) -> anyhow::Result<()> {
             ServerOrder::Flood => server.flood(),
             ServerOrder::Hold => {
                 let changes = server.hold();
-                say(&ServerAnswer::Head { changes, version: server.generator().version(changes) })?;
+                say(&(changes, server.generator().version(changes)))?;
             }
             ServerOrder::Tick { changes, every_micros } => {
-                say(&ServerAnswer::Sent(server.tick(changes, Duration::from_micros(every_micros))))?;
+                say(&server.tick(changes, Duration::from_micros(every_micros)))?;
             }
         }
     }
     Ok(())
 }
 
-/// Why the engine's process ends early.
-enum Failed {
-    /// It is told to the other process.
-    Probe(ProbeError),
-    /// Nobody listens.
-    Said(anyhow::Error),
-}
-
-impl From<ProbeError> for Failed {
-    fn from(error: ProbeError) -> Self {
-        Self::Probe(error)
-    }
-}
-
-impl From<anyhow::Error> for Failed {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Said(error)
-    }
-}
-
-async fn run(options: &EngineOptions, mut orders: mpsc::Receiver<EngineOrder>) -> Result<(), Failed> {
+async fn run(options: &EngineOptions, mut orders: mpsc::Receiver<EngineOrder>) -> anyhow::Result<()> {
     let mut probe = Probe::start(options).await?;
     // Progress that nobody hears ends nothing: the next answer will.
     let tell = |done, wrong| drop(say(&EngineAnswer::Progress { done, wrong }));
     let synced = probe.synced(tell).await?;
-    say(&EngineAnswer::Synced(synced))?;
+    done(&synced)?;
     while let Some(order) = orders.recv().await {
-        let answer = match order {
+        match order {
             EngineOrder::Reach(version) => {
                 probe.begin();
-                say(&EngineAnswer::Ready)?;
-                EngineAnswer::Reached(probe.reached(version, |done| tell(done, None)).await?)
+                done(&())?;
+                done(&probe.reached(version, |done| tell(done, None)).await?)?;
             }
             EngineOrder::Follow(millis) => {
                 probe.begin();
-                EngineAnswer::Reached(probe.follow(Duration::from_millis(millis), |done| tell(done, None)).await?)
+                done(&probe.follow(Duration::from_millis(millis), |done| tell(done, None)).await?)?;
             }
             EngineOrder::Note => {
                 probe.note();
-                EngineAnswer::Ready
+                done(&())?;
             }
-            EngineOrder::Arrivals(version) => EngineAnswer::Arrived(probe.arrivals(version).await),
+            EngineOrder::Arrivals(version) => done(&probe.arrivals(version).await)?,
             EngineOrder::Read { millis, by_key_only } => {
-                let (reads, events) = probe.read(Duration::from_millis(millis), by_key_only).await?;
-                EngineAnswer::Read(reads, events)
+                done(&probe.read(Duration::from_millis(millis), by_key_only).await?)?;
             }
-        };
-        say(&answer)?;
+        }
     }
     probe.stop().await;
     Ok(())
+}
+
+fn done(result: &impl Serialize) -> anyhow::Result<()> {
+    say(&EngineAnswer::Done(serde_json::to_value(result)?))
 }

@@ -7,12 +7,12 @@ use deltabus::object::ResourceType;
 use serde_json::Value;
 
 use super::Output;
-use crate::cli::yaml;
+use crate::cli::{report, yaml};
 
 const HEADER: Style = Style::new().bold();
 
 /// Between two columns, as kubectl has it.
-const GAP: usize = 3;
+const GAP: &str = "   ";
 
 /// Prints the pages of a list as they come; a table is printed at the end, when its widths are known.
 pub(super) enum ListPrinter<'a> {
@@ -149,21 +149,10 @@ impl TablePrinter {
 
     /// Returns the text, its header with colours for terminals.
     pub(super) fn finish(&self) -> String {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).chain(self.header.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or_default() + GAP
-        };
-        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
-        let line = |row: &[String]| {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-            cells.collect::<String>().trim_end().to_owned()
-        };
-        let mut text = format!("{HEADER}{}{HEADER:#}\n", line(&self.header));
-        for row in &self.rows {
-            text.push_str(&line(row));
-            text.push('\n');
-        }
-        text
+        let rows: Vec<_> = std::iter::once(&self.header).chain(&self.rows).collect();
+        let text = report::aligned(&rows, GAP);
+        let (header, rows) = text.split_once('\n').unwrap_or_default();
+        format!("{HEADER}{header}{HEADER:#}\n{rows}")
     }
 }
 

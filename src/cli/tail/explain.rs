@@ -10,10 +10,11 @@ use deltabus::{
     indexer::{Cause, Change},
     journal::{ChangeKind, Record, Sequence, UnitId},
     object::{Object, ResourceType},
+    subscribe::query::kind,
 };
 use serde_json::Value;
 
-use super::show::{kind, with_changed_by};
+use super::show::with_changed_by;
 
 /// Explains events by the handlers of a configuration.
 pub(super) struct Explainer {

@@ -26,7 +26,7 @@ pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -
     let mut place: Option<String> = None;
     let mut attempt = 0;
     loop {
-        match open(engine, path, place.as_deref()).await {
+        match open(engine, path, place.as_deref()).await? {
             Ok(opened) => {
                 if attempt > 0 {
                     report::note("connected again");
@@ -34,7 +34,7 @@ pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -
                 attempt = 0;
                 read(opened, &mut place, sink).await?;
             }
-            Err(refused) if refused.is_final || (place.is_none() && attempt == 0) => return Err(refused.error),
+            Err(error) if place.is_none() && attempt == 0 => return Err(error),
             Err(_) => {}
         }
         if attempt == 0 {
@@ -45,25 +45,21 @@ pub(super) async fn follow(engine: &EngineClient, path: &str, sink: &mut Sink) -
     }
 }
 
-/// Why there is no stream.
-struct Refused {
-    error: anyhow::Error,
-    /// Asking again does not help.
-    is_final: bool,
-}
-
-async fn open(engine: &EngineClient, path: &str, place: Option<&str>) -> Result<Opened, Refused> {
-    let again = |error| Refused { error, is_final: false };
+/// Opens the stream. Fails where asking again does not help; the inner error is one after which it may.
+async fn open(engine: &EngineClient, path: &str, place: Option<&str>) -> anyhow::Result<Result<Opened, anyhow::Error>> {
     let mut headers = vec![("accept", "text/event-stream")];
     headers.extend(place.map(|place| ("last-event-id", place)));
-    let opened = engine.open(path, &headers).await.map_err(again)?;
-    if opened.code == 200 {
-        return Ok(opened);
-    }
-    let is_final = (400..500).contains(&opened.code) && opened.code != 429;
-    let is_bad_usage = opened.code == 400;
+    let opened = match engine.open(path, &headers).await {
+        Ok(opened) if opened.code != 200 => opened,
+        ended => return Ok(ended),
+    };
+    let code = opened.code;
     let error = engine.refused(opened).await;
-    Err(Refused { error: if is_bad_usage { BadUsage(error).into() } else { error }, is_final })
+    match code {
+        400 => Err(BadUsage(error).into()),
+        401..=428 | 430..=499 => Err(error),
+        _ => Ok(Err(error)),
+    }
 }
 
 /// Prints one stream to its end.

@@ -8,6 +8,7 @@ use deltabus::{
     },
     journal::ChangeKind,
     object::ChangedBy,
+    subscribe::query::kind,
 };
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
@@ -68,12 +69,6 @@ impl Printer {
         let message = printable(event["data"]["message"].as_str().unwrap_or("some events are missing"));
         out.extend_from_slice(format!("{style}! {message}{style:#}\n").as_bytes());
     }
-}
-
-/// Returns the kind of an event by its word.
-pub(super) fn kind(word: &str) -> Option<ChangeKind> {
-    let kinds = [ChangeKind::Added, ChangeKind::Updated, ChangeKind::Deleted, ChangeKind::Removed, ChangeKind::Synced];
-    kinds.into_iter().find(|kind| kind.as_str() == word)
 }
 
 /// Says of a `CloudEvent` what the handler `stdout` says of it.

@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use deltabus::{
     list_watch::Failure,
     list_watch::kube::raw::{Answer, RawClient},
@@ -74,14 +74,8 @@ pub(super) struct Unit {
     namespaces: Vec<String>,
 }
 
-/// What can be said of a unit.
-#[derive(Debug)]
-pub(super) enum Verdict {
-    /// Both lists were read, at this version.
-    Compared(ResourceVersion, Outcome),
-    /// Nothing is proven, for this reason.
-    Unproven(String),
-}
+/// Outcome of the comparison of both lists at this version, or the reason why nothing is proven.
+pub(super) type Verdict = anyhow::Result<(ResourceVersion, Outcome)>;
 
 /// Who is held against whom.
 pub(super) struct Parties {
@@ -123,18 +117,10 @@ struct Metadata {
     annotations: BTreeMap<String, String>,
 }
 
-/// A list that cannot be read on.
-enum Stopped {
-    /// 410: its version is gone.
-    Expired,
-    Failed(anyhow::Error),
-}
-
-impl From<anyhow::Error> for Stopped {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Failed(error)
-    }
-}
+/// 410: the version of a list is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("the version of the list is gone")]
+struct Expired;
 
 impl Unit {
     /// Returns its type.
@@ -151,77 +137,60 @@ impl Unit {
 
     /// Holds the unit against the server.
     pub(super) async fn verify(&self, parties: &Parties) -> Verdict {
-        match self.try_verify(parties).await {
-            Ok(verdict) => verdict,
-            Err(error) => Verdict::Unproven(format!("{error:#}")),
-        }
-    }
-
-    async fn try_verify(&self, parties: &Parties) -> anyhow::Result<Verdict> {
         let deadline = Instant::now() + parties.patience;
-        if let Some(why) = self.wait_until_synced(parties, deadline).await? {
-            return Ok(Verdict::Unproven(why));
-        }
+        self.wait_until_synced(parties, deadline).await?;
         for _ in 0..ATTEMPTS {
-            if let Some(why) = self.wait_until_caught_up(parties, deadline).await? {
-                return Ok(Verdict::Unproven(why));
-            }
+            self.wait_until_caught_up(parties, deadline).await?;
             match self.compare(parties).await {
-                Ok((version, outcome)) => return Ok(Verdict::Compared(version, outcome)),
-                Err(Stopped::Failed(error)) => return Err(error),
-                Err(Stopped::Expired) => sleep(POLL).await,
+                Err(error) if error.is::<Expired>() => sleep(POLL).await,
+                compared => return compared,
             }
         }
-        Ok(Verdict::Unproven(format!(
-            "{ATTEMPTS} versions of the cache were compacted away before the server could list them"
-        )))
+        bail!("{ATTEMPTS} versions of the cache were compacted away before the server could list them")
     }
 
-    /// Waits until the cache is complete; returns why it is not.
-    async fn wait_until_synced(&self, parties: &Parties, deadline: Instant) -> anyhow::Result<Option<String>> {
+    /// Waits until the cache is complete; fails with the reason why it is not.
+    async fn wait_until_synced(&self, parties: &Parties, deadline: Instant) -> anyhow::Result<()> {
         let mut now = self.clone();
         while !now.synced {
             let error = now.last_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
             if now.state == "forbidden" {
-                return Ok(Some(format!("the engine may not list or watch it{error}")));
+                bail!("the engine may not list or watch it{error}");
             }
             if Instant::now() >= deadline {
-                return Ok(Some(format!("not synced, {}{error}", now.state)));
+                bail!("not synced, {}{error}", now.state);
             }
             sleep(POLL).await;
-            match self.again(parties).await? {
-                Some(unit) => now = unit,
-                None => return Ok(Some(GONE.to_owned())),
-            }
+            now = self.again(parties).await?;
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// Waits until the cache has what the server says has changed since the cache's version; returns why it has not.
+    /// Waits until the cache has what the server says has changed since the cache's version; fails with the reason why it has
+    /// not.
     ///
     /// A version alone does not tell: that of a quiet type stays behind those of others.
-    async fn wait_until_caught_up(&self, parties: &Parties, deadline: Instant) -> anyhow::Result<Option<String>> {
-        let Some(mut now) = self.again(parties).await? else { return Ok(Some(GONE.to_owned())) };
-        let Some(last) = self.last_change_since(parties, &now.resource_version).await? else { return Ok(None) };
+    async fn wait_until_caught_up(&self, parties: &Parties, deadline: Instant) -> anyhow::Result<()> {
+        let mut now = self.again(parties).await?;
+        let Some(last) = self.last_change_since(parties, &now.resource_version).await? else { return Ok(()) };
         while now.resource_version.compare(&last) == Some(Ordering::Less) {
             if Instant::now() >= deadline {
-                return Ok(Some(format!(
+                bail!(
                     "the cache is behind: it is at version {} ({}), the server changed an object in version {last}",
-                    now.resource_version, now.state
-                )));
+                    now.resource_version,
+                    now.state
+                );
             }
             sleep(POLL).await;
-            match self.again(parties).await? {
-                Some(unit) => now = unit,
-                None => return Ok(Some(GONE.to_owned())),
-            }
+            now = self.again(parties).await?;
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// Asks the engine for the unit's row again; `None` where there is none any more.
-    async fn again(&self, parties: &Parties) -> anyhow::Result<Option<Self>> {
-        Ok(resources(&parties.engine).await?.resources.into_iter().find(|unit| unit.id == self.id))
+    /// Asks the engine for the unit's row again; fails where there is none any more.
+    async fn again(&self, parties: &Parties) -> anyhow::Result<Self> {
+        let rows = resources(&parties.engine).await?.resources;
+        rows.into_iter().find(|unit| unit.id == self.id).context(GONE)
     }
 
     /// Returns the version of the last change that the server tells after `version`; `None` where there is none, or it
@@ -253,12 +222,12 @@ impl Unit {
     }
 
     /// Reads both lists, at the version that the cache has now.
-    async fn compare(&self, parties: &Parties) -> Result<(ResourceVersion, Outcome), Stopped> {
+    async fn compare(&self, parties: &Parties) -> Verdict {
         let namespaces = Namespaces::parse(&self.namespaces).context("the engine's namespaces")?;
         let mut comparison = Comparison::default();
-        let mut cached = Some(self.cache_list(parties, "").await?);
-        let version = cached.as_ref().map(|page| page.metadata.resource_version.clone()).unwrap_or_default();
-        let mut served = Some(self.server_list(parties, &version, "").await?);
+        let first = self.cache_list(parties, "").await?;
+        let version = first.metadata.resource_version.clone();
+        let (mut cached, mut served) = (Some(first), Some(self.server_list(parties, &version, "").await?));
         while cached.is_some() || served.is_some() {
             for (side, page) in [(Side::Cache, &mut cached), (Side::Server, &mut served)] {
                 for Item { metadata } in page.iter_mut().flat_map(|page| page.items.take().unwrap_or_default()) {
@@ -268,44 +237,33 @@ impl Unit {
                     }
                 }
             }
-            (cached, served) = self.next_pages(parties, &version, [cached.as_ref(), served.as_ref()]).await?;
+            let from_cache = async {
+                match next_token(cached.as_ref()) {
+                    Some(next) => self.cache_list(parties, next).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            let from_server = async {
+                match next_token(served.as_ref()) {
+                    Some(next) => self.server_list(parties, &version, next).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            (cached, served) = future::try_join(from_cache, from_server).await?;
         }
         Ok((ResourceVersion::from(&*version), comparison.finish()))
     }
 
-    /// Reads what follows two pages; `None` behind the last one.
-    async fn next_pages(
-        &self,
-        parties: &Parties,
-        version: &str,
-        [cached, served]: [Option<&Page>; 2],
-    ) -> Result<(Option<Page>, Option<Page>), Stopped> {
-        let from_cache = async {
-            match next_token(cached) {
-                Some(next) => self.cache_list(parties, next).await.map(Some),
-                None => Ok(None),
-            }
-        };
-        let from_server = async {
-            match next_token(served) {
-                Some(next) => self.server_list(parties, version, next).await.map(Some),
-                None => Ok(None),
-            }
-        };
-        let (cached, served) = future::join(from_cache, from_server).await;
-        Ok((cached?, served?))
-    }
-
-    async fn cache_list(&self, parties: &Parties, next: &str) -> Result<Page, Stopped> {
+    async fn cache_list(&self, parties: &Parties, next: &str) -> anyhow::Result<Page> {
         let path = self.cache_path(&[("limit", PAGE), ("continue", next)]);
         let answer = parties.engine.ask(&path, LIST).await?;
         if answer.code == 404 {
-            return Err(anyhow::anyhow!(GONE).into());
+            bail!(GONE);
         }
         page("the engine", &path, answer)
     }
 
-    async fn server_list(&self, parties: &Parties, version: &str, next: &str) -> Result<Page, Stopped> {
+    async fn server_list(&self, parties: &Parties, version: &str, next: &str) -> anyhow::Result<Page> {
         let at = [("resourceVersion", version), ("resourceVersionMatch", "Exact")];
         // The token has the version.
         let at = if next.is_empty() { &at[..] } else { &[("continue", next)] };
@@ -379,14 +337,11 @@ fn next_token(page: Option<&Page>) -> Option<&str> {
     page.map(|page| &*page.metadata.next).filter(|next| !next.is_empty())
 }
 
-fn page(who: &str, path: &str, answer: Answer) -> Result<Page, Stopped> {
+fn page(who: &str, path: &str, answer: Answer) -> anyhow::Result<Page> {
     let Answer { code, body, .. } = answer;
     match code {
-        200 => {
-            let page = serde_json::from_slice(&body).with_context(|| format!("unexpected answer of {who} to {path}"));
-            Ok(page?)
-        }
-        410 => Err(Stopped::Expired),
-        code => Err(Stopped::Failed(anyhow::anyhow!("{who} answered {}", message(code, &body)))),
+        200 => serde_json::from_slice(&body).with_context(|| format!("unexpected answer of {who} to {path}")),
+        410 => Err(Expired.into()),
+        code => bail!("{who} answered {}", message(code, &body)),
     }
 }

@@ -153,7 +153,7 @@ fn structured_mode_has_the_attributes_and_the_data_of_binary_mode() {
             let formatter = Formatter::new(encoder(), format);
             let body = formatter.body(&event, Form::Whole, ContentMode::Structured).unwrap();
             assert_eq!(body.content_type, "application/cloudevents+json");
-            let mut joined = json!(encoder().binary(&event, Form::Whole).attributes);
+            let mut joined = json!(attributes(&event));
             joined["datacontenttype"] = content_type.into();
             joined["data"] = data;
             assert_eq!(serde_json::from_slice::<Value>(&body.bytes).unwrap(), joined, "{kind}");

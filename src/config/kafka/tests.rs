@@ -1,7 +1,10 @@
 //! What is read, and what is told of mistakes.
 
 use super::*;
-use crate::config::{Config, Sink};
+use crate::{
+    config::{Config, Sink},
+    secret::SecretRef,
+};
 
 const BROKERS: &str = "brokers = [\"a:9092\"]\n";
 

@@ -8,7 +8,7 @@ impl World<'_> {
         let Process { journal, consumers, .. } = process;
         let consumer = &consumers[handler];
         let Some(Room { events, bytes }) = consumer.core.room() else { return };
-        let asked = journal.to_load(consumer.reader);
+        let asked = journal[consumer.reader].to_load();
         if !asked.places.is_empty() {
             let name = name_of_handler(handler);
             let found: Vec<_> = asked.places.iter().filter_map(|place| self.disk.now.load(&name, *place)).collect();
@@ -16,7 +16,7 @@ impl World<'_> {
             journal.loaded(consumer.reader, &asked, found);
             self.hits.add("a reader goes on from the store");
         }
-        let records = journal.read(consumer.reader, events, bytes);
+        let records = journal[consumer.reader].read(events, bytes);
         for record in &records {
             self.check_read(handler, record);
         }
@@ -66,7 +66,7 @@ impl World<'_> {
             }
             Progress::Done(places, names) => {
                 assert_eq!(
-                    journal.ack_each(consumer.reader, &places),
+                    journal[consumer.reader].ack_each(&places),
                     places.len(),
                     "what was read can be acknowledged"
                 );

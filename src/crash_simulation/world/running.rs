@@ -171,7 +171,7 @@ impl World<'_> {
         let name = name.to_owned();
         let handler = (0..HANDLERS).find(|handler| name_of_handler(*handler) == name).expect("it is one of them");
         let entries = content.entries.get(&name).cloned().unwrap_or_default();
-        let held = process.journal.hold(reader, places, until).expect("something waits");
+        let held = process.journal[reader].hold(places, until).expect("something waits");
         let log = |place| content.records.get(&place).map(|record| (record.clone(), None));
         let step = Merger::scan(&entries).step(&held, log, &entries);
         process.compacting = Some(Compacting { handler, step, state: None });
@@ -188,7 +188,7 @@ impl World<'_> {
             process.syncing = None;
             self.begin_sync();
             self.end_sync();
-            self.process().journal.compacted(reader, &step.superseded, &state);
+            self.process().journal[reader].compacted(&step.superseded, &state);
             self.hits.add_many("records are merged", usize::from(!step.superseded.is_empty()));
             self.trace(|| format!("handler {handler}: merged {:?} into {:?}", step.superseded, step.written));
             return;

@@ -7,7 +7,7 @@ use crate::{
     config::{self, Batch, DeliveryOrder, HandlerOptions},
     delivery::{
         pace::Rate,
-        schedule::{Order, ScheduleOptions},
+        schedule::ScheduleOptions,
         worker::{Open, OpenAsync},
     },
     journal::Bounds,
@@ -64,11 +64,7 @@ impl Pace {
         let (batch_events, batch_bytes) = (size(self.batch.max_events), size(self.batch.max_bytes));
         let in_delivery = batch_events.saturating_mul(self.concurrency);
         ScheduleOptions {
-            order: match self.order {
-                DeliveryOrder::PerObject => Order::PerObject,
-                DeliveryOrder::Total => Order::Total,
-                DeliveryOrder::None => Order::None,
-            },
+            order: self.order,
             concurrency: self.concurrency,
             distinct: self.distinct,
             batch_events,

@@ -93,14 +93,15 @@ impl Acks {
     }
 }
 
-/// Who we are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Who a Kafka handler is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Sasl")]
 pub struct KafkaSasl {
-    /// How it is proved.
+    /// How the password is proved. `PLAIN` sends it: only with `tls`. Required.
     pub mechanism: SaslMechanism,
-    /// The user.
+    /// The user. Required.
     pub username: String,
-    /// The password; read for each client that is made.
+    /// The password. Required.
     pub password: SecretRef,
 }
 

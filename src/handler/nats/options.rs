@@ -2,6 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::subject::Template;
 use crate::{cloud_event::ContentMode, secret::SecretRef};
 
@@ -41,16 +44,21 @@ pub(crate) fn ask_for_tls(servers: &[String]) -> bool {
 }
 
 /// Who we are. Secrets are read for each connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NatsAuth {
     /// Nobody.
     #[default]
+    #[serde(skip)]
     None,
     /// A file of a JWT and a seed, as `nsc` makes it.
+    #[serde(rename = "creds_file")]
     Credentials(PathBuf),
     /// A user and a password.
+    #[serde(rename = "basic")]
     UserPassword {
         /// The user.
+        #[serde(rename = "username")]
         user: String,
         /// The password.
         password: SecretRef,
@@ -104,12 +112,13 @@ impl JetStreamOptions {
     }
 }
 
-/// The condition on which a message is stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The condition on which a stream takes a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum ExpectLast {
-    /// None: a change is stored once within the duplicate window.
+    /// None.
     #[default]
     Off,
-    /// The last sequence of its subject is the expected one: a change is stored once.
+    /// The last sequence of its subject is the expected one.
     PerSubject,
 }

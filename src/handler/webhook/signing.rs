@@ -6,13 +6,15 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::fresh::Fresh;
 use crate::secret::{ExposeSecret, SecretRef};
 
 /// How a receiver knows the sender.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Auth {
     /// `Authorization: Bearer …`.
     Bearer(SecretRef),

@@ -27,17 +27,6 @@ pub struct TlsOptions {
     pub server_name: Option<ServerName<'static>>,
 }
 
-/// An option that a mistake is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsOption {
-    /// [`TlsOptions::ca_file`].
-    CaFile,
-    /// [`TlsOptions::cert_file`].
-    CertFile,
-    /// [`TlsOptions::key_file`].
-    KeyFile,
-}
-
 impl TlsOptions {
     /// Returns the files.
     pub(super) fn files(&self) -> Vec<PathBuf> {
@@ -48,13 +37,13 @@ impl TlsOptions {
     ///
     /// # Errors
     /// Which option is wrong, and why.
-    pub fn check(&self) -> Result<(), (TlsOption, String)> {
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
         self.config().map(drop)
     }
 
-    pub(super) fn config(&self) -> Result<ClientConfig, (TlsOption, String)> {
+    pub(super) fn config(&self) -> Result<ClientConfig, (&'static str, String)> {
         let builder = builder();
-        let of_authority = |error| (TlsOption::CaFile, error);
+        let of_authority = |error| ("ca_file", error);
         let builder = match &self.ca_file {
             Some(file) => builder.with_root_certificates(authorities(file).map_err(of_authority)?),
             None => builder.with_platform_verifier().map_err(|error| of_authority(untrusting(&error)))?,
@@ -62,14 +51,14 @@ impl TlsOptions {
         let (cert_file, key_file) = match (&self.cert_file, &self.key_file) {
             (None, None) => return Ok(builder.with_no_client_auth()),
             (Some(cert_file), Some(key_file)) => (cert_file, key_file),
-            (Some(_), None) => return Err((TlsOption::CertFile, "expected `key_file` beside `cert_file`".to_owned())),
-            (None, Some(_)) => return Err((TlsOption::KeyFile, "expected `cert_file` beside `key_file`".to_owned())),
+            (Some(_), None) => return Err(("cert_file", "expected `key_file` beside `cert_file`".to_owned())),
+            (None, Some(_)) => return Err(("key_file", "expected `cert_file` beside `key_file`".to_owned())),
         };
-        let chain = certificates(cert_file).map_err(|error| (TlsOption::CertFile, error))?;
-        let key = key(key_file).map_err(|error| (TlsOption::KeyFile, error))?;
+        let chain = certificates(cert_file).map_err(|error| ("cert_file", error))?;
+        let key = key(key_file).map_err(|error| ("key_file", error))?;
         let unfit = |error: rustls::Error| {
             let (key, cert) = (key_file.display(), cert_file.display());
-            (TlsOption::KeyFile, format!("{key} is no key for the certificate in {cert}: {error}"))
+            ("key_file", format!("{key} is no key for the certificate in {cert}: {error}"))
         };
         builder.with_client_auth_cert(chain, key).map_err(unfit)
     }

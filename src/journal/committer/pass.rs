@@ -1,4 +1,4 @@
-//! One pass of a compaction: what waits for slow readers is merged in the state, step by step.
+//! One pass of a compaction: records that wait for slow readers are coalesced in the state, step by step.
 
 use std::time::{Duration, Instant};
 
@@ -10,44 +10,38 @@ use crate::journal::{
     Held, ReaderId, Sequence,
     disk::Disk,
     handle::Inner,
+    reader::Reader,
     store::{Compactor, StoreError},
 };
 
-/// Places a step, at the least and at the most.
+/// Records a step, at the least and at the most.
 const PLACES: (usize, usize) = (8, 4096);
-/// Places of the first step over what waits for a reader: what it takes to judge them is not known.
+/// Records of the first step of a reader: the time to judge them is not known.
 const PLACES_FIRST: usize = 256;
-/// A step shall take so long at most: the committer has other duties.
+/// Limit of a step's duration: the committer has other duties.
 const STEP: Duration = Duration::from_millis(20);
 
 /// A pass over what waits for all readers that hold records back.
 #[derive(Debug)]
 pub(super) struct Pass {
     until: Sequence,
-    /// Whose turn it is.
+    /// The reader whose turn it is.
     current: Option<(ReaderId, Compactor)>,
-    /// How many places the next step has.
+    /// Records of the next step.
     places: usize,
-    /// When the next step is due: who waits for what is merged meanwhile has as much time for itself.
-    due: Instant,
+    /// Due time of the next step. Readers that wait for the last one have as much time for themselves.
+    pub(super) due: Instant,
     written: u64,
     merged: u64,
 }
 
 impl Pass {
-    /// Begins a pass over everything up to a place.
+    /// Begins a pass over everything up to a position.
     pub(super) fn new(until: Sequence) -> Self {
         Self { until, current: None, places: PLACES_FIRST, due: now(), written: 0, merged: 0 }
     }
 
-    pub(super) fn due(&self) -> Instant {
-        self.due
-    }
-
-    /// Takes the next step; returns whether it was the last one.
-    ///
-    /// # Errors
-    /// When the store fails: the pass is over.
+    /// Takes the next step. Returns whether it was the last one. After an error the pass is over.
     pub(super) fn step(&mut self, inner: &Inner, disk: &Disk) -> Result<bool, StoreError> {
         let begin = now();
         let Some((reader, compactor)) = self.current.as_mut() else {
@@ -60,10 +54,10 @@ impl Pass {
             self.places = PLACES_FIRST;
             return Ok(false);
         };
-        if compactor.is_scanning() {
+        if compactor.scan_from.is_some() {
             disk.store.scan_compacted(compactor)?;
         } else {
-            let next = inner.core().hold(*reader, self.places, self.until);
+            let next = inner.with(*reader, |reader| reader.hold(self.places, self.until));
             let Some(mut records) = next else {
                 self.current = None;
                 return Ok(false);
@@ -85,19 +79,19 @@ impl Pass {
     }
 }
 
-/// Judges what is about to be merged; what is refused waits no more.
+/// Judges what is about to be coalesced. Refused records do not wait any more.
 fn judge(inner: &Inner, disk: &Disk, reader: ReaderId, held: &mut Held) -> Result<(), StoreError> {
     let Some(mut unjudged) = held.to_judge.take() else { return Ok(()) };
     unjudged.records.extend(disk.store.load(&held.unjudged)?);
     unjudged.records.sort_unstable_by_key(|record| record.sequence);
     let judged = unjudged.judge();
-    inner.core().judged(reader, &judged);
+    inner.with(reader, |reader| reader.judged(&judged));
     held.places.retain(|place| !judged.refuses(Sequence(*place)));
     held.may_merge -= judged.refused.iter().map(|place| place.0).collect::<RoaringTreemap>();
     Ok(())
 }
 
-/// Holds back what waits for a reader, unless the step comes to its writing.
+/// Hold of a reader's records, released unless the step comes to its write.
 struct Hold<'a> {
     inner: &'a Inner,
     reader: ReaderId,
@@ -114,7 +108,7 @@ impl Hold<'_> {
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.inner.core().release_hold(self.reader);
+            self.inner.with(self.reader, Reader::release);
             self.inner.wake(&[self.reader]);
         }
     }

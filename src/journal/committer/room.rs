@@ -1,7 +1,7 @@
-//! Room in the state: what goes because nobody needs it, and what is done where that is not enough.
+//! Room in the state: removes records that are not needed, and compacts where that is not enough.
 //!
-//! A state that is full, and of which nothing can go, is compacted: what waits for slow readers is merged, and what was
-//! merged can go. Only where that has not helped for a while readers of the API server wait, or the oldest is dropped.
+//! A full state of which nothing can go is compacted: records that wait for slow readers are coalesced, and their sources can
+//! go. If that has not helped for a while, reading from the API server stops, or the oldest records are dropped.
 
 use std::{
     thread::{self, JoinHandle},
@@ -12,29 +12,32 @@ use tracing::{error, info, warn};
 
 use super::{Work, micros, now, pass::Pass};
 use crate::{
-    journal::{NotWritable, OnFull, Sequence, backlog::NAMED_LOSSES_MAX, retention::make_room, store::StoreError},
+    journal::{
+        NotWritable, OnFull, Sequence, disk::calls, reader::backlog::NAMED_LOSSES_MAX, retention::make_room,
+        store::StoreError,
+    },
     mutex::lock,
 };
 
-/// So often it is seen whether something can be removed; sooner where the state is full, or soon will be.
+/// Interval of looking for records to remove; the shorter one where the state is full, or soon will be.
 const RETAIN_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(100));
-/// The disk gives back what was removed after a while, later while it is at it.
+/// Time after which the disk has given back what was removed; the longer one while it is at it.
 const GRACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
-/// How often it is asked to, at the least and at the most.
+/// Interval of asking it to, at the least and at the most.
 const SHRINK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
-/// A pass is worth its while for so many records of the log,
+/// A pass is worth its cost for this many records of the log,
 const RECORDS_A_PASS: u64 = 32_768;
-/// or for one to so many that are merged already: it goes over them too.
+/// or for one to this many that are coalesced already: it goes over them too.
 const MERGED_A_RECORD: u64 = 8;
 
-/// What is done about a state that is full.
+/// Measures against a full state.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) retain_at: Instant,
-    /// What retention is about to remove, a part at a time.
+    /// Records before this one are about to be removed, a part at a time.
     pub(super) removing: Option<Sequence>,
     pub(super) pass: Option<Pass>,
-    /// Since when something should have helped that was done while the state was full.
+    /// Time of the last measure while the state was full.
     tried: Option<Instant>,
     shrink: Shrink,
 }
@@ -46,22 +49,21 @@ impl Room {
         Self { retain_at: now, removing: None, pass: None, tried: None, shrink }
     }
 
-    /// Returns when something is due; `None`: at once.
+    /// Returns the next due time; `None`: at once.
     pub(super) fn due(&self) -> Option<Instant> {
-        let pass = self.pass.as_ref().map_or(self.retain_at, Pass::due);
+        let pass = self.pass.as_ref().map_or(self.retain_at, |pass| pass.due);
         self.removing.is_none().then_some(self.retain_at.min(pass))
     }
 }
 
 impl Work<'_> {
-    /// Does what is due for room.
     pub(super) fn make_room(&mut self) -> Result<(), StoreError> {
         if let Some(to) = self.room.removing {
             self.remove(to)?;
         } else if self.room.retain_at <= now() {
             self.look_after_room()?;
         }
-        if let Some(pass) = self.room.pass.as_mut().filter(|pass| pass.due() <= now())
+        if let Some(pass) = self.room.pass.as_mut().filter(|pass| pass.due <= now())
             && pass.step(self.inner, self.disk)?
         {
             self.end_pass();
@@ -75,7 +77,7 @@ impl Work<'_> {
         self.room.retain_at = now();
     }
 
-    /// Sees what can be removed, and what is to be done where the state is too large.
+    /// Finds records to remove, and takes measures where the state is too large.
     fn look_after_room(&mut self) -> Result<(), StoreError> {
         let core = self.inner.core();
         let (first, needed, last) = (core.kept_from(), core.needed(), core.last());
@@ -112,14 +114,13 @@ impl Work<'_> {
             self.room.shrink.every = SHRINK_EVERY.0;
         }
         self.inner.core().forget_entries_before(if is_full { needed } else { old });
-        self.calls.save = true; // readers move on although nothing is for them
+        self.calls |= calls::SAVE; // readers move on although nothing is for them
         self.room.retain_at = now() + if is_nearly { RETAIN_EVERY.1 } else { RETAIN_EVERY.0 };
         self.room.removing = (keep_from > first).then_some(keep_from);
         Ok(())
     }
 
-    /// Decides what is done about a state that is full of what somebody waits for; returns before which place everything
-    /// was dropped.
+    /// Takes measures against a state full of waiting records. Returns the position before which everything was dropped.
     fn be_full(&mut self, bytes: u64, first: Sequence, visible: Sequence) -> Result<Option<Sequence>, StoreError> {
         let grace = if self.room.shrink.is_running() { GRACE.1 } else { GRACE.0 };
         if self.room.pass.is_some() || self.room.tried.is_some_and(|tried| now() < tried + grace) {
@@ -149,25 +150,25 @@ impl Work<'_> {
         Ok(None)
     }
 
-    /// Removes some of what lies before a place.
+    /// Removes some of the records before a position.
     fn remove(&mut self, to: Sequence) -> Result<(), StoreError> {
         let retained = self.disk.store.retain(to)?;
         self.inner.core().set_kept_from(retained.first);
         self.room.removing = retained.more.then_some(to);
         if self.room.removing.is_none() {
-            self.calls.sync = true;
+            self.calls |= calls::SYNC;
         }
         Ok(())
     }
 
-    /// Drops what waits before a place for whoever it is.
+    /// Drops what waits before a position, for all readers.
     fn drop_before(&mut self, place: Sequence) -> Result<(), StoreError> {
         let slow = self.inner.core().spilled_before(place);
         for (reader, places) in slow {
-            let name = self.inner.core().reader_name(reader).map(str::to_owned).unwrap_or_default();
+            let name = self.inner.core().reader_name(reader);
             let named = &places[..places.len().min(NAMED_LOSSES_MAX)];
             let records = self.disk.store.load_for(&name, named)?;
-            self.inner.core().drop_spilled(reader, &places, &records, place);
+            self.inner.with(reader, |reader| reader.drop_spilled(&places, &records, place));
         }
         let dormant = self.inner.core().drop_dormant(place);
         for (events, state) in &dormant {
@@ -178,7 +179,7 @@ impl Work<'_> {
         self.save()
     }
 
-    /// Asks the disk to give back what was removed, now and then, on a thread of its own: it may take long.
+    /// Lets the disk give back what was removed, at intervals, on a thread of its own: it may take long.
     fn shrink(&mut self, bytes: u64) {
         let shrink = &mut self.room.shrink;
         if shrink.is_running() || now() < shrink.at {
@@ -187,7 +188,7 @@ impl Work<'_> {
         if let Some(Err(_)) = shrink.thread.take().map(JoinHandle::join) {
             error!("giving back what was removed from the state has panicked");
         }
-        // where it does not help it is asked seldom
+        // where it does not help it is seldom done
         let helped = bytes < shrink.bytes - shrink.bytes / 64;
         shrink.every = if helped { SHRINK_EVERY.0 } else { (shrink.every * 2).min(SHRINK_EVERY.1) };
         (shrink.at, shrink.bytes) = (now() + shrink.every, bytes);
@@ -204,14 +205,14 @@ impl Work<'_> {
     }
 }
 
-/// Giving back to the disk what was removed.
+/// State of giving back to the disk what was removed.
 #[derive(Debug)]
 struct Shrink {
     thread: Option<JoinHandle<()>>,
-    /// When it is done next, at the soonest, and how long after that.
+    /// Earliest time of the next one, and the interval after that.
     at: Instant,
     every: Duration,
-    /// What the state had the last time.
+    /// Size of the state the last time.
     bytes: u64,
 }
 

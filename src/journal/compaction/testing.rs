@@ -66,17 +66,17 @@ fn row((record, only, last): &Entry) -> Row {
         Change::Added { cause, .. } | Change::Unchanged { cause, .. } => Some(*cause),
         _ => None,
     };
-    Row {
+    let kind = ChangeKind::of(&record.change);
+    let tail = Tail {
         place: record.sequence.0,
         last: *last,
-        lane: [of(key.clone()), u64::from(record.unit.0)],
-        kind: ChangeKind::of(&record.change),
-        cause,
-        is_addressed: only.is_some(),
         uid: of(uid.to_owned()),
         state: of(format!("{uid} {version}")),
-        recreates: record.old().is_some_and(|old| old.uid() != uid),
-    }
+        kind,
+        keeps_its_place: keeps_its_place(kind, cause, only.is_some()),
+        recreated: record.old().is_some_and(|old| old.uid() != uid),
+    };
+    Row { lane: [of(key.clone()), u64::from(record.unit.0)], cause, tail }
 }
 
 fn compose(place: u64, draft: Draft, sources: &BTreeMap<u64, Entry>) -> Entry {

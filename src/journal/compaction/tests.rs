@@ -19,17 +19,17 @@ struct Said {
 
 impl Said {
     fn row(self, place: u64, last: u64) -> Row {
-        Row {
+        let cause = Some(self.cause);
+        let tail = Tail {
             place,
             last,
-            lane: [self.lane, 7],
-            kind: self.kind,
-            cause: Some(self.cause),
-            is_addressed: false,
             uid: self.uid,
             state: self.uid << 32 | self.version,
-            recreates: self.kind == ChangeKind::Updated && self.old_uid != self.uid,
-        }
+            kind: self.kind,
+            keeps_its_place: keeps_its_place(self.kind, cause, false),
+            recreated: self.kind == ChangeKind::Updated && self.old_uid != self.uid,
+        };
+        Row { lane: [self.lane, 7], cause, tail }
     }
 
     fn brief(self) -> String {

@@ -6,10 +6,10 @@ use fjall::OwnedWriteBatch;
 use foldhash::fast::RandomState;
 
 use super::{
-    Append, Fault, Files, Inner,
+    Append, Fault, Files, Store, StoreError,
     body::{Pointer, encode_body, object_key, old_key, sequence_key},
     recent::{Print, Recent},
-    record::{Body, Old, StoredHead},
+    record::{Body, Head, Old},
     state,
     tail::{MARK_KEY, Mark},
 };
@@ -26,41 +26,49 @@ pub(super) fn dictionary_key(unit: UnitId, number: u8) -> [u8; 5] {
     [a, b, c, d, number]
 }
 
-pub(super) fn append(inner: &Inner, files: &Files, append: &Append<'_>) -> Result<(), Fault> {
-    let first = append.first.0;
-    let end = first + append.changes.len() as u64;
-    let is_again = !append.changes.is_empty() && first <= inner.last.load(SeqCst);
-    if is_again && files.records.contains_key(sequence_key(first))? {
-        return Ok(());
+impl Store {
+    /// Appends records, states of objects and the versions reached: all of it or nothing. Not durable before the next
+    /// [`Store::sync`]. The same sequences again are the same content, and ignored.
+    ///
+    /// Waits while the disk cannot keep up.
+    pub fn append(&self, append: &Append<'_>) -> Result<(), StoreError> {
+        self.with("append", |inner, files| {
+            let first = append.first.0;
+            let end = first + append.changes.len() as u64;
+            let is_again = !append.changes.is_empty() && first <= inner.last.load(SeqCst);
+            if is_again && files.records.contains_key(sequence_key(first))? {
+                return Ok(());
+            }
+            let packer = inner.packer(append.unit);
+            packer.look_at(append.changes.iter().filter_map(Change::object));
+            // if this fails, what it knows is not put back, and the files are asked
+            let recent = lock(&inner.recent).remove(&append.unit).unwrap_or_default();
+            let mut writer = Writer::new(files, append, &packer, recent);
+            let dictionaries = packer.unwritten();
+            for (number, bytes) in &dictionaries {
+                writer.batch.insert(&files.dictionaries, dictionary_key(append.unit, *number), bytes.as_slice());
+            }
+            for (change, sequence) in append.changes.iter().zip(first..) {
+                writer.put(change, sequence)?;
+            }
+            if let Some(reached) = append.reached {
+                writer.batch.insert(&files.units, state::reached_key(append.unit), state::encode_reached(reached));
+            }
+            if !append.changes.is_empty() {
+                let mark = Mark { synced: inner.synced.load(SeqCst), first, last: end - 1 };
+                writer.batch.insert(&files.meta, MARK_KEY, mark.encode());
+            }
+            files.commit(writer.batch)?;
+            lock(&inner.recent).insert(append.unit, writer.recent);
+            if let Some((number, _)) = dictionaries.last() {
+                packer.written(*number);
+            }
+            if !append.changes.is_empty() {
+                inner.last.fetch_max(end - 1, SeqCst);
+            }
+            Ok(())
+        })
     }
-    let packer = inner.packer(append.unit);
-    packer.look_at(append.changes.iter().filter_map(Change::object));
-    // if this fails, what it knows is not put back, and the files are asked
-    let recent = lock(&inner.recent).remove(&append.unit).unwrap_or_default();
-    let mut writer = Writer::new(files, append, &packer, recent);
-    let dictionaries = packer.unwritten();
-    for (number, bytes) in &dictionaries {
-        writer.batch.insert(&files.dictionaries, dictionary_key(append.unit, *number), bytes.as_slice());
-    }
-    for (change, sequence) in append.changes.iter().zip(first..) {
-        writer.put(change, sequence)?;
-    }
-    if let Some(reached) = append.reached {
-        writer.batch.insert(&files.units, state::reached_key(append.unit), state::encode_reached(reached));
-    }
-    if !append.changes.is_empty() {
-        let mark = Mark { synced: inner.synced.load(SeqCst), first, last: end - 1 };
-        writer.batch.insert(&files.meta, MARK_KEY, mark.encode());
-    }
-    files.commit(writer.batch)?;
-    lock(&inner.recent).insert(append.unit, writer.recent);
-    if let Some((number, _)) = dictionaries.last() {
-        packer.written(*number);
-    }
-    if !append.changes.is_empty() {
-        inner.last.fetch_max(end - 1, SeqCst);
-    }
-    Ok(())
 }
 
 /// Makes the batch of one append.
@@ -82,7 +90,7 @@ struct State {
 }
 
 impl State {
-    /// Returns whether it is that very state; versions are compared where there are any.
+    /// Returns whether it is that very state. Versions are compared where there are any.
     fn is(&self, print: Option<Print>) -> bool {
         print.is_some() && self.print == print
     }
@@ -103,7 +111,7 @@ impl<'a> Writer<'a> {
 
     fn put(&mut self, change: &Change, sequence: u64) -> Result<(), Fault> {
         let Append { unit, time_micros, only, .. } = *self.append;
-        let mut head = StoredHead::of(change, unit, sequence, time_micros, only);
+        let mut head = Head::of(change, unit, sequence, time_micros, only);
         if let Some(object) = change.object() {
             self.put_object(change, object, &mut head)?;
         }
@@ -111,8 +119,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes the bodies that the store has not, and where the state of the object lies from now on.
-    fn put_object(&mut self, change: &Change, object: &Object, head: &mut StoredHead<'_>) -> Result<(), Fault> {
+    /// Writes the bodies that the store lacks, and the new location of the object's state.
+    fn put_object(&mut self, change: &Change, object: &Object, head: &mut Head<'_>) -> Result<(), Fault> {
         let key = object_key(head.unit, object.key());
         let mut print = |object: &Object| self.recent.print(&key, object.uid(), object.resource_version());
         let prints = Prints { object: print(object), old: change.old().and_then(print) };
@@ -152,7 +160,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Notes which state an object is in from now on.
+    /// Notes the new state of an object.
     fn supersede(&mut self, key: Vec<u8>, before: Option<State>, now: Option<State>) {
         if let Some(print) = before.and_then(|state| state.print) {
             self.recent.remove(print);
@@ -168,7 +176,7 @@ impl<'a> Writer<'a> {
         self.batch.insert(&self.files.bodies, key, body);
     }
 
-    /// Returns the state that an object is in: most often one of those that the change is about.
+    /// Returns the state of an object: most often one of those that the change is about.
     fn state(&mut self, key: &[u8], prints: Prints) -> Result<Option<State>, Fault> {
         for print in [prints.old, prints.object].into_iter().flatten() {
             if let Some(sequence) = self.recent.find(print) {
@@ -181,7 +189,7 @@ impl<'a> Writer<'a> {
         let Some(value) = self.files.objects.get(key)? else { return Ok(None) };
         let unreadable = || {
             let what = format!("where {} lies is unreadable", String::from_utf8_lossy(key));
-            Fault::damaged(self.files.objects.path().to_owned(), what)
+            Fault::corrupt(self.files.objects.path(), what)
         };
         let Pointer { sequence, uid, resource_version } = Pointer::decode(&value).ok_or_else(unreadable)?;
         Ok(Some(State { sequence, print: self.recent.print(key, uid.as_str(), resource_version) }))

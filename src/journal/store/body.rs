@@ -1,4 +1,4 @@
-//! Bodies, and where the states of objects lie.
+//! Bodies, locations of states, and keys.
 
 use super::wire::{Uid, Wire, put_number, put_text, put_uid};
 use crate::{
@@ -20,7 +20,7 @@ pub(super) const PLAIN: u8 = 2;
 /// A body that is packed by lz4.
 const LZ4: u8 = 3;
 
-/// Added to one of these: who changed the object stands before the body.
+/// Added to one of these where the object's last change (manager, user) precedes the body.
 pub(super) const WITH_WHO: u8 = 1 << 4;
 
 /// Writes the body of an object, packed as `packer` says.
@@ -47,7 +47,7 @@ pub(super) fn encode_body(object: &Object, packer: &Packer) -> Vec<u8> {
     })
 }
 
-/// What is wrong with a body.
+/// Error of an unreadable body.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum BodyError {
     #[error("it has an unknown form")]
@@ -89,7 +89,7 @@ pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Res
     Ok(object.with_who(who))
 }
 
-/// Where the state of an object lies, and which one it is.
+/// Location of an object's state, with its uid and version.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pointer<'a> {
     pub(super) sequence: u64,
@@ -118,26 +118,26 @@ impl<'a> Pointer<'a> {
     }
 }
 
-/// The key of a record and of its body.
+/// Returns the key of a record and of its body.
 pub(super) fn sequence_key(sequence: u64) -> [u8; 8] {
     sequence.to_be_bytes()
 }
 
-/// The key of an old state that lies beside its record.
+/// Returns the key of an old state that is stored beside its record.
 pub(super) fn old_key(sequence: u64) -> [u8; 9] {
     let mut key = [0; 9];
     key[..8].copy_from_slice(&sequence.to_be_bytes());
     key
 }
 
-/// A body of what waits for one reader, merged: which of the two.
+/// Body of a coalesced record: one of two.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     Object = 1,
     Old = 2,
 }
 
-/// The key of such a body. It is longer than the others, and lies behind those of its sequence.
+/// Returns the key of a coalesced record's body. It is longer than the others, and sorts after those of its sequence.
 pub(super) fn compacted_body_key(reader: &str, sequence: u64, part: Part) -> Vec<u8> {
     let mut out = Vec::with_capacity(9 + reader.len());
     out.extend_from_slice(&sequence.to_be_bytes());
@@ -146,7 +146,7 @@ pub(super) fn compacted_body_key(reader: &str, sequence: u64, part: Part) -> Vec
     out
 }
 
-/// The key of the head of what waits for one reader, merged.
+/// Returns the key of a coalesced record's head.
 pub(super) fn compacted_key(reader: &str, sequence: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(reader.len() + 9);
     out.extend_from_slice(reader.as_bytes());
@@ -162,7 +162,7 @@ pub(super) fn split_compacted_key(key: &[u8]) -> Option<(&str, u64)> {
     Some((std::str::from_utf8(name).ok()?, u64::from_be_bytes(*sequence)))
 }
 
-/// The key of an object; those of a unit are in the order of namespace and name.
+/// Returns the key of an object. Those of a unit are in the order of namespace and name.
 pub(super) fn object_key(unit: UnitId, key: KeyRef<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(5 + key.namespace.len() + key.name.len());
     out.extend_from_slice(&unit.0.to_be_bytes());

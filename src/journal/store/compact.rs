@@ -1,7 +1,7 @@
-//! What waits for one reader, merged: entries of its own, which need nothing of the records that they were made of.
+//! Coalesced records of one reader: entries of its own, which need nothing of the records that they were made of.
 //!
-//! The log loses records at its front only, and they share bodies. So what waits is copied: head and bodies, packed as they
-//! are, under the name of the reader. A step of that is one write, with where the reader stands.
+//! The log loses records at its front only, and they share bodies. So heads and bodies are copied, packed as they are, under
+//! the name of the reader. A step is one write, with the state of the reader.
 
 use std::{
     collections::HashMap,
@@ -12,17 +12,17 @@ use fjall::{OwnedWriteBatch, UserValue};
 use roaring::RoaringTreemap;
 
 use super::{
-    Fault, Files, Inner, StoredReader,
+    Fault, Files, Inner, Store, StoreError, StoredReader,
     body::{Part, compacted_body_key, compacted_key, old_key, sequence_key, split_compacted_key},
     read::{Finder, head_of},
-    record::{Body, Old, StoredHead},
+    record::{Body, Head, Old},
     state,
     wire::{Wire, put_number},
 };
 use crate::{
     journal::{
         ChangeKind, Held,
-        compaction::{Draft, Lanes, Row},
+        compaction::{Draft, Lanes, Row, Tail, keeps_its_place},
     },
     mutex::lock,
 };
@@ -33,57 +33,50 @@ const ENTRIES_A_SCAN: usize = 16_384;
 /// Entries removed a batch.
 const ENTRIES_A_BATCH: usize = 4096;
 
-/// Merges what waits for one reader, step by step; what it knows of it is as large as there are objects, and forgotten
-/// with it.
+/// Compaction of one reader's records, step by step. Its memory grows with the count of objects.
 #[derive(Debug)]
-pub(in crate::journal) struct Compactor {
+pub(crate) struct Compactor {
     reader: Box<str>,
     hashers: [RandomState; 2],
     lanes: Lanes,
-    /// What was merged earlier is to be looked through from here on.
-    scan_from: Option<u64>,
+    /// Earlier entries from here on are still to be scanned.
+    pub(crate) scan_from: Option<u64>,
 }
 
 impl Compactor {
-    pub(in crate::journal) fn new(reader: &str) -> Self {
+    pub(crate) fn new(reader: &str) -> Self {
         let hashers = [RandomState::new(), RandomState::new()];
         Self { reader: reader.into(), hashers, lanes: Lanes::default(), scan_from: Some(0) }
     }
 
-    /// Returns whether it has still to look through what was merged earlier.
-    pub(in crate::journal) fn is_scanning(&self) -> bool {
-        self.scan_from.is_some()
-    }
-
-    fn row(&self, head: &StoredHead<'_>, last: u64) -> Row {
+    fn row(&self, head: &Head<'_>, last: u64) -> Row {
         let [first, second] = &self.hashers;
         let lane = (head.unit, head.key.namespace, head.key.name);
         let uid = head.uid.as_str();
         // where there are no versions, no two states are known to be the same
         let unversioned = head.resource_version.is_empty().then_some(head.sequence);
-        Row {
+        let tail = Tail {
             place: head.sequence,
             last,
-            lane: [first.hash_one(lane), second.hash_one(lane)],
-            kind: head.kind,
-            cause: head.cause,
-            is_addressed: head.is_addressed(),
             uid: first.hash_one(uid),
             state: first.hash_one((uid, head.resource_version, unversioned)),
-            recreates: head.recreates,
-        }
+            kind: head.kind,
+            keeps_its_place: keeps_its_place(head.kind, head.cause, head.is_addressed()),
+            recreated: head.recreates,
+        };
+        Row { lane: [first.hash_one(lane), second.hash_one(lane)], cause: head.cause, tail }
     }
 }
 
-/// What one step writes.
+/// Write of one step.
 #[derive(Debug)]
-pub(in crate::journal) struct CompactionStep {
+pub(crate) struct CompactionStep {
     reader: Box<str>,
     entries: Vec<Entry>,
-    /// What waits there from then on, in place of the records of these places.
-    pub(in crate::journal) written: RoaringTreemap,
-    /// What waits no more: it is merged into others.
-    pub(in crate::journal) superseded: RoaringTreemap,
+    /// Positions that wait in entries from then on, in place of records of the log.
+    pub(crate) written: RoaringTreemap,
+    /// Positions that were coalesced into others, and wait no more.
+    pub(crate) superseded: RoaringTreemap,
 }
 
 #[derive(Debug)]
@@ -94,54 +87,59 @@ struct Entry {
     old: Option<UserValue>,
 }
 
-/// Looks through some of what was merged earlier.
-pub(super) fn scan(files: &Files, compactor: &mut Compactor) -> Result<(), Fault> {
-    let Some(from) = compactor.scan_from.take() else { return Ok(()) };
-    let reader = compactor.reader.clone();
-    let all = compacted_key(&reader, from)..=compacted_key(&reader, u64::MAX);
-    for (number, entry) in files.compacted.range(all).enumerate() {
-        let (key, value) = entry.into_inner()?;
-        let Some((_, place)) = split_compacted_key(&key).filter(|(name, _)| **name == *reader) else { continue };
-        if number >= ENTRIES_A_SCAN {
-            compactor.scan_from = Some(place);
-            break;
-        }
-        let (last, head) = decode_entry(files, place, &value)?;
-        let row = compactor.row(&head, last);
-        compactor.lanes.note(&row);
+impl Store {
+    /// Scans some of the earlier entries. To be repeated while there is a [`Compactor::scan_from`].
+    pub(crate) fn scan_compacted(&self, compactor: &mut Compactor) -> Result<(), StoreError> {
+        self.with("read merged records", |_, files| {
+            let Some(from) = compactor.scan_from.take() else { return Ok(()) };
+            let reader = compactor.reader.clone();
+            let all = compacted_key(&reader, from)..=compacted_key(&reader, u64::MAX);
+            for (number, entry) in files.compacted.range(all).enumerate() {
+                let (key, value) = entry.into_inner()?;
+                let Some((_, place)) = split_compacted_key(&key).filter(|(name, _)| **name == *reader) else {
+                    continue;
+                };
+                if number >= ENTRIES_A_SCAN {
+                    compactor.scan_from = Some(place);
+                    break;
+                }
+                let (last, head) = decode_entry(files, place, &value)?;
+                let row = compactor.row(&head, last);
+                compactor.lanes.note(&row);
+            }
+            Ok(())
+        })
     }
-    Ok(())
+
+    /// Plans the step for the records that are held, which follow those of the steps before. Writes nothing.
+    pub(crate) fn plan_compaction(&self, compactor: &mut Compactor, held: &Held) -> Result<CompactionStep, StoreError> {
+        self.with("merge records", |_, files| {
+            let Held { places, may_merge, shown, .. } = held;
+            let mut log = Vec::with_capacity(places.len());
+            let mut heads = Finder::over(&files.records, places);
+            for &place in places {
+                log.extend(heads.find(&sequence_key(place))?.map(|value| (place, value)));
+            }
+            let rows = log.iter().map(|(place, value)| Ok(compactor.row(&head_of(files, *place, value)?, *place)));
+            let rows = rows.collect::<Result<Vec<_>, Fault>>()?;
+            let plan = compactor.lanes.plan(&rows, |place| may_merge.contains(place), *shown);
+            let sources = Sources { files, reader: &compactor.reader, log: &log };
+            let entries = plan.drafts.iter().map(|(place, draft)| sources.entry(*place, *draft));
+            let entries = entries.collect::<Result<Vec<_>, Fault>>()?;
+            // what is not there any more is lost in either place
+            let mut written: RoaringTreemap = places.iter().copied().collect();
+            written -= &plan.superseded;
+            written.extend(plan.drafts.keys());
+            Ok(CompactionStep { reader: compactor.reader.clone(), entries, written, superseded: plan.superseded })
+        })
+    }
 }
 
-/// Decides what becomes of the records that are held, and reads what is to be written.
-pub(super) fn plan(
-    files: &Files,
-    compactor: &mut Compactor,
-    Held { places, may_merge, shown, .. }: &Held,
-) -> Result<CompactionStep, Fault> {
-    let mut log = Vec::with_capacity(places.len());
-    let mut heads = Finder::over(&files.records, places);
-    for &place in places {
-        log.extend(heads.find(&sequence_key(place))?.map(|value| (place, value)));
-    }
-    let rows = log.iter().map(|(place, value)| Ok(compactor.row(&head_of(files, *place, value)?, *place)));
-    let rows = rows.collect::<Result<Vec<_>, Fault>>()?;
-    let plan = compactor.lanes.plan(&rows, |place| may_merge.contains(place), *shown);
-    let sources = Sources { files, reader: &compactor.reader, log: &log };
-    let entries = plan.drafts.iter().map(|(place, draft)| sources.entry(*place, *draft));
-    let entries = entries.collect::<Result<Vec<_>, Fault>>()?;
-    // what is not there any more is lost in either place
-    let mut written: RoaringTreemap = places.iter().copied().collect();
-    written -= &plan.superseded;
-    written.extend(plan.drafts.keys());
-    Ok(CompactionStep { reader: compactor.reader.clone(), entries, written, superseded: plan.superseded })
-}
-
-/// Where entries come from: records of the log, and earlier entries.
+/// Sources of entries: records of the log, and earlier entries.
 struct Sources<'a> {
     files: &'a Files,
     reader: &'a str,
-    /// By place.
+    /// By position.
     log: &'a [(u64, UserValue)],
 }
 
@@ -152,8 +150,8 @@ struct Source {
 }
 
 impl Source {
-    /// Returns the head, and where its object was found.
-    fn head(&self, files: &Files) -> Result<(u64, StoredHead<'_>), Fault> {
+    /// Returns the head, and the position that its object is from.
+    fn head(&self, files: &Files) -> Result<(u64, Head<'_>), Fault> {
         if self.is_entry {
             decode_entry(files, self.place, &self.value)
         } else {
@@ -183,7 +181,7 @@ impl Sources<'_> {
         let is_update = of_shape.kind == ChangeKind::Updated;
         let has_old = is_update && of_old.old != Old::None;
         let old = if has_old { self.old(&old, &of_old)? } else { None };
-        let head = StoredHead {
+        let head = Head {
             sequence: place,
             time_micros: of_place.time_micros,
             uid: of_object.uid,
@@ -201,7 +199,7 @@ impl Sources<'_> {
         Ok(Entry { place, head: value, object: self.object(&object, &of_object)?, old })
     }
 
-    fn object(&self, source: &Source, head: &StoredHead<'_>) -> Result<Option<UserValue>, Fault> {
+    fn object(&self, source: &Source, head: &Head<'_>) -> Result<Option<UserValue>, Fault> {
         let bodies = &self.files.bodies;
         Ok(match head.body {
             Body::None => None,
@@ -211,7 +209,7 @@ impl Sources<'_> {
         })
     }
 
-    fn old(&self, source: &Source, head: &StoredHead<'_>) -> Result<Option<UserValue>, Fault> {
+    fn old(&self, source: &Source, head: &Head<'_>) -> Result<Option<UserValue>, Fault> {
         let bodies = &self.files.bodies;
         Ok(match (head.old, head.supersedes) {
             (Old::Own, _) if source.is_entry => bodies.get(compacted_body_key(self.reader, source.place, Part::Old))?,
@@ -222,71 +220,74 @@ impl Sources<'_> {
     }
 }
 
-/// Reads an entry, and where its object was found.
-pub(super) fn decode_entry<'a>(files: &Files, place: u64, value: &'a [u8]) -> Result<(u64, StoredHead<'a>), Fault> {
+/// Reads an entry: its head, and the position that its object is from.
+pub(super) fn decode_entry<'a>(files: &Files, place: u64, value: &'a [u8]) -> Result<(u64, Head<'a>), Fault> {
     let mut wire = Wire(value);
-    let decoded = wire.number().and_then(|behind| Some((place + behind, StoredHead::decode(place, wire.0)?)));
+    let decoded = wire.number().and_then(|behind| Some((place + behind, Head::decode(place, wire.0)?)));
     decoded.ok_or_else(|| unreadable(files, place))
 }
 
 fn unreadable(files: &Files, place: u64) -> Fault {
-    Fault::damaged(files.compacted.path().to_owned(), format!("the merged record {place} is unreadable"))
+    Fault::corrupt(files.compacted.path(), format!("the merged record {place} is unreadable"))
 }
 
-/// Writes what a step found, and where the reader stands with it.
-pub(super) fn put(inner: &Inner, files: &Files, step: &CompactionStep, state: &StoredReader) -> Result<(), Fault> {
-    let reader = &*step.reader;
-    let mut known = known_of(inner, reader);
-    let mut batch = OwnedWriteBatch::with_capacity(files.db.clone(), step.entries.len() * 3 + 1);
-    for place in &known & &step.superseded {
-        remove_entry(files, &mut batch, reader, place);
-    }
-    known -= &step.superseded;
-    // what was acknowledged meanwhile is not needed any more
-    for entry in step.entries.iter().filter(|entry| state.compacted.contains(entry.place)) {
-        let Entry { place, head, object, old } = entry;
-        batch.insert(&files.compacted, compacted_key(reader, *place), head.as_slice());
-        for (part, body) in [(Part::Object, object), (Part::Old, old)] {
-            if let Some(body) = body {
-                batch.insert(&files.bodies, compacted_body_key(reader, *place, part), body.clone());
+impl Store {
+    /// Writes a step with the state of its reader, all of it or nothing. The same step again changes nothing.
+    pub(crate) fn put_compacted(&self, step: &CompactionStep, state: &StoredReader) -> Result<(), StoreError> {
+        self.with("write merged records", |inner, files| {
+            let reader = &*step.reader;
+            let mut known = known_of(inner, reader);
+            let mut batch = OwnedWriteBatch::with_capacity(files.db.clone(), step.entries.len() * 3 + 1);
+            for place in &known & &step.superseded {
+                remove_entry(files, &mut batch, reader, place);
             }
-        }
-        known.insert(*place);
+            known -= &step.superseded;
+            // what was acknowledged meanwhile is not needed any more
+            for entry in step.entries.iter().filter(|entry| state.compacted.contains(entry.place)) {
+                let Entry { place, head, object, old } = entry;
+                batch.insert(&files.compacted, compacted_key(reader, *place), head.as_slice());
+                for (part, body) in [(Part::Object, object), (Part::Old, old)] {
+                    if let Some(body) = body {
+                        batch.insert(&files.bodies, compacted_body_key(reader, *place, part), body.clone());
+                    }
+                }
+                known.insert(*place);
+            }
+            batch.insert(&files.readers, reader.as_bytes(), state::encode_reader(state));
+            files.commit(batch)?;
+            lock(&inner.compacted).insert(reader.to_owned(), known);
+            forget_all_but(inner, files, reader, &state.compacted)
+        })
     }
-    batch.insert(&files.readers, reader.as_bytes(), state::encode_reader(state));
-    files.commit(batch)?;
-    lock(&inner.compacted).insert(reader.to_owned(), known);
-    forget_all_but(inner, files, reader, &state.compacted)
 }
 
-/// Removes what a reader does not need any more.
+/// Removes entries that a reader does not need any more.
 pub(super) fn forget_all_but(inner: &Inner, files: &Files, reader: &str, needed: &RoaringTreemap) -> Result<(), Fault> {
     let mut known = known_of(inner, reader);
-    let stale = &known - needed;
-    if stale.is_empty() {
-        return Ok(());
-    }
-    let mut places = stale.iter().peekable();
-    while places.peek().is_some() {
-        let mut batch = files.db.batch();
-        let part: RoaringTreemap = places.by_ref().take(ENTRIES_A_BATCH).collect();
-        for place in &part {
-            remove_entry(files, &mut batch, reader, place);
-        }
-        files.commit(batch)?;
-        known -= part;
+    let stale: Vec<u64> = (&known - needed).iter().collect();
+    for part in stale.chunks(ENTRIES_A_BATCH) {
+        remove_entries(files, reader, part)?;
+        known -= part.iter().copied().collect::<RoaringTreemap>();
         lock(&inner.compacted).insert(reader.to_owned(), known.clone());
     }
-    if known.is_empty() {
+    if known.is_empty() && !stale.is_empty() {
         lock(&inner.compacted).remove(reader);
     }
     Ok(())
 }
 
-fn remove_entry(files: &Files, batch: &mut OwnedWriteBatch, reader: &str, place: u64) {
-    batch.remove(&files.compacted, compacted_key(reader, place));
+fn remove_entries(files: &Files, reader: &str, positions: &[u64]) -> Result<(), Fault> {
+    let mut batch = files.db.batch();
+    for position in positions {
+        remove_entry(files, &mut batch, reader, *position);
+    }
+    files.commit(batch)
+}
+
+fn remove_entry(files: &Files, batch: &mut OwnedWriteBatch, reader: &str, position: u64) {
+    batch.remove(&files.compacted, compacted_key(reader, position));
     for part in [Part::Object, Part::Old] {
-        batch.remove(&files.bodies, compacted_body_key(reader, place, part));
+        batch.remove(&files.bodies, compacted_body_key(reader, position, part));
     }
 }
 
@@ -294,12 +295,12 @@ fn known_of(inner: &Inner, reader: &str) -> RoaringTreemap {
     lock(&inner.compacted).get(reader).cloned().unwrap_or_default()
 }
 
-/// Finds what is there of each reader, and tells it to the readers; what is left of one that is gone is removed.
+/// Finds the entries of each reader, and sets [`StoredReader::compacted`]. Removes the entries of readers that are gone.
 pub(super) fn recover(files: &Files, readers: &mut [StoredReader]) -> Result<HashMap<String, RoaringTreemap>, Fault> {
     let mut found: HashMap<String, RoaringTreemap> = HashMap::new();
     for entry in files.compacted.iter() {
         let key = entry.key()?;
-        let bad = || Fault::damaged(files.compacted.path().to_owned(), format!("the key {key:02x?} is unreadable"));
+        let bad = || Fault::corrupt(files.compacted.path(), format!("the key {key:02x?} is unreadable"));
         let (reader, place) = split_compacted_key(&key).ok_or_else(bad)?;
         match found.get_mut(reader) {
             Some(places) => drop(places.insert(place)),
@@ -311,15 +312,11 @@ pub(super) fn recover(files: &Files, readers: &mut [StoredReader]) -> Result<Has
     for (name, places) in gone {
         let places: Vec<u64> = places.iter().collect();
         for part in places.chunks(ENTRIES_A_BATCH) {
-            let mut batch = files.db.batch();
-            for place in part {
-                remove_entry(files, &mut batch, &name, *place);
-            }
-            files.commit(batch)?;
+            remove_entries(files, &name, part)?;
         }
     }
     for reader in readers {
-        let needed = reader.pending.clone().unwrap_or_default() | &reader.given_up;
+        let needed = &reader.pending | &reader.given_up;
         reader.compacted = found.get(&reader.name).map(|places| places & needed).unwrap_or_default();
     }
     Ok(found)

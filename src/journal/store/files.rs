@@ -1,4 +1,4 @@
-//! fjall's files: which keyspaces there are, and what they may cost.
+//! fjall's files: the keyspaces, and their limits.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -45,7 +45,7 @@ pub(super) const COMPACTED: &str = "compacted";
 /// The open files of a store.
 pub(super) struct Files {
     pub(super) db: Database,
-    /// What there is one of.
+    /// Single values.
     pub(super) meta: Keyspace,
     /// Unit → description, versions reached.
     pub(super) units: Keyspace,
@@ -53,13 +53,13 @@ pub(super) struct Files {
     pub(super) records: Keyspace,
     /// Sequence → body. Values lie apart from the tree: compaction does not copy them.
     pub(super) bodies: Keyspace,
-    /// Unit, namespace, name → where the state lies.
+    /// Unit, namespace, name → location of the state.
     pub(super) objects: Keyspace,
     /// Name → position.
     pub(super) readers: Keyspace,
     /// Unit, number → bytes.
     pub(super) dictionaries: Keyspace,
-    /// Name of a reader, sequence → head of what waits for it, merged.
+    /// Name of a reader, sequence → head of a coalesced record that waits for it.
     pub(super) compacted: Keyspace,
 }
 
@@ -80,19 +80,18 @@ fn keyspace(buffer_bytes: u64) -> KeyspaceCreateOptions {
 impl Files {
     /// Opens fjall's directory, which is made if absent. A torn tail is cut off first.
     ///
-    /// What it costs in memory, at the worst: of records, bodies and objects one write buffer of 6 MiB being filled and
-    /// two waiting for the disk, 54 MiB, three of 1 MiB while what waits is merged, and the cache. One large append goes
-    /// beyond that while it lasts.
+    /// Memory, at the worst: for each of records, bodies and objects one write buffer of 6 MiB being filled and two waiting
+    /// for the disk, 54 MiB; three of 1 MiB during a compaction; and the cache. One large append exceeds that for its time.
     pub(super) fn open(dir: &Path) -> Result<Self, Fault> {
         if dir.is_dir()
             && let Some(journal) = tail::active_journal(dir)?
             && let Tail::Damaged(at) = tail::cut(&journal)?
         {
-            return Err(Fault::damaged(journal, format!("what was synced is unreadable from byte {at} on")));
+            return Err(Fault::corrupt(journal, format!("what was synced is unreadable from byte {at} on")));
         }
         // fjall asserts some of what it finds in its files
         let opened = panic::catch_unwind(AssertUnwindSafe(|| Self::open_database(dir)));
-        opened.unwrap_or_else(|_| Err(Fault::damaged(dir.to_owned(), "its files contradict each other".to_owned())))
+        opened.unwrap_or_else(|_| Err(Fault::corrupt(dir.to_owned(), "its files contradict each other".to_owned())))
     }
 
     fn open_database(dir: &Path) -> Result<Self, Fault> {
@@ -152,7 +151,7 @@ impl Files {
         Ok(())
     }
 
-    /// Gives back what was removed: fjall lets go of it only where it merges its tables, which it does after so many writes.
+    /// Gives back what was removed. fjall does so only when it compacts its tables, after a number of writes.
     pub(super) fn shrink(&self) -> Result<(), Fault> {
         self.flush()?;
         Ok(self.bodies.major_compact()?)

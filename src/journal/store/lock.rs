@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use super::StoreError;
+use super::Fault;
 use crate::private_dir;
 
 /// Holds a state directory until it is dropped; the system lets go of it when the process ends, however that is.
@@ -16,24 +16,21 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock, or says which process has it.
-    pub(super) fn take(dir: &Path) -> Result<Self, StoreError> {
-        let failed = |source| StoreError::of_io(dir, "take the lock", source);
-        let path = dir.join("lock");
-        let options = private_dir::file().read(true).create(true).truncate(false).open(path);
-        let mut file = options.map_err(failed)?;
+    /// Takes the lock, or names the process that has it.
+    pub(super) fn take(dir: &Path) -> Result<Self, Fault> {
+        let mut file = private_dir::file().read(true).create(true).truncate(false).open(dir.join("lock"))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
-                let owner = file.read_to_string(&mut owner).ok().and_then(|_| owner.trim().parse().ok());
-                return Err(StoreError::Locked { dir: dir.to_owned(), owner });
+                let read = file.read_to_string(&mut owner);
+                return Err(Fault::Locked(read.ok().and_then(|_| owner.trim().parse().ok())));
             }
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        let pid = format!("{}\n", std::process::id());
-        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(pid.as_bytes()));
-        written.map_err(failed)?;
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())?;
         Ok(Self { _file: file })
     }
 }

@@ -13,11 +13,10 @@ use std::{
 };
 
 use fjall::PersistMode;
-use roaring::RoaringTreemap;
 use tracing::{info, warn};
 
 use super::{
-    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, StoreOptions, compact, read,
+    DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, compact, read,
     retain::FIRST_KEY,
     seal::{self, Facts, Sealer},
     state, sync,
@@ -36,44 +35,95 @@ const RUN_KEY: &[u8] = b"run";
 const CLEAN: u8 = 1;
 const GROUP_FSYNC: u8 = 1 << 1;
 
-/// What makes each format the next one; the newest is one more than there are steps. A step may be cut off anywhere, and is
-/// done again then.
-const MIGRATIONS: [Migration; 1] = [keep_merged_records];
+/// The newest format. The second one has a keyspace more, which is made where all are opened, and is empty. Heads that were
+/// written before stay as they are.
+const FORMAT: u32 = 2;
 
-type Migration = fn(&Files) -> Result<(), Fault>;
-
-/// The file that says which format the directory has: legible before anything else of it is touched.
+/// The file with the format of the directory, read before anything else of it is touched.
 const FORMAT_FILE: &str = "format";
 
 /// The subdirectory of a volume's root.
 const IN_VOLUME: &str = "state";
 
-/// The second format has a keyspace more, which is made where all are opened, and is empty. Heads that were written before
-/// stay as they are.
-fn keep_merged_records(files: &Files) -> Result<(), Fault> {
-    Ok(files.db.persist(PersistMode::SyncAll)?)
+impl Store {
+    /// Returns the directory to open if `dir` is configured. That is a subdirectory where `dir` is the root of a volume that
+    /// belongs to a group, as Kubernetes mounts one for `fsGroup`, and holds no store yet. Looks at the disk.
+    pub fn home(dir: &Path) -> PathBuf {
+        let is_taken = dir.join(FORMAT_FILE).exists();
+        if !is_taken && private_dir::belongs_to_a_group(dir) { dir.join(IN_VOLUME) } else { dir.to_owned() }
+    }
+
+    /// Opens the store in `dir`, which is made if absent, and takes its lock until [`Store::close`] or until the last
+    /// clone is dropped. Reads fjall's journal file, up to some 100 MB. With `group_fsync`, appends are made durable before
+    /// they are handed out; otherwise at an interval, and an unclean end gives the journal a new id.
+    pub fn open(dir: &Path, group_fsync: bool) -> Result<(Self, Recovered), StoreError> {
+        open(dir, group_fsync).map_err(|fault| fault.tell(dir, "open the store"))
+    }
+
+    /// Binds the store to a cluster, the first time; refuses any other from then on.
+    pub fn bind(&self, cluster_uid: &str) -> Result<(), StoreError> {
+        self.with("bind it to the cluster", |_, files| {
+            let Some(bound_to) = files.meta.get(CLUSTER_KEY)? else {
+                let mut batch = files.db.batch();
+                batch.insert(&files.meta, CLUSTER_KEY, cluster_uid.as_bytes());
+                files.commit(batch)?;
+                return Ok(files.db.persist(PersistMode::SyncAll)?);
+            };
+            if *bound_to == *cluster_uid.as_bytes() {
+                return Ok(());
+            }
+            let bound_to = String::from_utf8_lossy(&bound_to).into_owned();
+            Err(Fault::OtherCluster { bound_to, found: cluster_uid.to_owned() })
+        })
+    }
+
+    /// Closes and opens the files again after an error. Waits for the calls that are under way. What was appended
+    /// successfully is there after it, or it fails; it may be tried again then.
+    pub fn reopen(&self) -> Result<(), StoreError> {
+        let inner = &*self.inner;
+        let mut state = inner.files.write().unwrap_or_else(PoisonError::into_inner);
+        let reopened = if matches!(*state, State::Closed) {
+            Err(Fault::Closed)
+        } else {
+            // fjall lets go of its own lock first
+            *state = State::Failed;
+            *lock(&inner.journal) = None;
+            open_again(inner).map(|files| *state = State::Open(files))
+        };
+        reopened.map_err(|fault| fault.tell(self.dir(), "open the store again"))
+    }
+
+    /// Makes everything durable, marks the end as clean and lets go of the directory. Every later call fails.
+    pub fn close(&self) -> Result<(), StoreError> {
+        let inner = &*self.inner;
+        let mut state = inner.files.write().unwrap_or_else(PoisonError::into_inner);
+        let closed = match &*state {
+            State::Open(files) => end(inner, files),
+            State::Failed => Err(Fault::Failed),
+            State::Closed => Ok(()),
+        };
+        *state = State::Closed;
+        *lock(&inner.journal) = None;
+        *lock(&inner.lock) = None;
+        closed.map_err(|fault| fault.tell(self.dir(), "close the store"))
+    }
 }
 
-fn newest_format() -> u32 {
-    u32::try_from(MIGRATIONS.len()).expect("a handful") + 1
-}
-
-pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovered), StoreError> {
-    let action = "open the store";
-    make_private(dir).map_err(|error| StoreError::of_io(dir, action, error))?;
+fn open(dir: &Path, group_fsync: bool) -> Result<(Store, Recovered), Fault> {
+    make_private(dir)?;
     let taken = Lock::take(dir)?;
     let earlier = seal::read(dir)?;
     if earlier.is_some() {
         seal::check_files(dir)?;
     }
     let format = format_of(dir)?;
-    let files = Files::open(&dir.join(DB)).map_err(|fault| fault.tell(dir, action))?;
-    let opened = begin(dir, &files, format, options, earlier.as_ref()).map_err(|fault| fault.tell(dir, action));
-    let Begun { recovered, facts, packers, forgotten, compacted } = opened?;
+    let files = Files::open(&dir.join(DB))?;
+    let (mut recovered, forgotten) = begin(dir, &files, format, group_fsync, earlier.as_ref())?;
+    let facts = Facts::new(&recovered.journal_id, recovered.last.0, &recovered.readers);
+    let compacted = compact::recover(&files, &mut recovered.readers)?;
+    let packers = dictionaries(&files)?;
     let sealer = Sealer::new(facts, earlier);
-    if let Err(error) = sealer.seal(dir) {
-        warn!(dir = %dir.display(), %error, "failed to write the seal of the state, the one before stays");
-    }
+    seal_or_warn(&sealer, dir);
     let inner = Inner {
         dir: dir.to_owned(),
         lock: Mutex::new(Some(taken)),
@@ -94,11 +144,10 @@ pub(super) fn open(dir: &Path, options: StoreOptions) -> Result<(Store, Recovere
     Ok((Store { inner: Arc::new(inner) }, recovered))
 }
 
-/// Returns where the state lies if this directory is configured: in a subdirectory of the root of a volume that belongs to a
-/// group, as what is there already otherwise.
-pub(super) fn home(dir: &Path) -> PathBuf {
-    let is_taken = dir.join(FORMAT_FILE).exists();
-    if !is_taken && private_dir::belongs_to_a_group(dir) { dir.join(IN_VOLUME) } else { dir.to_owned() }
+fn seal_or_warn(sealer: &Sealer, dir: &Path) {
+    if let Err(error) = sealer.seal(dir) {
+        warn!(dir = %dir.display(), %error, "failed to write the seal of the state, the one before stays");
+    }
 }
 
 /// Makes a directory for this user alone, and warns of one that is there and is not.
@@ -115,31 +164,26 @@ fn make_private(dir: &Path) -> io::Result<()> {
 }
 
 /// Reads the format of a directory; a fresh one is given the newest.
-fn format_of(dir: &Path) -> Result<u32, StoreError> {
+fn format_of(dir: &Path) -> Result<u32, Fault> {
     let path = dir.join(FORMAT_FILE);
-    let failed = |error| StoreError::of_io(dir, "note the format", error);
+    let known = FORMAT;
     let text = match crate::regular_file::read_to_string(&path) {
-        Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !dir.join(DB).exists() => {
-            write_format(dir).map_err(failed)?;
-            return Ok(newest_format());
+            write_format(dir)?;
+            return Ok(known);
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(failed(error)),
+        text => text?,
     };
-    let known = newest_format();
     match text.trim().parse() {
-        Ok(found) if found > known => Err(StoreError::NewerFormat { dir: dir.to_owned(), found, known }),
+        Ok(found) if found > known => Err(Fault::NewerFormat { found, known }),
         Ok(found) if found > 0 => Ok(found),
-        _ => {
-            let what = "it should hold the number of the format".to_owned();
-            Err(StoreError::Corrupt { dir: dir.to_owned(), file: path, what })
-        }
+        _ => Err(Fault::corrupt(path, "it should hold the number of the format")),
     }
 }
 
 fn write_format(dir: &Path) -> io::Result<()> {
-    replace(dir, FORMAT_FILE, &newest_format().to_string())?;
+    replace(dir, FORMAT_FILE, &FORMAT.to_string())?;
     File::open(dir)?.sync_all()
 }
 
@@ -153,38 +197,27 @@ pub(super) fn replace(dir: &Path, name: &str, text: &str) -> io::Result<()> {
     fs::rename(new, dir.join(name))
 }
 
-struct Begun {
-    recovered: Recovered,
-    /// Durable facts of it.
-    facts: Facts,
-    packers: HashMap<UnitId, Arc<Packer>>,
-    forgotten: HashSet<UnitId>,
-    compacted: HashMap<String, RoaringTreemap>,
-}
-
-/// Reads what the store holds, and notes that a run has begun.
+/// Reads what the store holds, and notes that a run has begun. Returns the forgotten units too.
 fn begin(
     dir: &Path,
     files: &Files,
     format: u32,
-    options: StoreOptions,
+    group_fsync: bool,
     sealed: Option<&Facts>,
-) -> Result<Begun, Fault> {
+) -> Result<(Recovered, HashSet<UnitId>), Fault> {
     let (first, last) = bounds(files)?;
-    let mut readers = state::readers(files)?;
+    let readers = state::readers(files)?;
     let earlier_id = files.meta.get(JOURNAL_ID_KEY)?;
     if let Some(sealed) = sealed {
         let id = earlier_id.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-        seal::check(dir, sealed, &Facts::new(&id, last, &readers))?;
+        sealed.check(&Facts::new(&id, last, &readers))?;
     }
-    let done = usize::try_from(format - 1).expect("a handful");
-    for migrate in MIGRATIONS.iter().skip(done) {
-        migrate(files)?;
-    }
-    if done < MIGRATIONS.len() {
+    if format < FORMAT {
+        // a step that is cut off anywhere is done again
+        files.db.persist(PersistMode::SyncAll)?;
         files.flush()?;
         write_format(dir)?;
-        info!(dir = %dir.display(), from = format, to = newest_format(), "took over the state of an earlier version");
+        info!(dir = %dir.display(), from = format, to = FORMAT, "took over the state of an earlier version");
     }
     let (units, forgotten) = state::units(files)?;
     let run = files.meta.get(RUN_KEY)?.and_then(|run| run.first().copied());
@@ -195,17 +228,14 @@ fn begin(
     let journal_id = journal_id.unwrap_or_else(|| format!("{:012x}", rand::random::<u64>() >> 16));
     let mut batch = files.db.batch();
     batch.insert(&files.meta, JOURNAL_ID_KEY, journal_id.as_bytes());
-    batch.insert(&files.meta, RUN_KEY, [if options.group_fsync { GROUP_FSYNC } else { 0 }]);
+    batch.insert(&files.meta, RUN_KEY, [if group_fsync { GROUP_FSYNC } else { 0 }]);
     files.commit(batch)?;
     files.db.persist(PersistMode::SyncAll)?;
-    let facts = Facts::new(&journal_id, last, &readers);
-    let compacted = compact::recover(files, &mut readers)?;
     let recovered = Recovered { journal_id, last: Sequence(last), first: Sequence(first), units, readers, clean };
-    let forgotten = forgotten.into_iter().collect();
-    Ok(Begun { recovered, facts, packers: dictionaries(files)?, forgotten, compacted })
+    Ok((recovered, forgotten))
 }
 
-/// Returns the first place kept and the last one given.
+/// Returns the first position kept and the last one given.
 fn bounds(files: &Files) -> Result<(u64, u64), Fault> {
     let first = files.meta.get(FIRST_KEY)?.and_then(|first| read::sequence_of(&first)).unwrap_or(1);
     let last = match files.records.last_key_value() {
@@ -222,7 +252,7 @@ fn dictionaries(files: &Files) -> Result<HashMap<UnitId, Arc<Packer>>, Fault> {
     let mut packers: HashMap<UnitId, Arc<Packer>> = HashMap::new();
     for entry in files.dictionaries.iter() {
         let (key, bytes) = entry.into_inner()?;
-        let bad = || Fault::damaged(files.dictionaries.path().to_owned(), format!("{key:02x?} is unreadable"));
+        let bad = || Fault::corrupt(files.dictionaries.path(), format!("{key:02x?} is unreadable"));
         let unit = key.first_chunk::<4>().map(|unit| UnitId(u32::from_be_bytes(*unit))).ok_or_else(bad)?;
         let packer = packers.entry(unit).or_insert_with(|| Arc::new(Packer::of_store()));
         if !packer.restore(&bytes) {
@@ -232,41 +262,13 @@ fn dictionaries(files: &Files) -> Result<HashMap<UnitId, Arc<Packer>>, Fault> {
     Ok(packers)
 }
 
-pub(super) fn bind(dir: &Path, files: &Files, cluster_uid: &str) -> Result<(), Fault> {
-    if let Some(bound_to) = files.meta.get(CLUSTER_KEY)? {
-        if *bound_to == *cluster_uid.as_bytes() {
-            return Ok(());
-        }
-        let bound_to = String::from_utf8_lossy(&bound_to).into_owned();
-        let found = cluster_uid.to_owned();
-        return Err(Fault::Told(StoreError::OtherCluster { dir: dir.to_owned(), bound_to, found }));
-    }
-    let mut batch = files.db.batch();
-    batch.insert(&files.meta, CLUSTER_KEY, cluster_uid.as_bytes());
-    files.commit(batch)?;
-    Ok(files.db.persist(PersistMode::SyncAll)?)
-}
-
-pub(super) fn reopen(inner: &Inner) -> Result<(), StoreError> {
-    let mut state = inner.files.write().unwrap_or_else(PoisonError::into_inner);
-    if matches!(*state, State::Closed) {
-        return Err(StoreError::Closed { dir: inner.dir.clone() });
-    }
-    // fjall lets go of its own lock first
-    *state = State::Failed;
-    *lock(&inner.journal) = None;
-    let files = open_again(inner).map_err(|fault| fault.tell(&inner.dir, "open the store again"))?;
-    *state = State::Open(files);
-    Ok(())
-}
-
 fn open_again(inner: &Inner) -> Result<Files, Fault> {
     let files = Files::open(&inner.dir.join(DB))?;
     let (_, last) = bounds(&files)?;
     let appended = inner.last.load(SeqCst);
     if last < appended {
         let what = format!("records up to {appended} were written, only those up to {last} are there");
-        return Err(Fault::damaged(inner.dir.join(DB), what));
+        return Err(Fault::corrupt(inner.dir.join(DB), what));
     }
     // after a failed sync the system may take pages for written that are not: they are written anew, elsewhere
     if inner.sync_failed.load(SeqCst) {
@@ -278,19 +280,6 @@ fn open_again(inner: &Inner) -> Result<Files, Fault> {
     Ok(files)
 }
 
-pub(super) fn close(inner: &Inner) -> Result<(), StoreError> {
-    let mut state = inner.files.write().unwrap_or_else(PoisonError::into_inner);
-    let closed = match &*state {
-        State::Open(files) => end(inner, files).map_err(|fault| fault.tell(&inner.dir, "close the store")),
-        State::Failed => Err(StoreError::Failed { dir: inner.dir.clone() }),
-        State::Closed => Ok(()),
-    };
-    *state = State::Closed;
-    *lock(&inner.journal) = None;
-    *lock(&inner.lock) = None;
-    closed
-}
-
 /// Syncs everything before it notes that the end is clean.
 fn end(inner: &Inner, files: &Files) -> Result<(), Fault> {
     sync::sync(inner)?;
@@ -299,8 +288,6 @@ fn end(inner: &Inner, files: &Files) -> Result<(), Fault> {
     batch.insert(&files.meta, RUN_KEY, [run | CLEAN]);
     files.commit(batch)?;
     files.db.persist(PersistMode::SyncAll)?;
-    if let Err(error) = inner.sealer.seal(&inner.dir) {
-        warn!(dir = %inner.dir.display(), %error, "failed to write the seal of the state, the one before stays");
-    }
+    seal_or_warn(&inner.sealer, &inner.dir);
     Ok(())
 }

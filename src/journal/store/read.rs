@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use fjall::{Keyspace, KvPair, UserValue};
 
 use super::{
-    Fault, Files, Head, Inner,
+    Fault, Files, Inner, Store, StoreError,
     body::{Part, Pointer, compacted_body_key, compacted_key, decode_body, old_key, sequence_key, split_object_key},
     compact::decode_entry,
-    record::{Body, Old, StoredHead},
+    record::{Body, Head, Old},
 };
 use crate::{
     journal::{Record, Sequence, UnitId},
@@ -16,9 +16,46 @@ use crate::{
     object::{KeyRef, Object, packer::Packer},
 };
 
-/// Of places that lie so close to each other, one in so many asked for, all in between are passed over: that costs less
-/// than to look for each.
+/// Where at least one in this many records is asked for, a walk over all of them costs less than a search for each.
 const CLOSE: u64 = 4;
+
+impl Store {
+    /// Reads records with their bodies, in the order asked for; one that is not kept is left out.
+    pub fn load(&self, sequences: &[u64]) -> Result<Vec<Record>, StoreError> {
+        self.with("read records", |inner, files| load(inner, files, sequences))
+    }
+
+    /// Visits the heads of the records after a position, in order. `visit` must not call the store.
+    pub fn heads(&self, after: Sequence, visit: &mut dyn FnMut(&Head<'_>)) -> Result<(), StoreError> {
+        self.with("read records", |inner, files| {
+            let from = after.0.saturating_add(1).max(inner.first.load(SeqCst));
+            for entry in files.records.range(sequence_key(from)..) {
+                let (key, value) = entry.into_inner()?;
+                let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
+                visit(&head_of(files, sequence, &value)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Visits the states of the objects of a unit, in order of their keys. `visit` must not call the store.
+    pub fn objects(&self, unit: UnitId, visit: &mut dyn FnMut(Object)) -> Result<(), StoreError> {
+        self.with("read objects", |inner, files| {
+            for entry in files.objects.prefix(unit.0.to_be_bytes()) {
+                let (key, value) = entry.into_inner()?;
+                let bad = |what: &str| {
+                    let what = format!("the state of {} {what}", String::from_utf8_lossy(&key));
+                    Fault::corrupt(files.objects.path(), what)
+                };
+                let state = Pointer::decode(&value).ok_or_else(|| bad("is unreadable"))?;
+                let name = split_object_key(&key).ok_or_else(|| bad("has an unreadable key"))?;
+                let object = body(inner, files, unit, name, &sequence_key(state.sequence))?;
+                visit(object.ok_or_else(|| bad("is missing"))?);
+            }
+            Ok(())
+        })
+    }
+}
 
 pub(super) fn load(inner: &Inner, files: &Files, sequences: &[u64]) -> Result<Vec<Record>, Fault> {
     let first = inner.first.load(SeqCst);
@@ -47,31 +84,35 @@ pub(super) fn load(inner: &Inner, files: &Files, sequences: &[u64]) -> Result<Ve
     Ok(records)
 }
 
-/// Reads what waits for a reader: what is merged from there, all else from the log.
-pub(super) fn load_for(inner: &Inner, files: &Files, reader: &str, sequences: &[u64]) -> Result<Vec<Record>, Fault> {
-    let (merged, log) = {
-        let compacted = lock(&inner.compacted);
-        let known = compacted.get(reader);
-        let is_merged = |sequence: &u64| known.is_some_and(|known| known.contains(*sequence));
-        sequences.iter().copied().partition::<Vec<u64>, _>(is_merged)
-    };
-    let mut records = load(inner, files, &log)?;
-    for sequence in &merged {
-        let Some(value) = files.compacted.get(compacted_key(reader, *sequence))? else { continue };
-        let (_, head) = decode_entry(files, *sequence, &value)?;
-        let of = |part: Part| body(inner, files, head.unit, head.key, &compacted_body_key(reader, *sequence, part));
-        let object = if head.body == Body::None { None } else { of(Part::Object)? };
-        let old = if head.old == Old::None { None } else { of(Part::Old)? };
-        records.extend(head.record(object, old));
+impl Store {
+    /// Reads the records of a reader at these positions, which are in order. One that is not kept is left out.
+    pub fn load_for(&self, reader: &str, sequences: &[u64]) -> Result<Vec<Record>, StoreError> {
+        self.with("read records", |inner, files| {
+            let (merged, log) = {
+                let compacted = lock(&inner.compacted);
+                let known = compacted.get(reader);
+                let is_merged = |sequence: &u64| known.is_some_and(|known| known.contains(*sequence));
+                sequences.iter().copied().partition::<Vec<u64>, _>(is_merged)
+            };
+            let mut records = load(inner, files, &log)?;
+            for sequence in &merged {
+                let Some(value) = files.compacted.get(compacted_key(reader, *sequence))? else { continue };
+                let (_, head) = decode_entry(files, *sequence, &value)?;
+                let of =
+                    |part: Part| body(inner, files, head.unit, head.key, &compacted_body_key(reader, *sequence, part));
+                let object = if head.body == Body::None { None } else { of(Part::Object)? };
+                let old = if head.old == Old::None { None } else { of(Part::Old)? };
+                records.extend(head.record(object, old));
+            }
+            if !merged.is_empty() {
+                records.sort_unstable_by_key(|record| record.sequence);
+            }
+            Ok(records)
+        })
     }
-    if !merged.is_empty() {
-        records.sort_unstable_by_key(|record| record.sequence);
-    }
-    Ok(records)
 }
 
-/// Finds keys of sequences that are asked for in order: one by one, or by a walk over all between them where they are
-/// close to each other.
+/// Search for keys of sequences in order: one by one, or by a walk where they are close to each other.
 pub(super) struct Finder<'a> {
     keyspace: &'a Keyspace,
     walk: Option<Walk>,
@@ -105,7 +146,7 @@ impl Walk {
         Self { entries: keyspace.range::<&[u8], _>(&from[..]..=&to[..]), ahead: None }
     }
 
-    /// Returns the value of a key, which lies behind those asked for before.
+    /// Returns the value of a key, which comes after those asked for before.
     fn find(&mut self, key: &[u8]) -> Result<Option<UserValue>, Fault> {
         loop {
             if let Some((_, value)) = self.ahead.take_if(|(found, _)| **found == *key) {
@@ -121,36 +162,6 @@ impl Walk {
     }
 }
 
-pub(super) fn heads(
-    inner: &Inner,
-    files: &Files,
-    after: Sequence,
-    visit: &mut dyn FnMut(&Head<'_>),
-) -> Result<(), Fault> {
-    let from = after.0.saturating_add(1).max(inner.first.load(SeqCst));
-    for entry in files.records.range(sequence_key(from)..) {
-        let (key, value) = entry.into_inner()?;
-        let sequence = sequence_of(&key).ok_or_else(|| unreadable(files, &key))?;
-        visit(&head_of(files, sequence, &value)?.shown());
-    }
-    Ok(())
-}
-
-pub(super) fn objects(inner: &Inner, files: &Files, unit: UnitId, visit: &mut dyn FnMut(Object)) -> Result<(), Fault> {
-    for entry in files.objects.prefix(unit.0.to_be_bytes()) {
-        let (key, value) = entry.into_inner()?;
-        let bad = |what: &str| {
-            let what = format!("the state of {} {what}", String::from_utf8_lossy(&key));
-            Fault::damaged(files.objects.path().to_owned(), what)
-        };
-        let state = Pointer::decode(&value).ok_or_else(|| bad("is unreadable"))?;
-        let name = split_object_key(&key).ok_or_else(|| bad("has an unreadable key"))?;
-        let object = body(inner, files, unit, name, &sequence_key(state.sequence))?;
-        visit(object.ok_or_else(|| bad("is missing"))?);
-    }
-    Ok(())
-}
-
 /// Reads one body.
 fn body(inner: &Inner, files: &Files, unit: UnitId, name: KeyRef<'_>, key: &[u8]) -> Result<Option<Object>, Fault> {
     let Some(value) = files.bodies.get(key)? else { return Ok(None) };
@@ -158,9 +169,8 @@ fn body(inner: &Inner, files: &Files, unit: UnitId, name: KeyRef<'_>, key: &[u8]
 }
 
 fn decode(files: &Files, packer: &Packer, name: KeyRef<'_>, value: &[u8]) -> Result<Object, Fault> {
-    decode_body(name, value, packer).map_err(|error| {
-        Fault::damaged(files.bodies.path().to_owned(), format!("a body of {name} is unreadable: {error}"))
-    })
+    decode_body(name, value, packer)
+        .map_err(|error| Fault::corrupt(files.bodies.path(), format!("a body of {name} is unreadable: {error}")))
 }
 
 /// Reads the sequence that a key of a record is.
@@ -168,12 +178,12 @@ pub(super) fn sequence_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.try_into().ok()?))
 }
 
-pub(super) fn head_of<'a>(files: &Files, sequence: u64, value: &'a [u8]) -> Result<StoredHead<'a>, Fault> {
-    StoredHead::decode(sequence, value).ok_or_else(|| unreadable(files, &sequence_key(sequence)))
+pub(super) fn head_of<'a>(files: &Files, sequence: u64, value: &'a [u8]) -> Result<Head<'a>, Fault> {
+    Head::decode(sequence, value).ok_or_else(|| unreadable(files, &sequence_key(sequence)))
 }
 
-/// Says which record is unreadable.
+/// Names the unreadable record.
 pub(super) fn unreadable(files: &Files, key: &[u8]) -> Fault {
     let name = sequence_of(key).map_or_else(|| format!("{key:02x?}"), |sequence| sequence.to_string());
-    Fault::damaged(files.records.path().to_owned(), format!("the record {name} is unreadable"))
+    Fault::corrupt(files.records.path(), format!("the record {name} is unreadable"))
 }

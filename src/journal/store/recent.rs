@@ -1,21 +1,21 @@
-//! Where the states that were written last lie, so that the next change of an object needs no look into the files.
+//! Locations of the states written last, so that the next change of an object needs no read of the files.
 
 use hashbrown::{HashTable, hash_table::Entry};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// So many are known of a unit, 25 to 50 bytes each; then it begins anew.
+/// States known of a unit, at most, of 25 to 50 bytes each. Then it begins again.
 const MOST: usize = 1 << 18;
 
 /// A state of an object, as 128 bits of its key, uid and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Print([u64; 2]);
 
-/// What is known of one unit. A state is found by its print alone, and only while it is the one its object is in; what is
-/// not found is asked of the files.
+/// Known states of one unit. A state is found by its print alone, and only while its object is in it. The files have the
+/// others.
 #[derive(Debug)]
 pub(super) struct Recent {
     places: HashTable<(Print, u64)>,
-    /// Nobody who names objects can tell which of them share a print.
+    /// Secret, so that no choice of names makes two objects share a print.
     seed: u64,
     text: Vec<u8>,
 }
@@ -41,12 +41,12 @@ impl Recent {
         Some(Print([(print >> 64) as u64, print as u64]))
     }
 
-    /// Returns at which sequence a state lies, if that is known.
+    /// Returns the sequence of a state, if that is known.
     pub(super) fn find(&self, print: Print) -> Option<u64> {
         self.places.find(print.0[0], |(known, _)| *known == print).map(|(_, sequence)| *sequence)
     }
 
-    /// Notes where the state of an object lies from now on.
+    /// Notes the sequence of an object's new state.
     pub(super) fn put(&mut self, print: Print, sequence: u64) {
         if self.places.len() >= MOST {
             self.places.clear();

@@ -1,7 +1,7 @@
-//! What is stored of a record beside its body.
+//! Heads of records: all that is stored of them except bodies.
 
 use super::{
-    Head, NOBODY,
+    NOBODY,
     wire::{Uid, Wire, put_number, put_text, put_uid},
 };
 use crate::{
@@ -13,53 +13,55 @@ use crate::{
 /// Version of the form of heads. A new form gets a new number; old ones stay readable.
 const FORM: u8 = 2;
 
-/// The form before: it does not say [`StoredHead::recreates`].
+/// The form before: it does not say [`Head::recreates`].
 const FORM_1: u8 = 1;
 
-/// Where the body of a record lies.
+/// Location of a record's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub(crate) enum Body {
     /// There is none.
     None,
     /// Beside the record, under its own sequence.
     Own,
-    /// It is the state that this sequence brought.
+    /// The state that this sequence brought.
     At(u64),
 }
 
-/// Where the state before an update lies.
+/// Location of the state before an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Old {
+pub(crate) enum Old {
     /// It is not known, or the record is no update.
     None,
-    /// It is the state that the record superseded.
+    /// The state that the record superseded.
     Superseded,
     /// Beside the record: the store had another state of the object, or none.
     Own,
 }
 
-/// A head as it is stored, with what it says of bodies.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StoredHead<'a> {
-    pub(super) sequence: u64,
-    pub(super) unit: UnitId,
-    pub(super) time_micros: i64,
-    pub(super) kind: ChangeKind,
-    pub(super) cause: Option<Cause>,
+/// A record without its bodies, as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Head<'a> {
+    pub(crate) sequence: u64,
+    pub(crate) unit: UnitId,
+    pub(crate) time_micros: i64,
+    pub(crate) kind: ChangeKind,
+    /// `None` for [`ChangeKind::Synced`].
+    pub(crate) cause: Option<Cause>,
     pub(super) tombstone: bool,
-    pub(super) only: Option<&'a str>,
+    /// Name of the only reader that it is for.
+    pub(crate) only: Option<&'a str>,
+    /// Both parts are empty for [`ChangeKind::Synced`].
     pub(super) key: KeyRef<'a>,
     pub(super) uid: Uid<'a>,
+    /// Version of the list for [`ChangeKind::Synced`].
     pub(super) resource_version: &'a str,
     /// Bytes of JSON; the count of objects for [`ChangeKind::Synced`].
     pub(super) size: u64,
     pub(super) body: Body,
     pub(super) old: Old,
-    /// The state that this record replaced or ended: nothing older than the record needs its body longer than the
-    /// record.
+    /// The state that this record replaced or ended. Nothing older than the record needs its body longer than the record.
     pub(super) supersedes: Option<u64>,
-    /// An update that made another uid of the object; of one that was written by an earlier version it is not known, and
-    /// said to be so.
+    /// An update that gave the object another uid. Assumed of a record of an earlier version, which does not say it.
     pub(super) recreates: bool,
 }
 
@@ -82,9 +84,20 @@ const KINDS: [ChangeKind; 7] = [
     ChangeKind::Refreshed,
 ];
 
-impl<'a> StoredHead<'a> {
+const CAUSES: [Option<Cause>; 8] = [
+    None,
+    Some(Cause::Initial),
+    Some(Cause::Watch),
+    Some(Cause::Relist),
+    Some(Cause::Resync { round: 0 }),
+    Some(Cause::Downtime),
+    Some(Cause::Reload),
+    Some(Cause::Replay),
+];
+
+impl<'a> Head<'a> {
     /// Describes a change, with no bodies yet.
-    pub(super) fn of(change: &'a Change, unit: UnitId, sequence: u64, time_micros: i64, only: Option<&'a str>) -> Self {
+    pub(crate) fn of(change: &'a Change, unit: UnitId, sequence: u64, time_micros: i64, only: Option<&'a str>) -> Self {
         let (key, uid, resource_version, size) = match change {
             Change::Synced { objects, resource_version } => {
                 (KeyRef { namespace: "", name: "" }, "", resource_version.as_str(), *objects)
@@ -124,10 +137,14 @@ impl<'a> StoredHead<'a> {
         flag(self.old == Old::Superseded, OLD_SUPERSEDED);
         flag(self.old == Old::Own, OLD_OWN);
         flag(self.recreates, RECREATES);
-        let (cause, round) = encode_cause(self.cause);
+        let (cause, round) = match self.cause {
+            Some(Cause::Resync { round }) => (Some(Cause::Resync { round: 0 }), Some(round)),
+            cause => (cause, None),
+        };
+        let cause = CAUSES.iter().position(|known| *known == cause).expect("all causes are listed");
         let kind = KINDS.iter().position(|kind| *kind == self.kind).expect("all kinds are listed");
         let mut out = Vec::with_capacity(128);
-        out.extend_from_slice(&[FORM, kind.to_le_bytes()[0], cause, flags]);
+        out.extend_from_slice(&[FORM, kind.to_le_bytes()[0], cause.to_le_bytes()[0], flags]);
         put_number(&mut out, self.unit.0.into());
         put_number(&mut out, self.time_micros.cast_unsigned());
         if let Some(round) = round {
@@ -154,11 +171,13 @@ impl<'a> StoredHead<'a> {
         let mut wire = Wire(value);
         let form = wire.byte().filter(|form| [FORM, FORM_1].contains(form))?;
         let kind = *KINDS.get(usize::from(wire.byte()?))?;
-        let cause = wire.byte()?;
+        let mut cause = *CAUSES.get(usize::from(wire.byte()?))?;
         let flags = wire.byte()?;
         let unit = UnitId(u32::try_from(wire.number()?).ok()?);
         let time_micros = wire.number()?.cast_signed();
-        let cause = if cause == 0 { None } else { Some(decode_cause(cause, &mut wire)?) };
+        if let Some(Cause::Resync { round }) = &mut cause {
+            *round = u32::try_from(wire.number()?).ok()?;
+        }
         let only = if flags & ONLY == 0 { None } else { Some(wire.text()?) };
         let key = KeyRef { namespace: wire.text()?, name: wire.text()? };
         let uid = wire.uid()?;
@@ -196,8 +215,7 @@ impl<'a> StoredHead<'a> {
         })
     }
 
-    /// Returns whether it is for one reader alone, and leaves the state of its object as it is. What is for nobody is what
-    /// a unit begins with: see [`NOBODY`].
+    /// Returns whether it is for one reader alone, and leaves the state of its object as it is. See [`NOBODY`].
     pub(super) fn is_addressed(&self) -> bool {
         self.only.is_some_and(|name| name != NOBODY)
     }
@@ -208,20 +226,9 @@ impl<'a> StoredHead<'a> {
         lives && !self.is_addressed() && self.body == Body::Own
     }
 
-    /// Returns what it tells of itself.
-    pub(super) fn shown(&'a self) -> Head<'a> {
-        Head {
-            sequence: Sequence(self.sequence),
-            unit: self.unit,
-            time_micros: self.time_micros,
-            kind: self.kind,
-            cause: self.cause,
-            only: self.only,
-            key: self.key,
-            uid: self.uid.as_str(),
-            resource_version: self.resource_version,
-            json_bytes: if self.kind == ChangeKind::Synced { 0 } else { self.size },
-        }
+    /// Returns the bytes of the object's JSON.
+    pub fn json_bytes(&self) -> u64 {
+        if self.kind == ChangeKind::Synced { 0 } else { self.size }
     }
 
     /// Makes the record of its bodies; `None` where it should have one.
@@ -246,31 +253,4 @@ impl<'a> StoredHead<'a> {
         let (sequence, unit, time_micros) = (Sequence(self.sequence), self.unit, self.time_micros);
         Some(Record { sequence, unit, time_micros, change, old_lost })
     }
-}
-
-fn encode_cause(cause: Option<Cause>) -> (u8, Option<u32>) {
-    match cause {
-        None => (0, None),
-        Some(Cause::Initial) => (1, None),
-        Some(Cause::Watch) => (2, None),
-        Some(Cause::Relist) => (3, None),
-        Some(Cause::Resync { round }) => (4, Some(round)),
-        Some(Cause::Downtime) => (5, None),
-        Some(Cause::Reload) => (6, None),
-        Some(Cause::Replay) => (7, None),
-    }
-}
-
-/// Reads a cause that is not 0, which says that there is none.
-fn decode_cause(cause: u8, wire: &mut Wire<'_>) -> Option<Cause> {
-    Some(match cause {
-        1 => Cause::Initial,
-        2 => Cause::Watch,
-        3 => Cause::Relist,
-        4 => Cause::Resync { round: u32::try_from(wire.number()?).ok()? },
-        5 => Cause::Downtime,
-        6 => Cause::Reload,
-        7 => Cause::Replay,
-        _ => return None,
-    })
 }

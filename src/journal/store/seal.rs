@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fs, io, path::Path, sync::Mutex};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{DB, Fault, StoreError, StoredReader, open::replace};
+use super::{DB, Fault, Store, StoreError, StoredReader, open::replace};
 use crate::{mutex::lock, regular_file};
 
 /// The file, in the state directory.
@@ -29,6 +29,11 @@ impl Facts {
     pub(super) fn new(journal_id: &str, last: u64, readers: &[StoredReader]) -> Self {
         let readers = readers.iter().map(|reader| (reader.name.clone(), reader.position.0)).collect();
         Self { journal_id: journal_id.to_owned(), last, readers }
+    }
+
+    /// Checks that a store has lost none of these facts.
+    pub(super) fn check(&self, found: &Self) -> Result<(), Fault> {
+        self.lost(found).map_or(Ok(()), |what| Err(Fault::Lost(what)))
     }
 
     /// Returns the first of these facts that a store has lost, in words.
@@ -54,42 +59,29 @@ impl Facts {
 }
 
 /// Reads the seal of a directory; `None` where there is none.
-pub(super) fn read(dir: &Path) -> Result<Option<Facts>, StoreError> {
+pub(super) fn read(dir: &Path) -> Result<Option<Facts>, Fault> {
     let path = dir.join(FILE);
     let text = match regular_file::read_to_string(&path) {
-        Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(StoreError::of_io(dir, "read the seal", error)),
+        text => text?,
     };
     let facts = text.split_once('\n').filter(|(facts, sum)| sum.trim_end() == checksum(facts));
     let facts = facts.and_then(|(facts, _)| serde_json::from_str(facts).ok());
-    let what = || "it does not match its checksum; remove this file if the rest of the directory is whole".to_owned();
-    facts.map(Some).ok_or_else(|| StoreError::Corrupt { dir: dir.to_owned(), file: path, what: what() })
+    let what = "it does not match its checksum; remove this file if the rest of the directory is whole";
+    facts.map(Some).ok_or_else(|| Fault::corrupt(path, what))
 }
 
 /// Checks, before fjall opens them, that the files of a sealed store are there.
-pub(super) fn check_files(dir: &Path) -> Result<(), StoreError> {
+pub(super) fn check_files(dir: &Path) -> Result<(), Fault> {
     let keyspaces = dir.join(DB).join("keyspaces");
     let missing = match fs::read_dir(&keyspaces) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Some(keyspaces),
-        Err(error) => return Err(StoreError::of_io(dir, "look for the files", error)),
-        Ok(entries) => {
-            let dirs = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir());
-            let mut markers: Vec<_> = dirs.map(|path| path.join("current")).filter(|marker| !marker.exists()).collect();
-            markers.sort_unstable();
-            markers.into_iter().next()
+        entries => {
+            let dirs = entries?.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir());
+            dirs.map(|path| path.join("current")).filter(|marker| !marker.exists()).min()
         }
     };
-    let lost = |path: &Path| StoreError::Lost { dir: dir.to_owned(), what: format!("{} is missing", path.display()) };
-    missing.map_or(Ok(()), |path| Err(lost(&path)))
-}
-
-/// Compares the facts of a store with its seal.
-pub(super) fn check(dir: &Path, sealed: &Facts, found: &Facts) -> Result<(), Fault> {
-    match sealed.lost(found) {
-        Some(what) => Err(Fault::Told(StoreError::Lost { dir: dir.to_owned(), what })),
-        None => Ok(()),
-    }
+    missing.map_or(Ok(()), |path| Err(Fault::Lost(format!("{} is missing", path.display()))))
 }
 
 fn checksum(text: &str) -> String {
@@ -102,6 +94,13 @@ fn write(dir: &Path, facts: &Facts) -> io::Result<()> {
     replace(dir, FILE, &format!("{text}\n{}", checksum(&text)))
 }
 
+impl Store {
+    /// Writes what was synced into the seal, with which the next start compares the store. Blocks on the disk.
+    pub fn seal(&self) -> Result<(), StoreError> {
+        self.inner.sealer.seal(self.dir()).map_err(|error| Fault::from(error).tell(self.dir(), "seal it"))
+    }
+}
+
 /// Facts of an open store, as far as they are durable.
 #[derive(Debug)]
 pub(super) struct Sealer(Mutex<Known>);
@@ -110,7 +109,7 @@ pub(super) struct Sealer(Mutex<Known>);
 struct Known {
     /// Positions that were written.
     written: BTreeMap<String, u64>,
-    /// Removals of readers so far: what was noted before one is void.
+    /// Count of removals of readers: a note from before one is void.
     removals: u64,
     durable: Facts,
     /// Content of the file.
@@ -142,13 +141,13 @@ impl Sealer {
         known.written.extend(readers.iter().map(|reader| (reader.name.clone(), reader.position.0)));
     }
 
-    /// Returns what a sync that begins now makes durable.
+    /// Notes what a sync that begins now makes durable.
     pub(super) fn note(&self) -> Noted {
         let known = lock(&self.0);
         Noted { readers: known.written.clone(), removals: known.removals }
     }
 
-    /// Takes what a sync made durable, and all records up to `last`.
+    /// Takes the note of a sync that has succeeded, which made all records up to `last` durable.
     pub(super) fn synced(&self, noted: Noted, last: u64) {
         let mut known = lock(&self.0);
         known.durable.last = known.durable.last.max(last);
@@ -230,7 +229,7 @@ mod tests {
         let text = fs::read_to_string(dir.path().join(FILE)).unwrap();
         for damaged in [text.replace("10", "11"), text[..text.len() / 2].to_owned(), String::new()] {
             fs::write(dir.path().join(FILE), damaged).unwrap();
-            assert!(matches!(read(dir.path()), Err(StoreError::Corrupt { file, .. }) if file.ends_with(FILE)));
+            assert!(matches!(read(dir.path()), Err(Fault::Corrupt { file, .. }) if file.ends_with(FILE)));
         }
     }
 

@@ -1,17 +1,16 @@
-//! What there is one of for each unit and each reader.
+//! Values of units and readers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use roaring::RoaringTreemap;
-use serde::{Deserialize, Serialize};
 
 use super::{
-    Fault, Files, Inner, StoredReader, StoredUnit, compact,
+    Fault, Files, Store, StoreError, StoredReader, StoredUnit, compact,
     wire::{Wire, put_number, put_text},
 };
 use crate::{
     indexer::store::Reached,
-    journal::{Sequence, TypeNumber, UnitId, UnitTerms},
+    journal::{Sequence, UnitId},
     mutex::lock,
     object::ResourceVersion,
 };
@@ -19,26 +18,20 @@ use crate::{
 /// Version of the form of the values below.
 const FORM: u8 = 1;
 
-/// Parts of what is kept of a unit: the last byte of the key.
+/// Flag of a reader that says what it waits for. Earlier versions left it out where that was nothing.
+const WITH_PENDING: u8 = 1;
+
+/// Parts of a unit: the last byte of the key.
 const DESCRIPTION: u8 = b'd';
 const FORGOTTEN: u8 = b'f';
 const REACHED: u8 = b'r';
-
-#[derive(Serialize, Deserialize)]
-struct Described {
-    description: serde_json::Value,
-    resource: u32,
-    late: bool,
-    cached: bool,
-    retired: Option<u64>,
-}
 
 fn unit_key(unit: UnitId, part: u8) -> [u8; 5] {
     let [a, b, c, d] = unit.0.to_be_bytes();
     [a, b, c, d, part]
 }
 
-/// The key of what a unit has reached.
+/// Returns the key of the versions that a unit has reached.
 pub(super) fn reached_key(unit: UnitId) -> [u8; 5] {
     unit_key(unit, REACHED)
 }
@@ -60,22 +53,20 @@ fn decode_reached(value: &[u8]) -> Option<Reached> {
     Some(Reached { generation, store_version, resume_version: wire.text()?.into(), synced })
 }
 
-pub(super) fn put_unit(inner: &Inner, files: &Files, unit: &StoredUnit) -> Result<(), Fault> {
-    let described = Described {
-        description: unit.description.clone(),
-        resource: unit.terms.resource.0,
-        late: unit.terms.late,
-        cached: unit.terms.cached,
-        retired: unit.retired.map(|sequence| sequence.0),
-    };
-    let described = serde_json::to_vec(&described).expect("numbers and JSON");
-    let mut batch = files.db.batch();
-    batch.insert(&files.units, unit_key(unit.id, DESCRIPTION), described);
-    batch.insert(&files.units, unit_key(unit.id, REACHED), encode_reached(&unit.reached));
-    batch.remove(&files.units, unit_key(unit.id, FORGOTTEN));
-    files.commit(batch)?;
-    lock(&inner.forgotten).remove(&unit.id);
-    Ok(())
+impl Store {
+    /// Adds or replaces a unit, versions reached included.
+    pub fn put_unit(&self, unit: &StoredUnit) -> Result<(), StoreError> {
+        self.with("note a unit", |inner, files| {
+            let described = serde_json::to_vec(unit).expect("numbers and JSON");
+            let mut batch = files.db.batch();
+            batch.insert(&files.units, unit_key(unit.id, DESCRIPTION), described);
+            batch.insert(&files.units, unit_key(unit.id, REACHED), encode_reached(&unit.reached));
+            batch.remove(&files.units, unit_key(unit.id, FORGOTTEN));
+            files.commit(batch)?;
+            lock(&inner.forgotten).remove(&unit.id);
+            Ok(())
+        })
+    }
 }
 
 /// Marks a unit as forgotten, in the batch that removes the last of it.
@@ -86,24 +77,21 @@ pub(super) fn remove_unit(files: &Files, batch: &mut fjall::OwnedWriteBatch, uni
 }
 
 /// Reads the units, and the ids of those that were forgotten.
-pub(super) fn units(files: &Files) -> Result<(Vec<StoredUnit>, Vec<UnitId>), Fault> {
+pub(super) fn units(files: &Files) -> Result<(Vec<StoredUnit>, HashSet<UnitId>), Fault> {
     let mut units: Vec<StoredUnit> = Vec::new();
-    let mut forgotten = Vec::new();
+    let mut forgotten = HashSet::new();
     for entry in files.units.iter() {
         let (key, value) = entry.into_inner()?;
-        let bad = || Fault::damaged(files.units.path().to_owned(), format!("the unit {key:02x?} is unreadable"));
+        let bad = || Fault::corrupt(files.units.path(), format!("the unit {key:02x?} is unreadable"));
         let (id, part) = key.split_first_chunk::<4>().ok_or_else(bad)?;
         let id = UnitId(u32::from_be_bytes(*id));
         match part {
             // the parts come in this order
             [DESCRIPTION] => {
-                let described: Described = serde_json::from_slice(&value).map_err(|_| bad())?;
-                let resource = TypeNumber(described.resource);
-                let terms = UnitTerms { resource, late: described.late, cached: described.cached };
-                let (description, retired) = (described.description, described.retired.map(Sequence));
-                units.push(StoredUnit { id, description, terms, reached: Reached::default(), retired });
+                let described: StoredUnit = serde_json::from_slice(&value).map_err(|_| bad())?;
+                units.push(StoredUnit { id, ..described });
             }
-            [FORGOTTEN] => forgotten.push(id),
+            [FORGOTTEN] => drop(forgotten.insert(id)),
             [REACHED] => {
                 let reached = decode_reached(&value).ok_or_else(bad)?;
                 if let Some(unit) = units.last_mut().filter(|unit| unit.id == id) {
@@ -116,23 +104,31 @@ pub(super) fn units(files: &Files) -> Result<(Vec<StoredUnit>, Vec<UnitId>), Fau
     Ok((units, forgotten))
 }
 
-pub(super) fn put_readers(inner: &Inner, files: &Files, readers: &[StoredReader]) -> Result<(), Fault> {
-    inner.sealer.prepare(&inner.dir, readers)?;
-    let mut batch = files.db.batch();
-    for reader in readers {
-        batch.insert(&files.readers, reader.name.as_bytes(), encode_reader(reader));
+impl Store {
+    /// Adds or replaces readers, all of them or none. Of their coalesced records, only those that they name are kept.
+    pub fn put_readers(&self, readers: &[StoredReader]) -> Result<(), StoreError> {
+        self.with("note the readers", |inner, files| {
+            inner.sealer.prepare(&inner.dir, readers)?;
+            let mut batch = files.db.batch();
+            for reader in readers {
+                batch.insert(&files.readers, reader.name.as_bytes(), encode_reader(reader));
+            }
+            files.commit(batch)?;
+            inner.sealer.wrote(readers);
+            readers.iter().try_for_each(|reader| compact::forget_all_but(inner, files, &reader.name, &reader.compacted))
+        })
     }
-    files.commit(batch)?;
-    inner.sealer.wrote(readers);
-    readers.iter().try_for_each(|reader| compact::forget_all_but(inner, files, &reader.name, &reader.compacted))
-}
 
-pub(super) fn remove_reader(inner: &Inner, files: &Files, name: &str) -> Result<(), Fault> {
-    inner.sealer.remove(&inner.dir, name)?;
-    let mut batch = files.db.batch();
-    batch.remove(&files.readers, name.as_bytes());
-    files.commit(batch)?;
-    compact::forget_all_but(inner, files, name, &RoaringTreemap::new())
+    /// Removes a reader and its coalesced records.
+    pub fn remove_reader(&self, name: &str) -> Result<(), StoreError> {
+        self.with("forget a reader", |inner, files| {
+            inner.sealer.remove(&inner.dir, name)?;
+            let mut batch = files.db.batch();
+            batch.remove(&files.readers, name.as_bytes());
+            files.commit(batch)?;
+            compact::forget_all_but(inner, files, name, &RoaringTreemap::new())
+        })
+    }
 }
 
 pub(super) fn readers(files: &Files) -> Result<Vec<StoredReader>, Fault> {
@@ -142,19 +138,19 @@ pub(super) fn readers(files: &Files) -> Result<Vec<StoredReader>, Fault> {
         let reader = std::str::from_utf8(&key).ok().and_then(|name| decode_reader(name, &value));
         let name = String::from_utf8_lossy(&key);
         let what = || format!("the position of the reader {name:?} is unreadable");
-        readers.push(reader.ok_or_else(|| Fault::damaged(files.readers.path().to_owned(), what()))?);
+        readers.push(reader.ok_or_else(|| Fault::corrupt(files.readers.path(), what()))?);
     }
     Ok(readers)
 }
 
 pub(super) fn encode_reader(reader: &StoredReader) -> Vec<u8> {
-    let mut out = vec![FORM, u8::from(reader.pending.is_some())];
+    let mut out = vec![FORM, WITH_PENDING];
     put_number(&mut out, reader.position.0);
     put_number(&mut out, reader.joined.len() as u64);
     for unit in &reader.joined {
         put_number(&mut out, unit.0.into());
     }
-    for places in reader.pending.iter().chain([&reader.given_up]) {
+    for places in [&reader.pending, &reader.given_up] {
         put_number(&mut out, places.serialized_size() as u64);
         places.serialize_into(&mut out).expect("a Vec takes everything");
     }
@@ -170,7 +166,7 @@ fn decode_reader(name: &str, value: &[u8]) -> Option<StoredReader> {
     for _ in 0..wire.number()? {
         joined.insert(UnitId(u32::try_from(wire.number()?).ok()?));
     }
-    let pending = if has_pending { Some(places(&mut wire)?) } else { None };
+    let pending = if has_pending { places(&mut wire)? } else { RoaringTreemap::new() };
     let (name, given_up) = (name.to_owned(), places(&mut wire)?);
     Some(StoredReader { name, position, pending, joined, given_up, compacted: RoaringTreemap::new() })
 }

@@ -1,15 +1,23 @@
-//! Making durable what was appended.
+//! Makes durable what was appended.
 
 use std::{fs::File, io, sync::atomic::Ordering::SeqCst};
 
-use super::{DB, Fault, Inner, StoreError, tail::active_journal};
+use super::{DB, Fault, Inner, Store, StoreError, tail::active_journal};
 use crate::mutex::lock;
+
+impl Store {
+    /// Makes durable what was appended, and put, before the call. Appends go on meanwhile. After an error only
+    /// [`Store::reopen`] helps.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.with("sync", |inner, _| sync(inner))
+    }
+}
 
 /// Syncs fjall's journal file, not by way of fjall: it would hold up every append meanwhile. Each batch is in that
 /// file, handed to the system, when its commit returns; a file that fjall leaves for a new one it has synced.
 pub(super) fn sync(inner: &Inner) -> Result<(), Fault> {
     if inner.sync_failed.load(SeqCst) {
-        return Err(Fault::Told(StoreError::Failed { dir: inner.dir.clone() }));
+        return Err(Fault::Failed);
     }
     let mut journal = lock(&inner.journal);
     let last = inner.last.load(SeqCst);

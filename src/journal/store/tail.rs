@@ -1,4 +1,4 @@
-//! What a run that was cut off leaves at the end of fjall's journal file.
+//! The end of fjall's journal file after a run that was cut off.
 //!
 //! fjall cuts off a last batch without an end by itself. It refuses to open where such a batch has an end and not the
 //! content, which a power failure can leave: the pages of a file reach the disk in any order. So the tail is cut here
@@ -17,19 +17,21 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The key of the item in each append that says what was synced before: see [`Mark`].
+use super::wire::Wire;
+
+/// Key of the item in each append that tells what was synced before: see [`Mark`].
 pub(super) const MARK_KEY: &[u8] = b"append\0mark";
 
 const MAGIC: &[u8] = b"FJL\x03";
 
-/// What an append says of the journal.
+/// Note of an append about the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     /// Everything up to here was synced before.
     pub(super) synced: u64,
-    /// Its own first place.
+    /// Its own first position.
     pub(super) first: u64,
-    /// Its own last place.
+    /// Its own last position.
     pub(super) last: u64,
 }
 
@@ -46,7 +48,7 @@ impl Mark {
     }
 }
 
-/// How the journal file ends.
+/// End of the journal file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     /// As it should.
@@ -73,7 +75,7 @@ pub(super) fn active_journal(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(last.map(|(_, path)| path))
 }
 
-/// Cuts a torn tail off the journal file, and returns what it was like. Reads the whole file.
+/// Cuts a torn tail off the journal file, and returns its state before. Reads the whole file.
 pub(super) fn cut(path: &Path) -> io::Result<Tail> {
     let tail = judge(&fs::read(path)?);
     if let Tail::Torn(at) = tail {
@@ -112,7 +114,7 @@ fn later_marks(journal: &[u8], from: usize, number: u64) -> Vec<Mark> {
     let mut at = from + 1;
     while let Some(next) = journal.get(at..).and_then(|rest| memchr::memchr(1, rest)) {
         at += next;
-        let plausible = Cursor(&journal[at + 1..]).start().is_some_and(|(_, found)| found > number);
+        let plausible = Wire(&journal[at + 1..]).start().is_some_and(|(_, found)| found > number);
         match batch_at(journal, at).filter(|_| plausible) {
             Some(batch) => {
                 marks.extend(batch.mark);
@@ -130,9 +132,9 @@ struct Batch {
     mark: Option<Mark>,
 }
 
-/// Reads the batch that begins at a byte; `None` where there is none that checks.
+/// Reads the batch that begins at a byte; `None` where none is valid.
 fn batch_at(journal: &[u8], at: usize) -> Option<Batch> {
-    let mut cursor = Cursor(journal.get(at..)?);
+    let mut cursor = Wire(journal.get(at..)?);
     (cursor.byte()? == 1).then_some(())?;
     let (count, number) = cursor.start()?;
     let items = cursor.0;
@@ -143,48 +145,32 @@ fn batch_at(journal: &[u8], at: usize) -> Option<Batch> {
     }
     let items = &items[..items.len() - cursor.0.len()];
     (cursor.byte()? == 3).then_some(())?;
-    let sum = cursor.u64()?;
-    (cursor.take(MAGIC.len())? == MAGIC && sum == xxh3_64(items)).then_some(())?;
+    let sum = u64::from_le_bytes(cursor.fixed()?);
+    (cursor.bytes(MAGIC.len())? == MAGIC && sum == xxh3_64(items)).then_some(())?;
     Some(Batch { number, end: journal.len() - cursor.0.len(), mark })
 }
 
-struct Cursor<'a>(&'a [u8]);
-
-impl<'a> Cursor<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.take(1).map(|byte| byte[0])
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+impl<'a> Wire<'a> {
+    fn fixed<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
     }
 
     /// The count of items and the sequence number of a batch.
     fn start(&mut self) -> Option<(u32, u64)> {
-        Some((self.u32()?, self.u64()?))
+        Some((u32::from_le_bytes(self.fixed()?), u64::from_le_bytes(self.fixed()?)))
     }
 
     /// Passes one item or clear, and returns key and value; a clear has none.
     fn item(&mut self) -> Option<(&'a [u8], &'a [u8])> {
         match self.byte()? {
             2 => {
-                self.take(2 + 8)?;
-                let key = usize::from(u16::from_le_bytes(self.take(2)?.try_into().ok()?));
-                self.take(4)?;
-                let value = usize::try_from(self.u32()?).ok()?;
-                Some((self.take(key)?, self.take(value)?))
+                self.bytes(2 + 8)?;
+                let key = usize::from(u16::from_le_bytes(self.fixed()?));
+                self.bytes(4)?;
+                let value = usize::try_from(u32::from_le_bytes(self.fixed()?)).ok()?;
+                Some((self.bytes(key)?, self.bytes(value)?))
             }
-            4 => self.take(8).map(|_| (&[][..], &[][..])),
+            4 => self.bytes(8).map(|_| (&[][..], &[][..])),
             _ => None,
         }
     }

@@ -12,10 +12,15 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::*;
+use super::{
+    record::{Body, Old},
+    wire::Uid,
+    *,
+};
 use crate::{
+    indexer::Cause,
     journal::{
-        TypeNumber,
+        ChangeKind, Held, Record, TypeNumber,
         testing::{added, brief, deleted, initial, pod, removed, synced, updated},
     },
     object::{Identity, Object, packer::Compression},
@@ -51,18 +56,20 @@ impl Opened {
 }
 
 fn open(dir: &Path) -> Result<(Store, Recovered), StoreError> {
-    open_with(dir, StoreOptions::default())
+    open_with(dir, true)
 }
 
 /// Opens it once nobody else holds its lock: what another test starts does until it is a program of its own.
-fn open_with(dir: &Path, options: StoreOptions) -> Result<(Store, Recovered), StoreError> {
+fn open_with(dir: &Path, group_fsync: bool) -> Result<(Store, Recovered), StoreError> {
     for _ in 0..500 {
-        match Store::open(dir, &options) {
-            Err(StoreError::Locked { .. }) => std::thread::sleep(std::time::Duration::from_millis(20)),
+        match Store::open(dir, group_fsync) {
+            Err(error) if matches!(error.fault, Fault::Locked(_)) => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
             opened => return opened,
         }
     }
-    Store::open(dir, &options)
+    Store::open(dir, group_fsync)
 }
 
 fn batch(first: u64, changes: &[Change]) -> Append<'_> {
@@ -82,7 +89,7 @@ fn states(store: &Store, unit: u32) -> Vec<String> {
 }
 
 fn bodies(store: &Store) -> usize {
-    store.inner.with("count", |files| Ok(files.bodies.len()?)).unwrap()
+    store.with("count", |_, files| Ok(files.bodies.len()?)).unwrap()
 }
 
 fn unit(id: u32) -> StoredUnit {
@@ -130,7 +137,7 @@ fn d7_every_kind_of_change_comes_back_after_a_crash_and_after_a_close() {
         assert!(loaded.iter().all(|record| record.old_lost == record.change.lacks_old()));
         assert!(loaded.iter().all(|record| record.time_micros == 7 && record.unit == UnitId(1)));
         let mut kinds = Vec::new();
-        opened.store.heads(Sequence(2), &mut |head| kinds.push((head.sequence.0, head.kind, head.cause))).unwrap();
+        opened.store.heads(Sequence(2), &mut |head| kinds.push((head.sequence, head.kind, head.cause))).unwrap();
         let of = |(change, sequence): (&Change, u64)| (sequence, ChangeKind::of(change));
         let heads: Vec<_> = kinds.iter().map(|(sequence, kind, _)| (*sequence, *kind)).collect();
         assert_eq!(heads, changes.iter().zip(1..).skip(2).map(of).collect::<Vec<_>>());
@@ -155,16 +162,21 @@ fn d7_a_head_says_what_the_record_is_about() {
     let object = pod("a", "u1", 1);
     let mut visit = |head: &Head<'_>| {
         let expected = Head {
-            sequence: Sequence(9),
+            sequence: 9,
             unit: UnitId(1),
             time_micros: -5,
             kind: ChangeKind::Added,
             cause: Some(Cause::Watch),
+            tombstone: false,
             only: Some("audit"),
             key: object.key(),
-            uid: "u1",
+            uid: Uid::Text("u1"),
             resource_version: "1",
-            json_bytes: object.json().len() as u64,
+            size: object.json().len() as u64,
+            body: Body::Own,
+            old: Old::None,
+            supersedes: None,
+            recreates: false,
         };
         assert_eq!(*head, expected);
         seen += 1;
@@ -276,7 +288,7 @@ fn d2_bodies_are_compressed_with_a_dictionary_that_outlives_the_run() {
     opened.store.append(&batch(101, &changes[100..])).unwrap();
     let length = |opened: &Opened, sequence: u64| {
         let value = |files: &Files| Ok(files.bodies.get(body::sequence_key(sequence))?.unwrap().len());
-        opened.store.inner.with("measure", value).unwrap()
+        opened.store.with("measure", |_, files| value(files)).unwrap()
     };
     assert!(length(&opened, 1200) * 4 < length(&opened, 10), "{} {}", length(&opened, 1200), length(&opened, 10));
     let opened = opened.crash();
@@ -317,7 +329,7 @@ fn d2_bodies_of_every_compression_lie_side_by_side_and_are_read_after_it_has_cha
             let body = files.bodies.get(body::sequence_key(sequence))?.unwrap();
             Ok((body[0], body[1] > 0))
         };
-        opened.store.inner.with("look", value).unwrap()
+        opened.store.with("look", |_, files| value(files)).unwrap()
     };
     let expected = [(1, false), (1, true), (3, true), (2, false), (3, true)];
     assert_eq!([1, 1500, 1501, 1506, 1511].map(head), expected, "form, and whether it needs a dictionary");
@@ -379,7 +391,7 @@ fn d7_units_and_readers_come_back_as_they_were_put() {
     let mut reader = StoredReader {
         name: "nats/α".to_owned(),
         position: Sequence(4),
-        pending: Some(pending.clone()),
+        pending: pending.clone(),
         joined: [UnitId(1), UnitId(9)].into(),
         given_up: [3].into_iter().collect(),
         compacted: RoaringTreemap::new(),
@@ -396,7 +408,7 @@ fn d7_units_and_readers_come_back_as_they_were_put() {
     let reached = Reached { generation: 4, resume_version: "12".into(), ..unit(1).reached };
     opened.store.append(&Append { reached: Some(&reached), ..batch(1, &[]) }).unwrap();
     opened.store.append(&Append { reached: Some(&unit(7).reached), unit: UnitId(7), ..batch(1, &[]) }).unwrap();
-    reader.pending = None;
+    reader.pending = RoaringTreemap::new();
     opened.store.put_readers(std::slice::from_ref(&reader)).unwrap();
     opened.store.remove_reader("b").unwrap();
     opened = opened.crash();
@@ -438,22 +450,21 @@ fn d7_retention_does_bounded_work_a_call() {
 
 #[test]
 fn d7_the_journal_keeps_its_id_unless_its_tail_may_be_lost() {
-    let interval = StoreOptions { group_fsync: false };
     let dir = tempfile::tempdir().unwrap();
-    let run = |options: &StoreOptions, clean: bool| {
-        let (store, recovered) = open_with(dir.path(), *options).unwrap();
+    let run = |group_fsync: bool, clean: bool| {
+        let (store, recovered) = open_with(dir.path(), group_fsync).unwrap();
         if clean {
             store.close().unwrap();
         }
         recovered.journal_id
     };
-    let first = run(&StoreOptions::default(), false);
+    let first = run(true, false);
     assert_eq!(first.len(), 12);
-    assert_eq!(run(&interval, true), first);
-    assert_eq!(run(&interval, false), first);
-    let second = run(&StoreOptions::default(), false);
+    assert_eq!(run(false, true), first);
+    assert_eq!(run(false, false), first);
+    let second = run(true, false);
     assert_ne!(second, first);
-    assert_eq!(run(&interval, true), second);
+    assert_eq!(run(false, true), second);
 }
 
 #[test]
@@ -470,7 +481,7 @@ fn few_files_that_hold_little_are_given_back_to_the_disk() {
     let mut append = |changes: &[Change]| {
         opened.store.append(&batch(last + 1, changes)).unwrap();
         last += changes.len() as u64;
-        opened.store.inner.with("flush", Files::flush).unwrap();
+        opened.store.with("flush", |_, files| files.flush()).unwrap();
         last
     };
     let names = |file: u32| (0..20).map(move |number| format!("file{file}-{number}"));
@@ -483,7 +494,7 @@ fn few_files_that_hold_little_are_given_back_to_the_disk() {
     let last = append(&gone.collect::<Vec<_>>());
     while opened.store.retain(Sequence(last + 1)).unwrap().more {}
     assert_eq!(bodies(&opened.store), 3);
-    let tables = || opened.store.inner.with("count", |files| Ok(files.bodies.disk_space())).unwrap();
+    let tables = || opened.store.with("count", |_, files| Ok(files.bodies.disk_space())).unwrap();
     let before = tables();
     for _ in 0..3 {
         opened.store.shrink().unwrap();

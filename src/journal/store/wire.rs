@@ -1,4 +1,4 @@
-//! How numbers and texts lie in the values of the store: short ones short.
+//! Encoding of numbers and texts in the values of the store: short ones take little.
 
 /// Appends a number, seven bits a byte.
 pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
@@ -15,7 +15,7 @@ pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends a uid: 16 bytes where it is written as the API server writes one, text otherwise.
+/// Appends a uid: 16 bytes for one in the API server's form, text otherwise.
 pub(super) fn put_uid(out: &mut Vec<u8>, uid: &str) {
     if let Some(bytes) = uuid_bytes(uid) {
         out.push(1);
@@ -26,7 +26,7 @@ pub(super) fn put_uid(out: &mut Vec<u8>, uid: &str) {
     }
 }
 
-/// Reads what the functions above wrote; `None` where it ends too early or is not what it should be.
+/// Reader of what the functions above wrote. `None` where it ends too early or has another form.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a [u8]);
 
@@ -71,9 +71,15 @@ impl<'a> Wire<'a> {
 
 /// A uid that was read.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Uid<'a> {
+pub(crate) enum Uid<'a> {
     Text(&'a str),
     Uuid([u8; 36]),
+}
+
+impl PartialEq for Uid<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
 }
 
 impl Uid<'_> {
@@ -87,13 +93,13 @@ impl Uid<'_> {
 
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
-/// Where the digits of each byte of a uid begin.
+/// Offsets of the digits of each byte of a uid.
 const BYTES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
 
 /// No digit.
 const NONE: u8 = 0xff;
 
-/// What each byte is as a digit of a uid.
+/// Value of each byte as a digit of a uid.
 const DIGITS: [u8; 256] = {
     let mut digits = [NONE; 256];
     let mut digit = 0;

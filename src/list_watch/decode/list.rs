@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Cow, Cursor, FRAME_MAX, Nesting, Pending, Progress, ScanError, Scanned, TypeMeta, object_name, trim_start,
-    type_name,
+    Cow, Cursor, FRAME_MAX, Nesting, Progress, ScanError, Scanned, TypeMeta, clear, object_name, trim_start, type_name,
 };
 use crate::{
     list_watch::{Failure, ListPage},
@@ -22,7 +21,7 @@ pub struct ListDecoder {
     plan: Arc<ScanPlan>,
     item_bytes_max: usize,
     place: Place,
-    pending: Pending,
+    pending: Vec<u8>,
     token: Option<Token>,
     page: ListPage,
     api_version: String,
@@ -120,7 +119,7 @@ impl ListDecoder {
             plan,
             item_bytes_max: item_bytes_max.min(FRAME_MAX),
             place: Place::Start,
-            pending: Pending::default(),
+            pending: Vec::new(),
             token: None,
             page: ListPage::default(),
             api_version: String::new(),
@@ -142,7 +141,7 @@ impl ListDecoder {
         if let Err(failure) = &result {
             self.failed = Some(failure.clone());
             self.page = ListPage::default();
-            self.pending = Pending::default();
+            self.pending = Vec::new();
         }
         result
     }
@@ -190,18 +189,18 @@ impl ListDecoder {
             chunk = &chunk[part.len()..];
             if self.place == Place::Value(Key::Other) {
                 // what means nothing is not kept, however long it is
-                self.pending.bytes.clear();
+                self.pending.clear();
             } else {
-                self.pending.bytes.extend_from_slice(part);
-                self.check_len(&self.pending.bytes)?;
+                self.pending.extend_from_slice(part);
+                self.check_len(&self.pending)?;
             }
             if ends.is_none() {
                 return Ok(());
             }
             self.token = None;
             let mut pending = std::mem::take(&mut self.pending);
-            self.complete(&pending.bytes)?;
-            pending.clear();
+            self.complete(&pending)?;
+            clear(&mut pending);
             self.pending = pending;
         }
     }
@@ -232,11 +231,10 @@ impl ListDecoder {
 
     /// Takes a whole key, value or item.
     fn complete(&mut self, token: &[u8]) -> Result<(), Failure> {
-        let error = |error: ScanError| malformed(error.to_string());
         let mut cursor = Cursor::new(token);
         match self.place {
             Place::Key { .. } => {
-                let key = cursor.string("a key").and_then(|key| key.bytes()).map_err(error)?;
+                let key = cursor.string("a key").and_then(|key| key.bytes()).map_err(malformed)?;
                 self.place = Place::Colon(match &*key {
                     b"apiVersion" => Key::ApiVersion,
                     b"kind" => Key::Kind,
@@ -249,18 +247,18 @@ impl ListDecoder {
                 let mut scanned = Scanned::default();
                 match scanned.scan(&mut cursor, &self.plan) {
                     Ok(()) => self.item(&scanned)?,
-                    Err(ScanError::TooDeep { .. }) => {
+                    Err(ScanError::TooDeep(_)) => {
                         self.page.rejected += 1;
                         self.place = Place::AfterItem;
                     }
-                    Err(other) => return Err(error(other)),
+                    Err(other) => return Err(malformed(other)),
                 }
             }
             Place::Value(key) => {
                 match key {
                     Key::ApiVersion => self.api_version = text(token)?,
                     Key::Kind => self.kind = text(token)?,
-                    Key::Metadata => self.metadata(token).map_err(error)?,
+                    Key::Metadata => self.metadata(token).map_err(malformed)?,
                     Key::Items if token == b"null" => {
                         (self.page.items, self.page.rejected) = (Vec::new(), 0);
                         (self.has_items, self.has_untyped) = (true, false);
@@ -276,10 +274,9 @@ impl ListDecoder {
     }
 
     fn item(&mut self, scanned: &Scanned<'_>) -> Result<(), Failure> {
-        let error = |error: ScanError| malformed(error.to_string());
         self.place = Place::AfterItem;
-        if !scanned.is_of(&self.served).map_err(error)? {
-            let (api_version, kind) = (scanned.api_version().map_err(error)?, scanned.kind().map_err(error)?);
+        if !scanned.is_of(&self.served).map_err(malformed)? {
+            let (api_version, kind) = (scanned.api_version().map_err(malformed)?, scanned.kind().map_err(malformed)?);
             self.has_untyped |= api_version.is_empty() || kind.is_empty();
             let fits = |found: &str, served: &str| found.is_empty() || found == served;
             if !fits(&api_version, &self.served.api_version) || !fits(&kind, &self.served.kind) {
@@ -290,7 +287,7 @@ impl ListDecoder {
         match scanned.object_to_show(&self.plan) {
             Ok(object) => self.page.items.push(object),
             Err(ScanError::Nameless) => self.page.rejected += 1,
-            Err(other) => return Err(error(other)),
+            Err(other) => return Err(malformed(other)),
         }
         Ok(())
     }
@@ -353,8 +350,9 @@ impl ListDecoder {
     }
 }
 
-fn malformed(what: String) -> Failure {
-    Failure::Undecodable(what)
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
+fn malformed(what: impl ToString) -> Failure {
+    Failure::Undecodable(what.to_string())
 }
 
 fn text(token: &[u8]) -> Result<String, Failure> {
@@ -363,5 +361,5 @@ fn text(token: &[u8]) -> Result<String, Failure> {
         return Ok(String::new());
     }
     let text = cursor.string("a string as apiVersion and as kind").and_then(|text| text.decode());
-    text.map(Cow::into_owned).map_err(|error| malformed(error.to_string()))
+    text.map(Cow::into_owned).map_err(malformed)
 }

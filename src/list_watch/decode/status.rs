@@ -2,56 +2,28 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::list_watch::Status;
 
 /// What a message that is no `Status` may fill of a log line, in bytes.
 const MESSAGE_BYTES_MAX: usize = 512;
 
-#[derive(Deserialize)]
-struct StatusJson {
-    kind: String,
-    code: Option<i64>,
-    reason: Option<String>,
-    message: Option<String>,
-    details: Option<Details>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Details {
-    causes: Option<Vec<Cause>>,
-    retry_after_seconds: Option<i64>,
-}
-
-#[derive(Deserialize)]
-struct Cause {
-    reason: Option<String>,
-    message: Option<String>,
-}
-
 /// Returns the `Status` that these bytes are.
 pub(super) fn of_object(json: &[u8]) -> Option<Status> {
-    let status: StatusJson = serde_json::from_slice(json).ok().filter(|status: &StatusJson| status.kind == "Status")?;
-    let message = status.message.unwrap_or_default();
-    let details = status.details.unwrap_or(Details { causes: None, retry_after_seconds: None });
-    let causes = details.causes.unwrap_or_default();
-    let is_too_large = |text: &str| text.starts_with("Too large resource version");
+    let status: Value = serde_json::from_slice(json).ok().filter(|status: &Value| status["kind"] == "Status")?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let says_too_large = |value: &Value| text(value).starts_with("Too large resource version");
+    let is_too_large =
+        |cause: &Value| cause["reason"] == "ResourceVersionTooLarge" || says_too_large(&cause["message"]);
+    let details = &status["details"];
     Some(Status {
-        code: status.code.and_then(|code| u16::try_from(code).ok()).unwrap_or(0),
-        reason: status.reason.unwrap_or_default(),
-        too_large: is_too_large(&message)
-            || causes.iter().any(|cause| {
-                cause.reason.as_deref() == Some("ResourceVersionTooLarge")
-                    || cause.message.as_deref().is_some_and(is_too_large)
-            }),
-        message,
-        retry_after: details
-            .retry_after_seconds
-            .and_then(|s| u64::try_from(s).ok())
-            .filter(|s| *s > 0)
-            .map(Duration::from_secs),
+        code: status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(0),
+        reason: text(&status["reason"]),
+        message: text(&status["message"]),
+        too_large: says_too_large(&status["message"])
+            || details["causes"].as_array().into_iter().flatten().any(is_too_large),
+        retry_after: details["retryAfterSeconds"].as_u64().filter(|s| *s > 0).map(Duration::from_secs),
     })
 }
 
@@ -90,10 +62,10 @@ mod tests {
             r#"{"kind":"Status","code":504,"details":{"causes":[{"message":"Too large resource version"}]}}"#,
         ] {
             let status = decode_status(504, None, body.as_bytes());
-            assert!(status.is_too_large(), "{body}");
+            assert!(status.too_large, "{body}");
             assert_eq!(status.code, 504);
         }
-        assert!(!decode_status(504, None, br#"{"kind":"Status","message":"Timeout"}"#).is_too_large());
+        assert!(!decode_status(504, None, br#"{"kind":"Status","message":"Timeout"}"#).too_large);
     }
 
     #[test]

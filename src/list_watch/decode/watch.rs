@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
+
 use super::{
-    Cow, Cursor, FRAME_MAX, Nesting, Pending, Progress, ScanError, Scanned, SkipReason, TypeMeta, object_name,
-    prefix::Prefix, status, trim_start, wrong_type,
+    Cow, Cursor, FRAME_MAX, Nesting, Progress, ScanError, Scanned, SkipReason, TypeMeta, clear, object_name, status,
+    trim_start, type_name,
 };
 use crate::{
     list_watch::{Failure, WatchEvent},
@@ -25,13 +27,16 @@ pub struct WatchDecoder {
     reader: Reader,
     frame_bytes_max: usize,
     /// The beginning of a document that did not end in the chunks so far.
-    pending: Pending,
+    pending: Vec<u8>,
     /// Where its brackets stand.
     nesting: Nesting,
-    /// Check of it up to its last line break.
-    lines: Prefix,
+    /// Bytes that [`WatchDecoder::check_lines`] has read of it, one check after the other.
+    checked: usize,
     ended: bool,
 }
+
+/// Bytes that checks of one document may read, however short it is.
+const CHECKED_BYTES: usize = 16 << 20;
 
 /// Reads whole documents.
 #[derive(Debug)]
@@ -49,9 +54,9 @@ impl WatchDecoder {
         Self {
             reader: Reader { served, plan },
             frame_bytes_max: frame_bytes_max.min(FRAME_MAX),
-            pending: Pending::default(),
+            pending: Vec::new(),
             nesting: Nesting::default(),
-            lines: Prefix::default(),
+            checked: 0,
             ended: false,
         }
     }
@@ -63,7 +68,7 @@ impl WatchDecoder {
         let read = self.read(chunk, events);
         if read.is_err() {
             self.ended = true;
-            self.pending = Pending::default();
+            self.pending = Vec::new();
         }
         read
     }
@@ -71,7 +76,7 @@ impl WatchDecoder {
     fn read(&mut self, mut chunk: &[u8], events: &mut Vec<WatchEvent>) -> Result<(), Failure> {
         let mut scanned = Scanned::default();
         while !self.ended {
-            if self.pending.bytes.is_empty() {
+            if self.pending.is_empty() {
                 chunk = trim_start(chunk);
                 match chunk.first() {
                     None => return Ok(()),
@@ -90,7 +95,7 @@ impl WatchDecoder {
                     continue;
                 }
                 self.nesting = Nesting::default();
-                self.lines = Prefix::default();
+                self.checked = 0;
             }
             match self.nesting.advance(chunk, u32::MAX) {
                 Progress::Done(len) => {
@@ -99,10 +104,10 @@ impl WatchDecoder {
                     chunk = &chunk[len..];
                 }
                 Progress::More | Progress::TooDeep(_) => {
-                    self.pending.bytes.extend_from_slice(chunk);
-                    self.check_len(&self.pending.bytes)?;
+                    self.pending.extend_from_slice(chunk);
+                    self.check_len(&self.pending)?;
                     if let Err(error) = self.check_lines(chunk) {
-                        self.emit(WatchEvent::Undecodable(error.to_string()), events);
+                        self.emit(WatchEvent::Undecodable(format!("malformed JSON: {error}")), events);
                     }
                     return Ok(());
                 }
@@ -113,25 +118,25 @@ impl WatchDecoder {
 
     /// Ends the stream; returns how many bytes of an incomplete document are ignored.
     pub fn finish(self) -> usize {
-        self.pending.bytes.len()
+        self.pending.len()
     }
 
     /// Reads the document whose last bytes are these.
     fn complete(&mut self, last: &[u8]) -> Result<WatchEvent, Failure> {
-        let frame = if self.pending.bytes.is_empty() {
+        let frame = if self.pending.is_empty() {
             last
         } else {
-            self.pending.bytes.extend_from_slice(last);
-            &self.pending.bytes
+            self.pending.extend_from_slice(last);
+            &self.pending
         };
         self.check_len(frame)?;
         let read = self.reader.read(frame, &mut Scanned::default());
         let event = match read {
             Ok((event, _)) => event,
-            Err(ScanError::TooDeep { .. }) => WatchEvent::Skipped(SkipReason::TooDeep),
+            Err(ScanError::TooDeep(_)) => WatchEvent::Skipped(SkipReason::TooDeep),
             Err(error) => WatchEvent::Undecodable(error.to_string()),
         };
-        self.pending.clear();
+        clear(&mut self.pending);
         Ok(event)
     }
 
@@ -141,11 +146,18 @@ impl WatchDecoder {
     }
 
     /// Checks the pending document up to its last line break, which is in `last`. A document that is malformed there may
-    /// never end, and would swallow the events behind it.
-    fn check_lines(&mut self, last: &[u8]) -> Result<(), ScanError> {
-        match memchr::memrchr(b'\n', last) {
-            Some(at) => self.lines.advance(&self.pending.bytes[..=self.pending.bytes.len() - last.len() + at]),
-            None => Ok(()),
+    /// never end, and would swallow the events behind it. A document of many lines that comes in many chunks is checked
+    /// each time that it has grown enough: all checks together read at most [`CHECKED_BYTES`], or eight times its bytes.
+    fn check_lines(&mut self, last: &[u8]) -> Result<(), serde_json::Error> {
+        let Some(at) = memchr::memrchr(b'\n', last) else { return Ok(()) };
+        let lines = &self.pending[..=self.pending.len() - last.len() + at];
+        if self.checked > CHECKED_BYTES.max(7 * lines.len()) {
+            return Ok(());
+        }
+        self.checked += lines.len();
+        match serde_json::from_slice::<IgnoredAny>(lines) {
+            Err(error) if !error.is_eof() => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -238,7 +250,7 @@ impl Reader {
             let (api_version, kind) = (scanned.api_version()?, scanned.kind()?);
             return Ok(match &*kind {
                 "" => WatchEvent::Undecodable("object without kind".into()),
-                _ => WatchEvent::Skipped(wrong_type(&api_version, &kind)),
+                _ => WatchEvent::Skipped(SkipReason::WrongType { found: type_name(&api_version, &kind) }),
             });
         }
         if event_type == EventType::Bookmark {

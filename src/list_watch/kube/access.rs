@@ -35,22 +35,16 @@ pub struct ClusterAccess {
 /// Why there is no access to a cluster. Nothing was sent yet.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// Nothing names a cluster.
+    /// Nothing names a cluster in the places that were looked at.
     #[error(
-        "no cluster access found: tried {tried}; set [kube] kubeconfig or KUBECONFIG, or run in a pod with a service account"
+        "no cluster access found: tried {0}; set [kube] kubeconfig or KUBECONFIG, or run in a pod with a service account"
     )]
-    NotFound {
-        /// Every place that was looked at, and what was there.
-        tried: String,
-    },
+    NotFound(String),
     /// A kubeconfig that is named is not there.
     #[error(
-        "failed to use kubeconfig {path}: there is no such file; name another with --kubeconfig, [kube] kubeconfig or KUBECONFIG"
+        "failed to use kubeconfig {0}: there is no such file; name another with --kubeconfig, [kube] kubeconfig or KUBECONFIG"
     )]
-    NoKubeconfig {
-        /// The file.
-        path: String,
-    },
+    NoKubeconfig(String),
     /// A kubeconfig cannot be read, or does not say what is needed.
     #[error("failed to use kubeconfig {path}")]
     Kubeconfig {
@@ -81,11 +75,8 @@ pub enum AccessError {
     #[error("failed to use the pod's service account; is automountServiceAccountToken off?")]
     ServiceAccount(#[source] Box<InClusterError>),
     /// The server's address is no URL.
-    #[error("unexpected server address {url:?}, expected http://HOST[:PORT] or https://HOST[:PORT]")]
-    ServerUrl {
-        /// The address.
-        url: String,
-    },
+    #[error("unexpected server address {0:?}, expected http://HOST[:PORT] or https://HOST[:PORT]")]
+    ServerUrl(String),
     /// The cluster is behind a proxy.
     #[error(
         "unsupported proxy {proxy} for {server}; put the server's host into NO_PROXY if it can be reached directly"
@@ -142,15 +133,12 @@ impl ClusterAccess {
 
     /// Makes access to a server that wants no credentials, `http://127.0.0.1:8001`.
     pub fn without_credentials(url: &str, cluster_name: &str) -> Result<Self, AccessError> {
-        let server = url.parse().map_err(|_| AccessError::ServerUrl { url: url.to_owned() })?;
+        let server = url.parse().map_err(|_| AccessError::ServerUrl(url.to_owned()))?;
         Self::prepare(Config::new(server), Some(cluster_name.to_owned()), "")
     }
 
     /// Makes access to a server that knows its callers by a token, or lets everybody in. `authorities` are the only ones
     /// that are trusted, in DER; `None`: those of the system.
-    ///
-    /// # Errors
-    /// When `url` is none.
     pub fn with_token(
         url: &str,
         cluster_name: &str,
@@ -197,7 +185,7 @@ impl ClusterAccess {
 
     fn prepare(mut config: Config, cluster_name: Option<String>, no_proxy: &str) -> Result<Self, AccessError> {
         if config.cluster_url.host().is_none() || !matches!(config.cluster_url.scheme_str(), Some("http" | "https")) {
-            return Err(AccessError::ServerUrl { url: config.cluster_url.to_string() });
+            return Err(AccessError::ServerUrl(config.cluster_url.to_string()));
         }
         // the kube crate takes HTTPS_PROXY for http:// servers too and compares NO_PROXY with the proxy itself
         if let Some(proxy) = config.proxy_url.take()
@@ -237,41 +225,30 @@ fn find(options: &KubeOptions, surroundings: &Surroundings) -> Result<Source, Ac
     if !options.kubeconfig.is_empty() {
         return Ok(Source::Files(vec![expand_home(&options.kubeconfig, surroundings.home.as_deref())]));
     }
-    let mut tried = vec!["[kube] kubeconfig (not set)".to_owned()];
-    match &surroundings.kubeconfig {
+    let from_environment = match &surroundings.kubeconfig {
         Some(list) => {
             // as kubectl does, files that do not exist are passed over
-            let named: Vec<PathBuf> = env::split_paths(list).filter(|path| !path.as_os_str().is_empty()).collect();
-            let files: Vec<PathBuf> = named.iter().filter(|path| path.exists()).cloned().collect();
+            let named = env::split_paths(list).filter(|path| !path.as_os_str().is_empty());
+            let files: Vec<PathBuf> = named.filter(|path| path.exists()).collect();
             if !files.is_empty() {
                 return Ok(Source::Files(files));
             }
-            tried.push(format!("KUBECONFIG ({} does not exist)", list.to_string_lossy()));
+            format!("KUBECONFIG ({} does not exist)", list.to_string_lossy())
         }
-        None => tried.push("KUBECONFIG (not set)".to_owned()),
-    }
-    if surroundings.in_pod && options.context.is_empty() {
-        return Ok(Source::ServiceAccount);
-    }
-    tried.push(
-        if surroundings.in_pod {
-            "no service account, as a context is named"
-        } else {
-            "service account (not in a pod)"
-        }
-        .into(),
-    );
-    match &surroundings.home {
-        Some(home) => {
-            let file = home.join(".kube").join("config");
-            if file.exists() {
-                return Ok(Source::Files(vec![file]));
-            }
-            tried.push(format!("{} (does not exist)", file.display()));
-        }
-        None => tried.push("~/.kube/config (no home directory)".to_owned()),
-    }
-    Err(AccessError::NotFound { tried: tried.join(", ") })
+        None => "KUBECONFIG (not set)".to_owned(),
+    };
+    let of_pod = match surroundings.in_pod {
+        true if options.context.is_empty() => return Ok(Source::ServiceAccount),
+        true => "no service account, as a context is named",
+        false => "service account (not in a pod)",
+    };
+    let at_home = match surroundings.home.as_ref().map(|home| home.join(".kube").join("config")) {
+        Some(file) if file.exists() => return Ok(Source::Files(vec![file])),
+        Some(file) => format!("{} (does not exist)", file.display()),
+        None => "~/.kube/config (no home directory)".to_owned(),
+    };
+    let tried = ["[kube] kubeconfig (not set)", &from_environment, of_pod, &at_home];
+    Err(AccessError::NotFound(tried.join(", ")))
 }
 
 fn expand_home(path: &str, home: Option<&Path>) -> PathBuf {
@@ -291,7 +268,7 @@ fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessErro
     let mut merged = Kubeconfig::default();
     for file in paths {
         regular_file::open(file).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => AccessError::NoKubeconfig { path: file.display().to_string() },
+            io::ErrorKind::NotFound => AccessError::NoKubeconfig(file.display().to_string()),
             _ => failed(KubeconfigError::ReadConfig(error, file.clone())),
         })?;
         merged = Kubeconfig::read_from(file).and_then(|next| merged.merge(next)).map_err(failed)?;

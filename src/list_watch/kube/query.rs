@@ -9,83 +9,56 @@ use crate::{
     object::ResourceType,
 };
 
-/// `Accept` of a list.
-pub(super) fn accept_list(scope: &Scope) -> &'static str {
-    if scope.metadata_only {
-        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-    } else {
-        "application/json"
-    }
-}
-
-/// `Accept` of a watch.
-pub(super) fn accept_watch(scope: &Scope) -> &'static str {
-    if scope.metadata_only {
-        "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-    } else {
-        "application/json"
+/// Returns the `Accept` of a list, or of a watch.
+pub(super) fn accept(scope: &Scope, is_list: bool) -> &'static str {
+    match (scope.metadata_only, is_list) {
+        (false, _) => "application/json",
+        (true, true) => "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json",
+        (true, false) => "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
     }
 }
 
 /// Returns path and query of one page (A-2, P-2).
 pub(super) fn list_uri(resource: &ResourceType, scope: &Scope, request: &ListRequest) -> String {
-    let mut query = Query::default();
-    query.text("continue", request.continue_token.as_deref().unwrap_or_default());
-    scope_of(&mut query, scope);
-    if let Some(limit) = request.limit {
-        query.number("limit", limit);
-    }
-    query.text("resourceVersion", request.resource_version.as_str());
-    query.below(&resource.path(scope.namespace.as_deref()))
+    let query = [
+        ("continue", request.continue_token.as_deref().unwrap_or_default()),
+        ("fieldSelector", &fields(scope)),
+        ("labelSelector", &scope.labels),
+        ("limit", &request.limit.map(|limit| limit.to_string()).unwrap_or_default()),
+        ("resourceVersion", request.resource_version.as_str()),
+    ];
+    uri(&resource.path(scope.namespace.as_deref()), &query)
 }
 
 /// Returns path and query of a watch.
 pub(super) fn watch_uri(resource: &ResourceType, scope: &Scope, request: &WatchRequest) -> String {
-    let mut query = Query::default();
-    query.text("allowWatchBookmarks", "true");
-    scope_of(&mut query, scope);
-    query.text("resourceVersion", request.resource_version.as_str());
-    if request.initial_events {
-        query.text("resourceVersionMatch", "NotOlderThan");
-        query.text("sendInitialEvents", "true");
-    }
-    query.number("timeoutSeconds", request.timeout_seconds);
-    query.text("watch", "true");
-    query.below(&resource.path(scope.namespace.as_deref()))
+    let if_streamed = |value| if request.initial_events { value } else { "" };
+    let query = [
+        ("allowWatchBookmarks", "true"),
+        ("fieldSelector", &fields(scope)),
+        ("labelSelector", &scope.labels),
+        ("resourceVersion", request.resource_version.as_str()),
+        ("resourceVersionMatch", if_streamed("NotOlderThan")),
+        ("sendInitialEvents", if_streamed("true")),
+        ("timeoutSeconds", &request.timeout_seconds.to_string()),
+        ("watch", "true"),
+    ];
+    uri(&resource.path(scope.namespace.as_deref()), &query)
 }
 
-fn scope_of(query: &mut Query, scope: &Scope) {
-    let fields = [scope.fields.as_str(), scope.namespace_fields.as_str()];
-    let fields: Vec<_> = fields.into_iter().filter(|selector| !selector.is_empty()).collect();
-    query.text("fieldSelector", &fields.join(","));
-    query.text("labelSelector", &scope.labels);
+fn fields(scope: &Scope) -> String {
+    let mut fields = vec![scope.fields.as_str(), scope.namespace_fields.as_str()];
+    fields.retain(|selector| !selector.is_empty());
+    fields.join(",")
 }
 
-/// A query string; what is empty is left out.
-struct Query(Serializer<'static, String>);
-
-impl Default for Query {
-    fn default() -> Self {
-        Self(Serializer::new(String::new()))
-    }
-}
-
-impl Query {
-    fn text(&mut self, name: &str, value: &str) {
-        if !value.is_empty() {
-            self.0.append_pair(name, value);
-        }
-    }
-
-    fn number(&mut self, name: &str, value: u32) {
-        self.0.append_pair(name, &value.to_string());
-    }
-
-    fn below(mut self, path: &str) -> String {
-        // as a URL has it, not as a form has it: there are parsers that leave a plus as it is
-        let query = self.0.finish().replace('+', "%20");
-        if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
-    }
+/// Appends a query to a path; what is empty is left out.
+fn uri(path: &str, query: &[(&str, &str)]) -> String {
+    let mut serializer = Serializer::new(String::new());
+    serializer.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
+    // as a URL has it, not as a form has it: there are parsers that leave a plus as it is
+    let query = serializer.finish().replace('+', "%20");
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
 #[cfg(test)]
@@ -172,8 +145,8 @@ mod tests {
                 "/api/v1/namespaces/a/pods?allowWatchBookmarks=true&{selectors}&resourceVersion=7&timeoutSeconds=9&watch=true"
             )
         );
-        assert!(accept_list(&scope).starts_with("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,"));
-        assert!(accept_watch(&scope).starts_with("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,"));
-        assert_eq!(accept_watch(&Scope::default()), "application/json");
+        assert!(accept(&scope, true).starts_with("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,"));
+        assert!(accept(&scope, false).starts_with("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,"));
+        assert_eq!(accept(&Scope::default(), false), "application/json");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
-use http::{Request, header, request::Builder};
+use http::{Request, Response, header, request::Builder};
 use http_body_util::BodyExt;
 use kube::client::Body;
 
@@ -37,57 +37,51 @@ pub struct RawClient {
 
 impl RawClient {
     /// Makes a client; sends nothing.
-    ///
-    /// # Errors
-    /// As [`ClusterAccess::client`].
     pub fn new(access: &ClusterAccess) -> Result<Self, AccessError> {
         Ok(Self { client: access.client()? })
     }
 
     /// GETs a path. The whole answer is held in memory, and must have come within `timeout`.
-    ///
-    /// # Errors
-    /// When there is no answer. An error that the server answers is an [`Answer`].
+    /// An error that the server answers is an [`Answer`].
     pub async fn get(&self, path: &str, accept: &str, timeout: Duration) -> Result<Answer, Failure> {
         self.send(Request::get(path).header(header::ACCEPT, accept), timeout).await
     }
 
     /// POSTs nothing to a path; otherwise as [`RawClient::get`].
-    ///
-    /// # Errors
-    /// As [`RawClient::get`].
     pub async fn post(&self, path: &str, timeout: Duration) -> Result<Answer, Failure> {
         self.send(Request::post(path).header(header::ACCEPT, "application/json"), timeout).await
     }
 
     /// GETs a path whose answer has no end: returns its head and body as they come. `timeout` is for the head alone.
-    ///
-    /// # Errors
-    /// As [`RawClient::get`]; what fails later is in the body, which ends then.
+    /// A later failure is in the body, which ends then.
     pub async fn open(&self, path: &str, headers: &[(&str, &str)], timeout: Duration) -> Result<Opened, Failure> {
         let request = headers.iter().fold(Request::get(path), |request, (name, value)| request.header(*name, *value));
-        let request = request.header(header::ACCEPT_ENCODING, "identity").body(Body::empty());
-        let request = request.map_err(|error| Failure::Request(error.to_string()))?;
-        let silent = |_| Failure::Disconnected(format!("no answer within {timeout:?}"));
-        let answer = tokio::time::timeout(timeout, self.client.send(request)).await.map_err(silent)?;
-        let (head, body) = answer.map_err(|error| failure::sort(&error))?.into_parts();
+        let answer = self.answer(request.header(header::ACCEPT_ENCODING, "identity"));
+        let (head, body) = within(timeout, answer).await?.into_parts();
         let body = body.into_data_stream().map_err(|error| failure::sort(&error)).boxed();
         Ok(Opened { code: head.status.as_u16(), body })
     }
 
     async fn send(&self, request: Builder, timeout: Duration) -> Result<Answer, Failure> {
-        let request = request.body(Body::empty());
-        let request = request.map_err(|error| Failure::Request(error.to_string()))?;
         let exchange = async {
-            let (head, body) = self.client.send(request).await.map_err(|error| failure::sort(&error))?.into_parts();
+            let (head, body) = self.answer(request).await?.into_parts();
             let body = body.collect().await.map_err(|error| failure::sort(&error))?.to_bytes();
             let warnings = head.headers.get_all(header::WARNING).iter();
             let warnings = warnings.filter_map(|value| value.to_str().ok()).map(warning_text).collect();
             Ok(Answer { code: head.status.as_u16(), warnings, body })
         };
-        let silent = |_| Failure::Disconnected(format!("no answer within {timeout:?}"));
-        tokio::time::timeout(timeout, exchange).await.map_err(silent)?
+        within(timeout, exchange).await
     }
+
+    async fn answer(&self, request: Builder) -> Result<Response<Body>, Failure> {
+        let request = request.body(Body::empty()).map_err(|error| Failure::Request(error.to_string()))?;
+        self.client.send(request).await.map_err(|error| failure::sort(&error))
+    }
+}
+
+async fn within<T>(timeout: Duration, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let silent = |_| Failure::Disconnected(format!("no answer within {timeout:?}"));
+    tokio::time::timeout(timeout, answer).await.map_err(silent)?
 }
 
 /// `299 agent "text"` → `text`.

@@ -316,7 +316,7 @@ async fn d4_an_expired_or_too_large_version_is_not_repeated() {
             server.source().watch(from_seven()).await.map(|_| ()).unwrap_err(),
         ] {
             let status = failure.status().unwrap_or_else(|| panic!("{failure:?}"));
-            assert_eq!((status.is_expired(), status.is_too_large()), expected);
+            assert_eq!((status.is_expired(), status.too_large), expected);
         }
         assert_eq!(server.requests().len(), 2);
     }

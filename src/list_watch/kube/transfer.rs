@@ -24,7 +24,7 @@ const ERROR_BYTES_MAX: usize = 64 << 10;
 
 /// Gets one page.
 pub(super) async fn list(source: &Source, uri: &str) -> Result<ListPage, Attempt> {
-    let request = get(uri).header(header::ACCEPT, query::accept_list(&source.scope));
+    let request = Request::get(uri).header(header::ACCEPT, query::accept(&source.scope, true));
     let idle = source.limits.idle;
     let mut body = send(source, request).await?.into_body();
     let mut decoder = ListDecoder::new(source.served(), source.plan.clone(), source.limits.max_frame);
@@ -42,8 +42,8 @@ pub(super) async fn open_watch(
     uri: &str,
 ) -> Result<impl Stream<Item = Result<Vec<WatchEvent>, Failure>> + use<>, Attempt> {
     // a server may compress a watch event by event, which costs it and us more than it saves
-    let request =
-        get(uri).header(header::ACCEPT, query::accept_watch(&source.scope)).header(header::ACCEPT_ENCODING, "identity");
+    let request = Request::get(uri).header(header::ACCEPT, query::accept(&source.scope, false));
+    let request = request.header(header::ACCEPT_ENCODING, "identity");
     let body = send(source, request).await?.into_body();
     let decoder = WatchDecoder::new(source.served(), source.plan.clone(), source.limits.max_frame);
     let batches = Batches { body, decoder, end: None, events: 0 };
@@ -113,10 +113,6 @@ impl Batches {
             self.end = Some(End::Reached);
         }
     }
-}
-
-fn get(uri: &str) -> http::request::Builder {
-    Request::get(uri)
 }
 
 /// Sends a request; an answer other than success is a failure.

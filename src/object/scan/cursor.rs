@@ -69,7 +69,7 @@ impl<'a> Cursor<'a> {
     #[cold]
     pub(crate) fn unexpected(&self, expected: &'static str) -> ScanError {
         if self.at >= self.json.len() {
-            ScanError::Truncated { len: self.json.len() }
+            ScanError::Truncated(self.json.len())
         } else {
             ScanError::Malformed { at: self.at, expected }
         }
@@ -84,7 +84,7 @@ impl<'a> Cursor<'a> {
             }
             self.at += 1;
         }
-        Err(ScanError::Truncated { len: self.json.len() })
+        Err(ScanError::Truncated(self.json.len()))
     }
 
     /// Checks that nothing but whitespace is left.
@@ -101,7 +101,7 @@ impl<'a> Cursor<'a> {
             return Err(self.unexpected(expected));
         }
         if self.depth >= DEPTH_MAX {
-            return Err(ScanError::TooDeep { at: self.at });
+            return Err(ScanError::TooDeep(self.at));
         }
         self.depth += 1;
         self.at += 1;
@@ -160,7 +160,7 @@ impl<'a> Cursor<'a> {
             return Err(self.unexpected(expected));
         }
         let rest = &self.json[self.at + 1..];
-        let end = block::string_end(rest).ok_or(ScanError::Truncated { len: self.json.len() })?;
+        let end = block::string_end(rest).ok_or(ScanError::Truncated(self.json.len()))?;
         let text = Text { raw: &rest[..end.quote], at: self.at + 1, escapes: end.escapes };
         self.at += end.quote + 2;
         Ok(text)
@@ -180,7 +180,7 @@ impl<'a> Cursor<'a> {
         self.peek()?;
         let rest = &self.json[self.at..];
         let len = rest.iter().position(|byte| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r'));
-        let Some(len) = len else { return Err(ScanError::Truncated { len: self.json.len() }) };
+        let Some(len) = len else { return Err(ScanError::Truncated(self.json.len())) };
         let scalar = &rest[..len];
         if !matches!(scalar, b"null" | b"true" | b"false") && !is_number(scalar) {
             return Err(self.unexpected("a value"));
@@ -206,16 +206,29 @@ impl<'a> Cursor<'a> {
         Ok(self.since(from))
     }
 
+    /// Takes an object; returns the values of the members of these names, of several of one name the last.
+    pub(crate) fn values<const N: usize>(&mut self, names: [&[u8]; N]) -> Result<[Option<&'a [u8]>; N], ScanError> {
+        let (mut values, mut first) = ([None; N], true);
+        self.enter(b'{', "an object")?;
+        while let Some(member) = self.next_member(&mut first)? {
+            let (key, value) = (member.key.bytes()?, self.skip_value()?);
+            if let Some(at) = names.iter().position(|name| **name == *key) {
+                values[at] = Some(value);
+            }
+        }
+        Ok(values)
+    }
+
     fn skip_container(&mut self, close: u8) -> Result<(), ScanError> {
         if self.depth >= DEPTH_MAX {
-            return Err(ScanError::TooDeep { at: self.at });
+            return Err(ScanError::TooDeep(self.at));
         }
         let from = self.at + 1;
         match block::container_end(&self.json[from..], DEPTH_MAX - self.depth) {
             Progress::Done(len) => self.at = from + len,
-            Progress::More => return Err(ScanError::Truncated { len: self.json.len() }),
+            Progress::More => return Err(ScanError::Truncated(self.json.len())),
             Progress::TooDeep(offset) => {
-                return Err(ScanError::TooDeep { at: from + offset });
+                return Err(ScanError::TooDeep(from + offset));
             }
         }
         if self.json[self.at - 1] == close {
@@ -258,6 +271,14 @@ impl<'a> Text<'a> {
             Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
             Cow::Owned(text) => Cow::Owned(text.into_bytes()),
         })
+    }
+}
+
+/// Returns the text of a value that is a string; empty for any other.
+pub(crate) fn text(value: Option<&[u8]>) -> Result<Cow<'_, str>, ScanError> {
+    match value {
+        Some(value @ [b'"', ..]) => Cursor::new(value).string("a string")?.decode(),
+        _ => Ok(Cow::Borrowed("")),
     }
 }
 

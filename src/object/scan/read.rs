@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Cursor, FieldPath, PathTree, ScanError};
+use super::{Cursor, FieldPath, PathTree, ScanError, text};
 use crate::object::{Object, field_path::Step};
 
 /// One entry of `metadata.ownerReferences`. What is missing there is empty here.
@@ -158,30 +158,10 @@ fn owners(json: &[u8]) -> Result<Vec<Owner<'_>>, ScanError> {
 }
 
 fn owner<'a>(cursor: &mut Cursor<'a>) -> Result<Owner<'a>, ScanError> {
-    let (mut owner, mut first) = (Owner::default(), true);
-    cursor.enter(b'{', "an object")?;
-    while let Some(member) = cursor.next_member(&mut first)? {
-        let field = match &*member.key.bytes()? {
-            b"apiVersion" => &mut owner.api_version,
-            b"kind" => &mut owner.kind,
-            b"name" => &mut owner.name,
-            b"uid" => &mut owner.uid,
-            key => {
-                let value = cursor.skip_value()?;
-                if key == b"controller" {
-                    owner.controller = value == b"true";
-                }
-                continue;
-            }
-        };
-        *field = Cow::Borrowed("");
-        if cursor.peek()? == b'"' {
-            *field = cursor.string("a string")?.decode()?;
-        } else {
-            cursor.skip_value()?;
-        }
-    }
-    Ok(owner)
+    let [api_version, kind, name, uid, controller] =
+        cursor.values([b"apiVersion", b"kind", b"name", b"uid", b"controller"])?;
+    let (api_version, kind, name, uid) = (text(api_version)?, text(kind)?, text(name)?, text(uid)?);
+    Ok(Owner { api_version, kind, name, uid, controller: controller == Some(b"true") })
 }
 
 fn has_duplicates<T: Ord>(mut keys: Vec<T>) -> bool {

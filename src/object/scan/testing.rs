@@ -247,5 +247,5 @@ pub(crate) fn remove(value: &mut Value, steps: &[Step]) {
 
 /// A pod as a server sends it: 9 KB, 3.5 KB of them `managedFields`, full of quotes within strings.
 pub(crate) fn pod() -> String {
-    include_str!("../../../benches/pod.json").trim_end().to_owned()
+    include_str!("pod.json").trim_end().to_owned()
 }

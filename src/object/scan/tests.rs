@@ -166,7 +166,7 @@ fn an_object_cut_off_anywhere_is_truncated() {
         for len in 0..json.len() {
             assert_eq!(
                 scan_object(&json.as_bytes()[..len], &plan).map(|object| object.value()).unwrap_err(),
-                ScanError::Truncated { len },
+                ScanError::Truncated(len),
                 "{json}"
             );
         }

@@ -1,8 +1,8 @@
 //! What `Accept` asks for: whole objects, their metadata, or a table.
 
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 
-use super::super::status_object::StatusObject;
+use super::super::{accept::negotiate, status_object::StatusObject};
 
 /// The form of the objects of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,13 +61,8 @@ impl Form {
     ///
     /// Protobuf and YAML are not made here: clients name JSON behind them.
     pub(super) fn negotiate(headers: &HeaderMap, is_list: bool, include_object: &str) -> Result<Self, StatusObject> {
-        let values = headers.get_all(header::ACCEPT);
-        let mut ranges = values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-        let mut asked = ranges.by_ref().map(str::trim).filter(|range| !range.is_empty()).peekable();
-        if asked.peek().is_none() {
-            return Ok(Self::Whole);
-        }
-        let (name, version) = asked.find_map(of_range).ok_or_else(StatusObject::not_acceptable)?;
+        let asked = negotiate(headers, ("", MetaVersion::V1), of_range);
+        let (name, version) = asked.ok_or_else(|| StatusObject::not_acceptable("application/json"))?;
         match name {
             "" => Ok(Self::Whole),
             "Table" => Ok(Self::Table(version, Include::parse(include_object)?)),
@@ -83,17 +78,10 @@ impl Form {
     }
 }
 
-/// Reads one range of `Accept`: the kind to convert to, empty for none, and its version.
-fn of_range(range: &str) -> Option<(&str, MetaVersion)> {
-    let mut parts = range.split(';').map(str::trim);
-    let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
-    if !matches!(&*media_type, "application/json" | "application/*" | "*/*") {
-        return None;
-    }
-    let parameters = || parts.clone().filter_map(|part| part.split_once('='));
-    let parameter = |name: &str| parameters().find(|(key, _)| *key == name).map(|(_, value)| value);
-    let Some(name) = parameter("as") else { return Some(("", MetaVersion::V1)) };
-    let version = match (parameter("g"), parameter("v")) {
+/// Reads the parameters of a range: the kind to convert to, empty for none, and its version.
+fn of_range([name, group, version]: [Option<&str>; 3]) -> Option<(&str, MetaVersion)> {
+    let Some(name) = name else { return Some(("", MetaVersion::V1)) };
+    let version = match (group, version) {
         (Some("meta.k8s.io"), Some("v1")) => MetaVersion::V1,
         (Some("meta.k8s.io"), Some("v1beta1")) => MetaVersion::V1Beta1,
         _ => return None,

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -101,9 +101,11 @@ impl Snapshots {
     /// Returns the snapshot and where to go on. 410 where it is gone, 400 where it is another collection's.
     pub(super) fn get(&self, token: &Token, collection: &Collection) -> Result<(Snapshot, usize), StatusObject> {
         let known = token.run == self.run;
-        let found = self.lock().get(&token.snapshot).filter(|_| known).cloned();
+        let found = lock(&self.kept).get(&token.snapshot).filter(|_| known).cloned();
         let alive = found.filter(|snapshot| snapshot.taken.elapsed() < SNAPSHOT_LIFE);
-        let snapshot = alive.ok_or_else(StatusObject::token_expired)?;
+        let expired = "The provided continue parameter is too old to display a consistent list result. You can start a new \
+                       list without the continue parameter.";
+        let snapshot = alive.ok_or_else(|| StatusObject::expired(expired))?;
         if snapshot.collection != *collection {
             return Err(StatusObject::bad_request("continue key is not valid: it is of another list".to_owned()));
         }
@@ -125,7 +127,7 @@ impl Snapshots {
     /// Keeps a snapshot, and returns its number.
     fn keep(&self, snapshot: Snapshot) -> u64 {
         self.expire();
-        let mut kept = self.lock();
+        let mut kept = lock(&self.kept);
         if let Some((id, _)) = kept.iter().find(|(_, kept)| Arc::ptr_eq(&kept.items, &snapshot.items)) {
             return *id; // a later page of it
         }
@@ -141,10 +143,6 @@ impl Snapshots {
 
     /// Drops snapshots whose time is over.
     pub(in crate::serve) fn expire(&self) {
-        self.lock().retain(|_, kept| kept.taken.elapsed() < SNAPSHOT_LIFE);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Snapshot>> {
-        lock(&self.kept)
+        lock(&self.kept).retain(|_, kept| kept.taken.elapsed() < SNAPSHOT_LIFE);
     }
 }

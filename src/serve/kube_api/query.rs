@@ -95,7 +95,8 @@ impl ListQuery {
                 "index" => index = Some(text),
                 "value" => value = Some(text),
                 "watch" if matches!(&*text, "true" | "True" | "TRUE" | "t" | "T" | "1") => {
-                    return Err(StatusObject::watches_not_served());
+                    let why = "watches are not served from the cache, watch the API server";
+                    return Err(StatusObject::method_not_allowed(why));
                 }
                 _ => {}
             }

@@ -49,11 +49,11 @@ impl Table {
     pub(super) fn columns(&self) -> Vec<Value> {
         match self {
             Self::BuiltIn(kind) => {
-                let column = |column: &kinds::Column| {
-                    let format = if column.name == "Name" { "name" } else { "" };
-                    definition(column.name, column.kind, format, "", i64::from(column.wide))
+                let column = |(name, kind, is_wide)| {
+                    let format = if name == "Name" { "name" } else { "" };
+                    definition(name, kind, format, "", i64::from(is_wide))
                 };
-                kind.columns.iter().map(column).collect()
+                kind.columns().map(column).collect()
             }
             Self::Custom(columns) => {
                 let name = definition("Name", "string", "name", "", 0);
@@ -68,7 +68,10 @@ impl Table {
         let value = object.value().unwrap_or_else(|_| json!({"metadata": {"name": object.name()}}));
         let row = Row { object: &value, now };
         match self {
-            Self::BuiltIn(kind) => ((kind.cells)(&row).into(), (kind.conditions)(&row)),
+            Self::BuiltIn(kind) => {
+                let conditions = if kind.plural == "pods" { pod::conditions(&row) } else { None };
+                ((kind.cells)(&row).into(), conditions)
+            }
             Self::Custom(columns) => {
                 let name = std::iter::once(row.text("/metadata/name").into());
                 (name.chain(columns.iter().map(|column| column.cell(&row))).collect(), None)

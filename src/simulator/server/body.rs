@@ -1,13 +1,19 @@
 //! Response bodies made of shared pieces: nothing is copied on its way to the socket.
 
-use std::{collections::VecDeque, io, io::IoSlice, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::{Buf, Bytes};
 use futures_util::stream;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
-
-use super::Line;
 
 /// A response body.
 pub(super) type Body = UnsyncBoxBody<Batch, io::Error>;
@@ -80,33 +86,30 @@ pub(super) fn full(batch: Batch) -> Body {
     Full::new(batch).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Breaks a body off after `limit` bytes, without the end that HTTP asks for; with a reset if so asked.
-pub(super) fn cut(body: Body, limit: u64, reset: bool, line: Arc<Line>) -> Body {
-    struct State {
-        body: Body,
-        left: usize,
-        reset: bool,
-        line: Arc<Line>,
-    }
-    let state = State { body, left: usize::try_from(limit).unwrap_or(usize::MAX), reset, line };
-    let frames = stream::unfold(state, async |mut state| {
-        if state.left == 0 {
-            return Some((Err(broken_off(state.reset, &state.line).await), state));
+/// Breaks a body off after `limit` bytes, without the end that HTTP asks for; with a reset if `resets` is given.
+pub(super) fn cut(body: Body, limit: u64, resets: Option<Arc<AtomicBool>>) -> Body {
+    let left = usize::try_from(limit).unwrap_or(usize::MAX);
+    let frames = stream::unfold((body, left), move |(mut body, left)| {
+        let resets = resets.clone();
+        async move {
+            if left == 0 {
+                return Some((Err(broken_off(resets.as_deref()).await), (body, left)));
+            }
+            let frame = body.frame().await?;
+            let mut data = frame.ok()?.into_data().ok()?;
+            data.truncate(left);
+            let left = left - data.remaining();
+            Some((Ok(Frame::data(data)), (body, left)))
         }
-        let frame = state.body.frame().await?;
-        let mut data = frame.ok()?.into_data().ok()?;
-        data.truncate(state.left);
-        state.left -= data.remaining();
-        Some((Ok(Frame::data(data)), state))
     });
     StreamBody::new(Box::pin(frames)).boxed_unsync()
 }
 
-/// Waits until what was sent has left, and returns the error that breaks a body off.
-pub(super) async fn broken_off(reset: bool, line: &Line) -> io::Error {
+/// Waits until what was sent has left, and returns the error that breaks a body off; with a reset if `resets` is given.
+pub(super) async fn broken_off(resets: Option<&AtomicBool>) -> io::Error {
     tokio::time::sleep(FLUSH).await;
-    if reset {
-        line.reset();
+    if let Some(resets) = resets {
+        resets.store(true, Ordering::Relaxed);
     }
     io::Error::other("a fault breaks the body off")
 }

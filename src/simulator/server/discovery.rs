@@ -58,14 +58,15 @@ pub(super) fn answer(store: &Store, call: &Call) -> Option<Value> {
             "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1"}],
         })),
         ["apis"] => {
-            let groups: Vec<_> = groups(served).into_iter().filter(|group| !group.is_empty()).collect();
-            let groups: Vec<_> = groups.iter().map(|group| group_document(served, group)).collect();
+            let groups = groups(served).into_iter().filter(|(group, _)| !group.is_empty());
+            let groups: Vec<_> = groups.map(|(group, versions)| group_document(group, &versions)).collect();
             Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }
         ["api", version] => resources(served, "", version),
         ["apis", group, version] => resources(served, group, version),
-        ["apis", group] if groups(served).iter().any(|found| found == group) => {
-            let mut document = group_document(served, group);
+        ["apis", group] => {
+            let (group, versions) = groups(served).into_iter().find(|(found, _)| *found == group)?;
+            let mut document = group_document(group, &versions);
             document["kind"] = json!("APIGroup");
             document["apiVersion"] = json!("v1");
             Some(document)
@@ -95,31 +96,23 @@ pub(super) fn aggregated_version(call: &Call) -> &'static str {
     }
 }
 
-fn groups(served: &[Served]) -> Vec<String> {
-    let mut groups = Vec::new();
+/// Returns the groups in the order of their first types, each with its versions.
+fn groups(served: &[Served]) -> Vec<(&str, Vec<&str>)> {
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
     for Served { info, .. } in served {
-        if !groups.contains(&info.resource.group) {
-            groups.push(info.resource.group.clone());
+        let (group, version) = (&*info.resource.group, &*info.resource.version);
+        match groups.iter_mut().find(|(known, _)| *known == group) {
+            Some((_, versions)) if versions.contains(&version) => {}
+            Some((_, versions)) => versions.push(version),
+            None => groups.push((group, vec![version])),
         }
     }
     groups
 }
 
-fn versions<'a>(served: &'a [Served], group: &str) -> Vec<&'a str> {
-    let mut versions = Vec::new();
-    for Served { info, .. } in served {
-        if info.resource.group == group && !versions.contains(&info.resource.version.as_str()) {
-            versions.push(info.resource.version.as_str());
-        }
-    }
-    versions
-}
-
-fn group_document(served: &[Served], group: &str) -> Value {
-    let versions: Vec<_> = versions(served, group)
-        .into_iter()
-        .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
-        .collect();
+fn group_document(group: &str, versions: &[&str]) -> Value {
+    let version = |version: &&str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
+    let versions: Vec<_> = versions.iter().map(version).collect();
     json!({"name": group, "preferredVersion": versions.first(), "versions": versions})
 }
 
@@ -151,27 +144,23 @@ fn resources(served: &[Served], group: &str, version: &str) -> Option<Value> {
 }
 
 fn aggregate(served: &[Served], call: &Call, core: bool) -> Value {
-    let groups = groups(served).into_iter().filter(|group| group.is_empty() == core);
-    let items: Vec<_> = groups
-        .map(|group| {
-            let versions: Vec<_> = versions(served, &group)
-                .into_iter()
-                .map(|version| {
-                    let resources: Vec<_> = of_version(served, &group, version).into_iter().map(aggregated).collect();
-                    json!({"version": version, "freshness": "Current", "resources": resources})
-                })
-                .collect();
-            let metadata = if core { json!({"creationTimestamp": null}) } else { json!({"name": group}) };
-            json!({"metadata": metadata, "versions": versions})
-        })
-        .collect();
+    let mut items = Vec::new();
+    for (group, versions) in groups(served).into_iter().filter(|(group, _)| group.is_empty() == core) {
+        let of_version = |version: &str| {
+            let resources: Vec<_> = of_version(served, group, version).into_iter().map(aggregated).collect();
+            json!({"version": version, "freshness": "Current", "resources": resources})
+        };
+        let versions: Vec<_> = versions.into_iter().map(of_version).collect();
+        let metadata = if core { json!({"creationTimestamp": null}) } else { json!({"name": group}) };
+        items.push(json!({"metadata": metadata, "versions": versions}));
+    }
     let version = format!("apidiscovery.k8s.io/{}", aggregated_version(call));
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": version, "metadata": {}, "items": items})
 }
 
 fn aggregated(Served { info, verbs }: &Served) -> Value {
     let resource = &info.resource;
-    let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
+    let kind = kind(resource);
     let scope = if resource.namespaced { "Namespaced" } else { "Cluster" };
     let mut document = json!({
         "resource": resource.plural, "responseKind": kind, "scope": scope, "singularResource": info.singular,
@@ -182,6 +171,10 @@ fn aggregated(Served { info, verbs }: &Served) -> Value {
             json!([{"subresource": "status", "responseKind": kind, "verbs": ["get", "patch", "update"]}]);
     }
     document
+}
+
+fn kind(resource: &ResourceType) -> Value {
+    json!({"group": resource.group, "version": resource.version, "kind": resource.kind})
 }
 
 /// Lists the `OpenAPI` documents, one a group and version.
@@ -201,20 +194,16 @@ fn openapi_index(served: &[Served]) -> Value {
 
 /// An `OpenAPI` document without schemas: it says that the server validates fields, so that kubectl does not try to.
 fn openapi(served: &[Served], group: &str, version: &str) -> Option<Value> {
-    let infos = of_version(served, group, version);
-    infos.first()?;
-    let paths: Map<String, Value> = infos
-        .into_iter()
-        .map(|Served { info, .. }| {
-            let resource = &info.resource;
-            let path = format!("{}/{{name}}", resource.path(Some("{namespace}")));
-            let parameters = json!([{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}]);
-            let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
-            let responses = json!({"200": {"description": "OK"}});
-            let operation =
-                json!({"parameters": parameters, "responses": responses, "x-kubernetes-group-version-kind": kind});
-            (path, json!({"patch": operation}))
-        })
-        .collect();
-    Some(json!({"openapi": "3.0.0", "info": {"title": "simulator", "version": "v1"}, "paths": paths}))
+    let mut paths = Map::new();
+    for Served { info, .. } in of_version(served, group, version) {
+        let resource = &info.resource;
+        let operation = json!({
+            "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
+            "responses": {"200": {"description": "OK"}}, "x-kubernetes-group-version-kind": kind(resource),
+        });
+        let path = format!("{}/{{name}}", resource.path(Some("{namespace}")));
+        paths.insert(path, json!({"patch": operation}));
+    }
+    (!paths.is_empty())
+        .then(|| json!({"openapi": "3.0.0", "info": {"title": "simulator", "version": "v1"}, "paths": paths}))
 }

@@ -6,27 +6,21 @@ use serde_json::json;
 use super::{
     super::{
         error::ApiError,
-        faults::{Fault, StreamPlan},
-        selector::Selector,
-        store::{Continue, ListQuery, Page, Stored, TypeId},
+        faults::StreamPlan,
+        store::{Continue, ListQuery, Page, Stored},
         types::TypeInfo,
     },
     Shared,
     body::Batch,
-    request::{Call, Resource, Shape},
+    request::Shape,
+    respond::Ask,
 };
 
 /// Answers a list with its body.
-pub(super) async fn list(
-    shared: &Shared,
-    call: &Call,
-    resource: &Resource,
-    id: TypeId,
-    info: &TypeInfo,
-    faults: &[Fault],
-) -> Result<Batch, ApiError> {
-    let StreamPlan { empty, lag, .. } = StreamPlan::of(faults);
-    let mut query = query(shared, call, resource, info)?;
+pub(super) async fn list(ask: &Ask<'_>) -> Result<Batch, ApiError> {
+    let Ask { shared, call, .. } = ask;
+    let StreamPlan { empty, lag, .. } = StreamPlan::of(ask.faults);
+    let mut query = query(ask)?;
     let version = call.param("resourceVersion");
     if lag > 0 && !version.is_empty() {
         query.exact = Some(shared.store.version().saturating_sub(lag));
@@ -40,14 +34,15 @@ pub(super) async fn list(
         };
         query.exact = exact.then_some(asked);
     }
-    let mut page = shared.store.lock().list(id, &query)?;
+    let mut page = shared.store.lock().list(ask.id, &query)?;
     if empty {
         page = Page { items: Vec::new(), next: None, ..page };
     }
-    Ok(body(info, &page, call.shape()))
+    Ok(body(&ask.info, &page, call.shape()))
 }
 
-fn query(shared: &Shared, call: &Call, resource: &Resource, info: &TypeInfo) -> Result<ListQuery, ApiError> {
+fn query(ask: &Ask<'_>) -> Result<ListQuery, ApiError> {
+    let call = ask.call;
     let version = call.param("resourceVersion");
     if call.query.contains_key("sendInitialEvents") {
         return Err(ApiError::new(422, "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list"));
@@ -66,10 +61,10 @@ fn query(shared: &Shared, call: &Call, resource: &Resource, info: &TypeInfo) -> 
         other => return Err(ApiError::bad_request(format!("resourceVersionMatch: Invalid value: {other:?}"))),
     }
     let limit = call.number("limit")?.filter(|limit| *limit > 0);
-    let limit = limit.filter(|_| version != "0" || !shared.options.watch_cache);
+    let limit = limit.filter(|_| version != "0" || !ask.shared.options.watch_cache);
     Ok(ListQuery {
-        namespace: resource.namespace.clone(),
-        selector: Selector::parse(info, call.param("labelSelector"), call.param("fieldSelector"))?,
+        namespace: ask.resource.namespace.clone(),
+        selector: ask.selector()?,
         limit: limit.and_then(|limit| usize::try_from(limit).ok()),
         after,
         exact: None,
@@ -106,28 +101,25 @@ fn body(info: &TypeInfo, page: &Page, shape: Shape) -> Batch {
     let mut batch = Batch::default();
     batch.push(format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{metadata},"items":["#));
     for (at, object) in page.items.iter().enumerate() {
-        let first = at == 0;
-        match shape {
-            Shape::Whole if info.typed => {
-                batch.push(Bytes::from_static(if first { b"{" } else { b",{" }));
-                batch.push(object.json_from_metadata());
-            }
-            Shape::Whole => {
-                batch.push(Bytes::from_static(if first { b"" } else { b"," }));
-                batch.push(object.json());
-            }
-            Shape::Metadata => {
-                batch.push(Bytes::from_static(if first { b"" } else { b"," }));
-                batch.push(partial(object));
-            }
+        batch.push(Bytes::from_static(if at == 0 { b"" } else { b"," }));
+        if shape == Shape::Whole && info.typed {
+            batch.push(Bytes::from_static(b"{"));
+            batch.push(object.json_from_metadata());
+        } else {
+            batch.push(shaped(object, shape));
         }
     }
     batch.push(Bytes::from_static(b"]}\n"));
     batch
 }
 
-/// Returns an object's metadata as a `PartialObjectMetadata`.
-pub(super) fn partial(object: &Stored) -> String {
-    let metadata = object.metadata();
-    format!(r#"{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{metadata}}}"#)
+/// Returns an object's JSON, or its metadata as a `PartialObjectMetadata`.
+pub(super) fn shaped(object: &Stored, shape: Shape) -> Bytes {
+    match shape {
+        Shape::Whole => object.json(),
+        Shape::Metadata => {
+            let metadata = object.metadata();
+            format!(r#"{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{metadata}}}"#).into()
+        }
+    }
 }

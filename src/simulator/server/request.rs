@@ -31,16 +31,8 @@ pub(super) struct Call {
     pub(super) accept: String,
     pub(super) content_type: String,
     pub(super) user_agent: String,
-    pub(super) target: Target,
-}
-
-/// What a path names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
-    /// Discovery, health, version: not a resource.
-    Other,
-    /// A collection or an object of a type.
-    Resource(Resource),
+    /// The collection or object that the path names; `None` for discovery, health and version.
+    pub(super) resource: Option<Resource>,
 }
 
 /// The place that a resource path names.
@@ -73,7 +65,7 @@ impl Call {
             accept: text(header::ACCEPT),
             content_type: text(header::CONTENT_TYPE),
             user_agent: text(header::USER_AGENT),
-            target: target(uri.path()),
+            resource: resource(uri.path()),
         })
     }
 
@@ -98,9 +90,9 @@ impl Call {
 
     /// Returns what faults take this request for.
     pub(super) fn verb(&self) -> Verb {
-        match &self.target {
-            Target::Resource(_) if self.method == Method::GET && self.flag("watch") => Verb::Watch,
-            Target::Resource(resource) if self.method == Method::GET && resource.name.is_none() => Verb::List,
+        match &self.resource {
+            Some(_) if self.method == Method::GET && self.flag("watch") => Verb::Watch,
+            Some(resource) if self.method == Method::GET && resource.name.is_none() => Verb::List,
             _ => Verb::Any,
         }
     }
@@ -142,12 +134,12 @@ impl Call {
     }
 }
 
-fn target(path: &str) -> Target {
+fn resource(path: &str) -> Option<Resource> {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     let (group, version, rest) = match segments[..] {
         ["api", version, ref rest @ ..] => ("", version, rest),
         ["apis", group, version, ref rest @ ..] => (group, version, rest),
-        _ => return Target::Other,
+        _ => return None,
     };
     let (namespace, rest) = match rest {
         ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, rest),
@@ -158,9 +150,9 @@ fn target(path: &str) -> Target {
         [plural] => (plural, None, None),
         [plural, name] => (plural, Some(name), None),
         [plural, name, subresource] => (plural, Some(name), Some(subresource)),
-        _ => return Target::Other,
+        _ => return None,
     };
-    Target::Resource(Resource {
+    Some(Resource {
         group: group.to_owned(),
         version: version.to_owned(),
         namespace,
@@ -176,7 +168,7 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, expected: [&str; 6]) {
-        let Target::Resource(found) = target(path) else { panic!("{path} is not a resource") };
+        let Some(found) = resource(path) else { panic!("{path} is not a resource") };
         let parts = [
             &found.group,
             &found.version,
@@ -196,8 +188,8 @@ mod tests {
         check("/api/v1/namespaces/a/status", ["", "v1", "", "namespaces", "a", "status"]);
         check("/api/v1/namespaces/a/pods", ["", "v1", "a", "pods", "", ""]);
         check("/apis/apps/v1/namespaces/a/deployments/b/status", ["apps", "v1", "a", "deployments", "b", "status"]);
-        assert_eq!(target("/api/v1"), Target::Other);
-        assert_eq!(target("/apis/apps/v1"), Target::Other);
-        assert_eq!(target("/healthz"), Target::Other);
+        assert_eq!(resource("/api/v1"), None);
+        assert_eq!(resource("/apis/apps/v1"), None);
+        assert_eq!(resource("/healthz"), None);
     }
 }

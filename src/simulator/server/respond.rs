@@ -1,6 +1,12 @@
 //! From a request to an answer.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -18,11 +24,11 @@ use super::{
         store::{Deletion, ListQuery, Part, PatchKind, Preconditions, Stored, TypeId, WriteContext},
         types::{TypeInfo, is_builtin_group},
     },
-    Line, Shared,
+    Shared,
     body::{Batch, Body, cut, full},
     discovery, list,
-    list::partial,
-    request::{Call, Resource, Shape, Target},
+    list::shaped,
+    request::{Call, Resource, Shape},
     watch,
 };
 use crate::object::ObjectKey;
@@ -30,10 +36,28 @@ use crate::object::ObjectKey;
 /// The largest body taken, as etcd's limit for a request.
 const MAX_BODY: usize = 3 << 20;
 
-/// Answers one request. An error closes the connection without an answer.
+/// A request for a type that is served.
+pub(super) struct Ask<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    /// Lets the connection end with RST instead of FIN.
+    pub(super) resets: &'a Arc<AtomicBool>,
+    pub(super) call: &'a Call,
+    pub(super) resource: &'a Resource,
+    pub(super) id: TypeId,
+    pub(super) info: Arc<TypeInfo>,
+    pub(super) faults: &'a [Fault],
+}
+
+impl Ask<'_> {
+    pub(super) fn selector(&self) -> Result<Selector, ApiError> {
+        Selector::parse(&self.info, self.call.param("labelSelector"), self.call.param("fieldSelector"))
+    }
+}
+
+/// Answers one request. An error closes the connection without an answer; `resets` lets it end with RST instead of FIN.
 pub(super) async fn respond(
     shared: Arc<Shared>,
-    line: Arc<Line>,
+    resets: Arc<AtomicBool>,
     request: Request<Incoming>,
 ) -> io::Result<Response<Body>> {
     let call = match Call::of(request.method(), request.uri(), request.headers()) {
@@ -47,7 +71,7 @@ pub(super) async fn respond(
         match fault {
             Fault::Close => return Err(io::Error::other("a fault closes the connection")),
             Fault::Reset => {
-                line.reset();
+                resets.store(true, Ordering::Relaxed);
                 return Err(io::Error::other("a fault resets the connection"));
             }
             Fault::Stall => std::future::pending::<()>().await,
@@ -56,30 +80,30 @@ pub(super) async fn respond(
                 let error = ApiError { retry_after: *retry_after, ..ApiError::new(*code, "a fault on demand") };
                 return Ok(refusal(&error));
             }
-            Fault::CutAfterBytes(bytes) => limit = Some((*bytes, false)),
-            Fault::ResetAfterBytes(bytes) => limit = Some((*bytes, true)),
+            Fault::CutAfterBytes(bytes) => limit = Some((*bytes, None)),
+            Fault::ResetAfterBytes(bytes) => limit = Some((*bytes, Some(Arc::clone(&resets)))),
             Fault::Table | Fault::WrongList if call.verb() == Verb::List => {
                 return Ok(wrong_list(fault));
             }
             _ => {}
         }
     }
-    let answer = answer(&shared, &line, &call, request, &faults).await;
-    let mut response = answer.unwrap_or_else(|error| refusal(&error));
-    if let Some((bytes, reset)) = limit {
-        response = response.map(|body| cut(body, bytes, reset, line));
-    }
-    Ok(response)
+    let answer = answer(&shared, &resets, &call, request, &faults).await;
+    let response = answer.unwrap_or_else(|error| refusal(&error));
+    Ok(match limit {
+        Some((bytes, resets)) => response.map(|body| cut(body, bytes, resets)),
+        None => response,
+    })
 }
 
 async fn answer(
     shared: &Arc<Shared>,
-    line: &Arc<Line>,
+    resets: &Arc<AtomicBool>,
     call: &Call,
     request: Request<Incoming>,
     faults: &[Fault],
 ) -> Result<Response<Body>, ApiError> {
-    let Target::Resource(resource) = &call.target else { return other(shared, call) };
+    let Some(resource) = &call.resource else { return other(shared, call) };
     if resource.group == "authorization.k8s.io" && call.method == Method::POST {
         return review(shared, resource, &read_body(request).await?);
     }
@@ -93,20 +117,18 @@ async fn answer(
     if resource.namespace.is_some() && !info.resource.namespaced {
         return Err(ApiError::no_such_path());
     }
-    match resource.subresource.as_deref() {
-        Some("status") if info.status => {}
-        Some(_) => return Err(ApiError::no_such_path()),
-        None => {}
+    if resource.subresource.as_ref().is_some_and(|name| name != "status" || !info.status) {
+        return Err(ApiError::no_such_path());
     }
+    let ask = Ask { shared, resets, call, resource, id, info, faults };
     if call.method == Method::GET {
         if call.flag("watch") {
-            let body = watch::watch(Arc::clone(shared), Arc::clone(line), call, resource, id, info, faults).await?;
-            return Ok(response(StatusCode::OK, body));
+            return Ok(response(StatusCode::OK, watch::watch(ask).await?));
         }
         if let Some(name) = &resource.name {
-            return get(shared, call, resource, id, &info, name).await;
+            return get(&ask, name).await;
         }
-        return Ok(response(StatusCode::OK, full(list::list(shared, call, resource, id, &info, faults).await?)));
+        return Ok(response(StatusCode::OK, full(list::list(&ask).await?)));
     }
     if call.query.contains_key("dryRun") {
         return Err(ApiError::bad_request("dryRun is not simulated"));
@@ -115,12 +137,12 @@ async fn answer(
         return Err(ApiError::new(415, "the simulator reads JSON only, not protobuf"));
     }
     let body = read_body(request).await?;
-    write(shared, call, resource, id, &info, &body)
+    write(&ask, &body)
 }
 
 fn other(shared: &Shared, call: &Call) -> Result<Response<Body>, ApiError> {
     if call.method != Method::GET {
-        return Err(ApiError::new(405, "the server does not allow this method on the requested resource"));
+        return Err(ApiError::method_not_allowed());
     }
     let path = call.path.trim_end_matches('/');
     if ["/readyz", "/livez", "/healthz"].iter().any(|health| path == *health || path.starts_with(&format!("{health}/")))
@@ -153,17 +175,11 @@ fn check_rights(shared: &Shared, call: &Call, resource: &Resource) -> Result<(),
     if shared.faults.allows(Attempt { verb, group: &resource.group, plural: &resource.plural, namespace }) {
         return Ok(());
     }
-    let place = if namespace.is_empty() {
-        "at the cluster scope".to_owned()
-    } else {
-        format!("in the namespace \"{namespace}\"")
-    };
     let whole = match &resource.subresource {
         Some(subresource) => format!("{}/{subresource}", resource.plural),
         None => resource.plural.clone(),
     };
-    let name = resource.name.as_deref().unwrap_or_default();
-    Err(ApiError::forbidden(&resource.group, &whole, name, verb, &place))
+    Err(ApiError::forbidden(&resource.group, &whole, resource.name.as_deref().unwrap_or_default(), verb, namespace))
 }
 
 /// Answers what a client asks about its own rights.
@@ -193,35 +209,24 @@ fn review(shared: &Shared, resource: &Resource, body: &Bytes) -> Result<Response
     Ok(json_response(StatusCode::CREATED, &review))
 }
 
-async fn get(
-    shared: &Shared,
-    call: &Call,
-    resource: &Resource,
-    id: TypeId,
-    info: &TypeInfo,
-    name: &str,
-) -> Result<Response<Body>, ApiError> {
+async fn get(ask: &Ask<'_>, name: &str) -> Result<Response<Body>, ApiError> {
+    let Ask { shared, call, resource, .. } = ask;
     let version = call.param("resourceVersion");
     if !matches!(version, "" | "0") {
         list::wait_for_version(shared, list::parse_version(version)?).await?;
     }
     let key = ObjectKey::new(resource.namespace.as_deref().unwrap_or_default(), name);
-    let found = shared.store.lock().get(id, &key).map(Arc::clone);
-    let object = found.ok_or_else(|| ApiError::not_found(info, name))?;
+    let found = shared.store.lock().get(ask.id, &key).map(Arc::clone);
+    let object = found.ok_or_else(|| ApiError::not_found(&ask.info, name))?;
     Ok(object_response(StatusCode::OK, &object, call.shape()))
 }
 
-fn write(
-    shared: &Shared,
-    call: &Call,
-    resource: &Resource,
-    id: TypeId,
-    info: &TypeInfo,
-    body: &Bytes,
-) -> Result<Response<Body>, ApiError> {
+fn write(ask: &Ask<'_>, body: &Bytes) -> Result<Response<Body>, ApiError> {
+    let Ask { shared, call, resource, id, info, .. } = ask;
+    let id = *id;
     let namespace = resource.namespace.clone().unwrap_or_default();
     if info.resource.namespaced && namespace.is_empty() {
-        return Err(ApiError::new(405, "the server does not allow this method on the requested resource"));
+        return Err(ApiError::method_not_allowed());
     }
     let time = now();
     let part = if resource.subresource.is_some() { Part::Status } else { Part::Main };
@@ -254,18 +259,14 @@ fn write(
         }
         (&Method::DELETE, Some(key)) => deleted(info, &store.delete(id, &key, &preconditions(body)?, &context)?),
         (&Method::DELETE, None) => {
-            let selector = Selector::parse(info, call.param("labelSelector"), call.param("fieldSelector"))?;
-            let namespace = resource.namespace.clone();
+            let (namespace, selector) = (resource.namespace.clone(), ask.selector()?);
             let page = store.list(id, &ListQuery { namespace, selector, ..ListQuery::default() })?;
             for object in page.items {
                 store.delete(id, object.key(), &Preconditions::default(), &context)?;
             }
-            json_response(
-                StatusCode::OK,
-                &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}),
-            )
+            success(None)
         }
-        _ => return Err(ApiError::new(405, "the server does not allow this method on the requested resource")),
+        _ => return Err(ApiError::method_not_allowed()),
     };
     if store.version() != before {
         shared.store.announce(store);
@@ -292,20 +293,24 @@ fn preconditions(body: &Bytes) -> Result<Preconditions, ApiError> {
 
 fn deleted(info: &TypeInfo, deletion: &Deletion) -> Response<Body> {
     match deletion {
-        // content goes before them: what is answered is the mark
-        Deletion::Done(object) if info.is_lifecycle() => object_response(StatusCode::OK, object, Shape::Whole),
-        Deletion::Waiting(object) => object_response(StatusCode::OK, object, Shape::Whole),
-        Deletion::Done(object) => {
+        Deletion::Done(object) if !info.is_lifecycle() => {
             let details = json!({
                 "name": object.key().as_ref().name, "group": info.resource.group, "kind": info.resource.plural,
                 "uid": object.value()["metadata"]["uid"],
             });
-            let status = json!({
-                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
-            });
-            json_response(StatusCode::OK, &status)
+            success(Some(details))
         }
+        // content goes before a namespace or a definition: what is answered is the mark
+        Deletion::Done(object) | Deletion::Waiting(object) => object_response(StatusCode::OK, object, Shape::Whole),
     }
+}
+
+fn success(details: Option<Value>) -> Response<Body> {
+    let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    if let Some(details) = details {
+        status["details"] = details;
+    }
+    json_response(StatusCode::OK, &status)
 }
 
 async fn read_body(request: Request<Incoming>) -> Result<Bytes, ApiError> {
@@ -320,7 +325,7 @@ fn parse(body: &Bytes) -> Result<Value, ApiError> {
 fn wrong_list(fault: &Fault) -> Response<Body> {
     let metadata = json!({"resourceVersion": "1"});
     let document = if *fault == Fault::Table {
-        json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": []})
+        watch::table(&metadata)
     } else {
         json!({"kind": "BananaList", "apiVersion": "fruit.example/v1", "metadata": metadata, "items": []})
     };
@@ -340,13 +345,7 @@ fn refusal(error: &ApiError) -> Response<Body> {
 }
 
 fn object_response(code: StatusCode, object: &Stored, shape: Shape) -> Response<Body> {
-    let mut batch = Batch::default();
-    match shape {
-        Shape::Whole => batch.push(object.json()),
-        Shape::Metadata => batch.push(partial(object)),
-    }
-    batch.push(Bytes::from_static(b"\n"));
-    response(code, full(batch))
+    line(code, shaped(object, shape))
 }
 
 fn plain(code: StatusCode, text: &str) -> Response<Body> {
@@ -359,8 +358,12 @@ fn plain(code: StatusCode, text: &str) -> Response<Body> {
 }
 
 fn json_response(code: StatusCode, document: &Value) -> Response<Body> {
+    line(code, document.to_string().into())
+}
+
+fn line(code: StatusCode, json: Bytes) -> Response<Body> {
     let mut batch = Batch::default();
-    batch.push(document.to_string());
+    batch.push(json);
     batch.push(Bytes::from_static(b"\n"));
     response(code, full(batch))
 }

@@ -17,7 +17,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::simulator::*;
+use crate::{object::ObjectKey, simulator::*};
 
 fn start() -> Simulator {
     start_with(|_| {})
@@ -425,17 +425,25 @@ async fn a_marker_can_fail_to_come() {
 #[tokio::test]
 async fn a_slow_reader_is_cut_off_a_8() {
     let simulator = start_with(|options| options.history = HistoryLimits { changes: 100, bytes: usize::MAX });
-    let mut workload = Workload::new(1);
-    workload.load(simulator.store(), 100, false).unwrap();
+    let write = |pods: usize| {
+        let after = format!(r#""}},"spec":{{"padding":"{}"}}}}"#, "x".repeat(9_000));
+        let pod = |n: usize| RawObject {
+            key: ObjectKey::new("a", &format!("pod-{n}")),
+            before: format!(r#""metadata":{{"name":"pod-{n}","namespace":"a","uid":"{n}","resourceVersion":""#).into(),
+            after: after.clone().into(),
+        };
+        simulator.store().ingest("pods", (0..pods).map(|n| pod(n % 100))).unwrap();
+    };
+    write(100);
     let version = simulator.store().version();
     let mut stream = tokio::net::TcpStream::connect(simulator.address()).await.unwrap();
     let request = format!("GET /api/v1/pods?watch=true&resourceVersion={version} HTTP/1.1\r\nHost: x\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     for _ in 0..50 {
-        workload.churn(simulator.store(), 50).unwrap();
+        write(50);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    workload.churn(simulator.store(), 1000).unwrap();
+    write(1000);
     let mut text = Vec::new();
     let mut buffer = vec![0; 1 << 20];
     let end = tokio::time::timeout(PATIENT, async {

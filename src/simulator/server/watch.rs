@@ -5,7 +5,10 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,22 +16,23 @@ use bytes::{Buf, Bytes};
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{sync::watch as signal, time::Instant};
 
 use super::{
     super::{
         StreamingLists,
         error::ApiError,
-        faults::{Fault, Next, StreamFault, StreamPlan},
+        faults::{Next, StreamFault, StreamPlan},
         selector::Selector,
         store::{Change, ChangeKind, ListQuery, Stored, TypeId},
         types::TypeInfo,
     },
-    Line, Shared,
+    Shared,
     body::{Batch, Body, broken_off},
-    list::{parse_version, partial, wait_for_version},
-    request::{Call, Resource, Shape},
+    list::{parse_version, shaped, wait_for_version},
+    request::{Call, Shape},
+    respond::Ask,
 };
 
 /// Events and bytes that go out as one chunk, at most.
@@ -37,7 +41,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 struct Watch {
     shared: Arc<Shared>,
-    line: Arc<Line>,
+    resets: Arc<AtomicBool>,
     id: TypeId,
     info: Arc<TypeInfo>,
     namespace: Option<String>,
@@ -69,26 +73,19 @@ enum End {
 }
 
 /// Opens a watch; what is wrong with its version comes as an ERROR event, as from the real server.
-pub(super) async fn watch(
-    shared: Arc<Shared>,
-    line: Arc<Line>,
-    call: &Call,
-    resource: &Resource,
-    id: TypeId,
-    info: Arc<TypeInfo>,
-    faults: &[Fault],
-) -> Result<Body, ApiError> {
-    let mut selector = Selector::parse(&info, call.param("labelSelector"), call.param("fieldSelector"))?;
+pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
+    let mut selector = ask.selector()?;
+    let Ask { shared, resets, call, resource, id, info, faults } = ask;
     if let Some(name) = &resource.name {
         selector = selector.and_name(name);
     }
-    let streaming = streaming(&shared, call)?;
+    let streaming = streaming(shared, call)?;
     let bookmarks = call.flag("allowWatchBookmarks");
     let lifetime = call.number("timeoutSeconds")?.filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let now = Instant::now();
     shared.watches.fetch_add(1, Ordering::Relaxed);
     let mut watch = Watch {
-        line,
+        resets: Arc::clone(resets),
         id,
         info,
         namespace: resource.namespace.clone(),
@@ -105,7 +102,7 @@ pub(super) async fn watch(
         end: None,
         changes: shared.store.changes(),
         read: Vec::new(),
-        shared,
+        shared: Arc::clone(shared),
     };
     if let Err(error) = watch.start(call.param("resourceVersion"), streaming).await {
         if error.code == 400 {
@@ -194,7 +191,9 @@ impl Watch {
         loop {
             match self.end {
                 Some(End::Clean) => return None,
-                Some(End::Broken { reset }) => return Some(Err(broken_off(reset, &self.line).await)),
+                Some(End::Broken { reset }) => {
+                    return Some(Err(broken_off(reset.then_some(&*self.resets)).await));
+                }
                 Some(End::Stalled) => std::future::pending().await,
                 None => {}
             }
@@ -344,11 +343,6 @@ impl Watch {
     }
 
     fn strike(&mut self, what: StreamFault, batch: &mut Batch) {
-        let extra = |object: serde_json::Value| {
-            let mut frame = json!({"type": "MODIFIED", "object": object}).to_string();
-            frame.push('\n');
-            frame
-        };
         let metadata = json!({"name": "stray", "namespace": "default", "resourceVersion": self.cursor.to_string()});
         match what {
             StreamFault::End | StreamFault::Truncate => self.end = Some(End::Clean),
@@ -371,13 +365,14 @@ impl Watch {
                 batch.push(Bytes::from_static(b"{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"\n"));
             }
             StreamFault::WrongKind => {
-                batch.push(extra(json!({"kind": "Banana", "apiVersion": "fruit.example/v1", "metadata": metadata})));
+                batch.push(frame(
+                    "MODIFIED",
+                    &json!({"kind": "Banana", "apiVersion": "fruit.example/v1", "metadata": metadata}),
+                ));
             }
             StreamFault::Table => {
-                batch.push(extra(json!({
-                    "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": metadata["resourceVersion"]},
-                    "columnDefinitions": [], "rows": [],
-                })));
+                let metadata = json!({"resourceVersion": metadata["resourceVersion"]});
+                batch.push(frame("MODIFIED", &table(&metadata)));
             }
             StreamFault::LongFrame(bytes) => batch.push(self.bookmark(false, bytes)),
             StreamFault::Gap(_) => {}
@@ -396,10 +391,7 @@ impl Watch {
             Shape::Whole => (self.info.resource.kind.as_str(), self.info.resource.api_version()),
             Shape::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
         };
-        let object = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
-        let mut frame = json!({"type": "BOOKMARK", "object": object}).to_string();
-        frame.push('\n');
-        frame
+        frame("BOOKMARK", &json!({"kind": kind, "apiVersion": version, "metadata": metadata}))
     }
 }
 
@@ -412,16 +404,20 @@ fn push_event(shape: Shape, kind: ChangeKind, object: &Stored, batch: &mut Batch
         batch.push(rest);
         return;
     }
-    let name = match kind {
-        ChangeKind::Added => "ADDED",
-        ChangeKind::Modified => "MODIFIED",
-        ChangeKind::Deleted => "DELETED",
-    };
-    batch.push(format!("{{\"type\":\"{name}\",\"object\":{}}}\n", partial(object)));
+    batch.push(kind.prefix());
+    batch.push(shaped(object, shape));
+    batch.push(&b"}\n"[..]);
 }
 
 fn error_frame(error: &ApiError) -> String {
-    let mut frame = json!({"type": "ERROR", "object": error.status()}).to_string();
-    frame.push('\n');
-    frame
+    frame("ERROR", &error.status())
+}
+
+fn frame(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({"type": kind, "object": object}))
+}
+
+/// Returns an answer in the form that kubectl asks for.
+pub(super) fn table(metadata: &Value) -> Value {
+    json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": [], "rows": []})
 }

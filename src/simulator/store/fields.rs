@@ -2,21 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::types::TypeInfo;
+use super::{super::types::TypeInfo, stored::TYPED_METADATA};
 
-/// Metadata that the server owns and that no manager is named for.
-const UNMANAGED: [&str; 10] = [
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "managedFields",
-    "generateName",
-];
+/// Metadata that the server does not own: a manager is named for it.
+const MANAGED: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];
 
 /// Notes in `new` that `manager` wrote what differs from `old`; nothing if nothing differs.
 ///
@@ -64,7 +53,7 @@ pub(super) fn note(info: &TypeInfo, old: Option<&Value>, new: &mut Value, manage
 fn managed(metadata: Option<&Value>) -> Map<String, Value> {
     let members = metadata.and_then(Value::as_object).into_iter().flatten();
     members
-        .filter(|(name, _)| !UNMANAGED.contains(&name.as_str()))
+        .filter(|(name, _)| !TYPED_METADATA.contains(&name.as_str()) || MANAGED.contains(&name.as_str()))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
 }

@@ -51,20 +51,14 @@ impl Store {
     }
 
     /// Accepts the names of a definition that was just created, and serves its type.
-    pub(super) fn establish(
-        &mut self,
-        id: TypeId,
-        info: &Arc<TypeInfo>,
-        mut definition: Value,
-        context: &WriteContext<'_>,
-    ) {
+    pub(super) fn establish(&mut self, id: TypeId, mut definition: Value, context: &WriteContext<'_>) {
         let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "lastTransitionTime": context.time, "reason": reason, "message": message});
         let accepted = condition("NamesAccepted", "True", "NoConflicts", "no conflicts found");
         definition["status"]["acceptedNames"] = definition["spec"]["names"].clone();
         for (status, reason) in [("False", "Installing"), ("True", "InitialNamesAccepted")] {
             let established = condition("Established", status, reason, "the initial names have been accepted");
             definition["status"]["conditions"] = json!([accepted, established]);
-            self.put(id, info, ChangeKind::Modified, &definition);
+            self.put(id, ChangeKind::Modified, &definition);
         }
         if let Some(defined) = TypeInfo::of_definition(&definition) {
             self.add_type(defined);
@@ -84,49 +78,36 @@ impl Store {
     }
 
     /// Marks a namespace or a definition, and deletes all that belongs to it. It goes itself when the store settles.
-    pub(super) fn terminate(
-        &mut self,
-        id: TypeId,
-        info: &Arc<TypeInfo>,
-        present: &Arc<Stored>,
-        context: &WriteContext<'_>,
-    ) -> Deletion {
+    pub(super) fn terminate(&mut self, id: TypeId, present: &Arc<Stored>, context: &WriteContext<'_>) -> Deletion {
         let key = present.key().clone();
         let mut object = present.value();
         if object.pointer("/metadata/deletionTimestamp").is_some() {
             return Deletion::Waiting(Arc::clone(present));
         }
         object["metadata"]["deletionTimestamp"] = json!(context.time);
-        let (marked, inside): (_, Vec<Inside>) = if info.is_definition() {
+        let (marked, inside): (_, Vec<Inside>) = if self.info(id).is_definition() {
             let of = self.defined_by(&object);
-            let marked = self.mark_definition(id, info, object, context);
+            let marked = self.mark_definition(id, object, context);
             self.terminating.push(Terminating { id, key, holds: Holds::Type(of) });
             let all = of.map(|of| (of, self.types[of.0].objects.values().cloned().collect()));
             (marked, all.into_iter().collect())
         } else {
             object["status"] = json!({"phase": "Terminating"});
-            let marked = self.put(id, info, ChangeKind::Modified, &object);
+            let marked = self.put(id, ChangeKind::Modified, &object);
             let inside = self.within(key.as_ref().name);
             self.terminating.push(Terminating { id, key, holds: Holds::Namespace });
             (marked, inside)
         };
         for (of, objects) in inside {
-            let info = Arc::clone(self.info(of));
             for object in objects {
-                let deleted = self.delete_present(of, &info, &object, context);
+                let deleted = self.delete_present(of, &object, context);
                 debug_assert!(deleted.is_ok(), "what is stored can be marked");
             }
         }
         Deletion::Waiting(marked)
     }
 
-    fn mark_definition(
-        &mut self,
-        id: TypeId,
-        info: &Arc<TypeInfo>,
-        mut definition: Value,
-        context: &WriteContext<'_>,
-    ) -> Arc<Stored> {
+    fn mark_definition(&mut self, id: TypeId, mut definition: Value, context: &WriteContext<'_>) -> Arc<Stored> {
         let mut finalizers = definition["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
         finalizers.push(json!(CLEANUP));
         definition["metadata"]["finalizers"] = Value::Array(finalizers);
@@ -138,7 +119,7 @@ impl Store {
                 "message": message,
             }));
             definition["status"]["conditions"] = Value::Array(conditions);
-            self.put(id, info, ChangeKind::Modified, &definition)
+            self.put(id, ChangeKind::Modified, &definition)
         };
         let begins = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
         mark("InstanceDeletionPending", begins);

@@ -10,7 +10,7 @@ use super::super::{selector::Facts, types::TypeInfo};
 use crate::object::ObjectKey;
 
 /// How the Go structs order `metadata`; what is not named here comes last.
-const TYPED_METADATA: [&str; 14] = [
+pub(super) const TYPED_METADATA: [&str; 14] = [
     "name",
     "generateName",
     "namespace",
@@ -29,17 +29,16 @@ const TYPED_METADATA: [&str; 14] = [
 
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeKind {
-    /// It was created.
+pub(crate) enum ChangeKind {
     Added,
-    /// It was updated.
     Modified,
     /// It was deleted; the state is its last one, under the version of the deletion.
     Deleted,
 }
 
 impl ChangeKind {
-    fn prefix(self) -> &'static str {
+    /// Returns what a watch frame has before the object.
+    pub(in crate::simulator) fn prefix(self) -> &'static str {
         match self {
             Self::Added => r#"{"type":"ADDED","object":"#,
             Self::Modified => r#"{"type":"MODIFIED","object":"#,
@@ -61,43 +60,30 @@ pub struct RawObject {
 
 impl RawObject {
     /// Takes an object apart; the key is what `metadata` says. `None` unless it is an object with metadata.
-    pub fn of_value(info: &TypeInfo, object: &Value) -> Option<Self> {
+    pub(crate) fn of_value(info: &TypeInfo, object: &Value) -> Option<Self> {
         let object = object.as_object()?;
         let metadata = object.get("metadata")?.as_object()?;
         let text = |name: &str| metadata.get(name).and_then(Value::as_str).unwrap_or_default();
         let key = ObjectKey::new(text("namespace"), text("name"));
-        let mut before = b"\"metadata\":{".to_vec();
-        let mut after = Vec::new();
-        let mut passed = false;
-        for name in metadata_order(info, metadata) {
-            if name == "resourceVersion" {
-                before.extend_from_slice(if before.ends_with(b"{") { b"" } else { b"," });
-                before.extend_from_slice(b"\"resourceVersion\":\"");
-                passed = true;
-            } else if let Some(value) = metadata.get(name) {
-                let half = if passed { &mut after } else { &mut before };
-                if passed || !half.ends_with(b"{") {
-                    half.push(b',');
-                }
-                member(half, name, value);
-            }
-        }
-        after.push(b'}');
-        let mut rest: Vec<_> = object.iter().collect();
+        let ordered = metadata_order(info, metadata).into_iter().map(|name| match name {
+            "resourceVersion" => (name.to_owned(), HOLE.into()),
+            _ => (name.to_owned(), metadata[name].clone()),
+        });
+        let mut members: Vec<_> = object.iter().collect();
         if !info.typed {
-            rest.sort_by_key(|(name, _)| *name);
+            members.sort_by_key(|(name, _)| *name);
         }
-        for (name, value) in rest {
-            if !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
-                after.push(b',');
-                member(&mut after, name, value);
-            }
-        }
-        after.push(b'}');
-        after.insert(0, b'"');
-        Some(Self { key, before, after })
+        members.retain(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
+        let members = members.into_iter().map(|(name, value)| (name.clone(), value.clone()));
+        let whole: Map<_, _> = [("metadata".to_owned(), ordered.collect())].into_iter().chain(members).collect();
+        let json = Value::Object(whole).to_string();
+        let (before, after) = json.strip_prefix('{')?.split_once(HOLE)?;
+        Some(Self { key, before: before.into(), after: after.into() })
     }
 }
+
+/// Stands for the version; no object has it elsewhere.
+const HOLE: &str = "\u{fffe}";
 
 fn metadata_order<'a>(info: &TypeInfo, metadata: &'a Map<String, Value>) -> Vec<&'a str> {
     let present = metadata.keys().map(String::as_str).filter(|name| *name != "resourceVersion");
@@ -109,12 +95,6 @@ fn metadata_order<'a>(info: &TypeInfo, metadata: &'a Map<String, Value>) -> Vec<
         names.sort_unstable();
     }
     names
-}
-
-fn member(into: &mut Vec<u8>, name: &str, value: &Value) {
-    serde_json::to_writer(&mut *into, name).expect("writing text to memory succeeds");
-    into.push(b':');
-    serde_json::to_writer(&mut *into, value).expect("writing JSON to memory succeeds");
 }
 
 /// One state of one object: a watch frame in one allocation, of which everything else is a slice.
@@ -143,48 +123,23 @@ impl Stored {
         } else {
             format!(r#"{{"apiVersion":"{group_version}","kind":"{type_kind}","#)
         };
-        let prefix = kind.prefix();
-        let digits = version.to_string();
-        let len = prefix.len() + head.len() + raw.before.len() + digits.len() + raw.after.len() + 2;
-        let mut frame = Vec::with_capacity(len);
-        for part in [prefix.as_bytes(), head.as_bytes(), &raw.before, digits.as_bytes(), &raw.after, b"}\n"] {
-            frame.extend_from_slice(part);
-        }
-        let object = prefix.len();
-        let metadata = object + head.len();
-        let start = metadata + raw.before.len();
-        Self {
-            key: raw.key,
-            version,
-            kind,
-            frame: Bytes::from(frame),
-            object,
-            metadata,
-            digits: start..start + digits.len(),
-            facts: OnceLock::new(),
-        }
+        Self::lay_out(raw.key, kind, version, [head.as_bytes(), &raw.before, &raw.after, b"}\n"])
     }
 
     /// Returns the same state under another version and kind of change: what a deletion shows.
     pub(in crate::simulator) fn restamped(&self, kind: ChangeKind, version: u64) -> Self {
-        let prefix = kind.prefix();
-        let digits = version.to_string();
-        let mut frame = Vec::with_capacity(self.frame.len() + 8);
-        frame.extend_from_slice(prefix.as_bytes());
-        frame.extend_from_slice(&self.frame[self.object..self.digits.start]);
-        let start = frame.len();
-        frame.extend_from_slice(digits.as_bytes());
-        frame.extend_from_slice(&self.frame[self.digits.end..]);
-        Self {
-            key: self.key.clone(),
-            version,
-            kind,
-            frame: Bytes::from(frame),
-            object: prefix.len(),
-            metadata: self.metadata - self.object + prefix.len(),
-            digits: start..start + digits.len(),
-            facts: OnceLock::new(),
-        }
+        let (head, before) = (&self.frame[self.object..self.metadata], &self.frame[self.metadata..self.digits.start]);
+        Self::lay_out(self.key.clone(), kind, version, [head, before, &self.frame[self.digits.end..], b""])
+    }
+
+    /// Joins what comes before `"metadata"`, from there up to the version, behind the version, and the end.
+    fn lay_out(key: ObjectKey, kind: ChangeKind, version: u64, [head, before, after, end]: [&[u8]; 4]) -> Self {
+        let (prefix, digits) = (kind.prefix(), version.to_string());
+        let frame = [prefix.as_bytes(), head, before, digits.as_bytes(), after, end].concat();
+        let (object, metadata) = (prefix.len(), prefix.len() + head.len());
+        let start = metadata + before.len();
+        let digits = start..start + digits.len();
+        Self { key, version, kind, frame: frame.into(), object, metadata, digits, facts: OnceLock::new() }
     }
 
     /// Returns the identity within the type.
@@ -192,7 +147,7 @@ impl Stored {
         &self.key
     }
 
-    /// Returns `metadata.resourceVersion`.
+    /// Returns the resource version of the last write.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -203,12 +158,12 @@ impl Stored {
     }
 
     /// Returns the object without its opening brace, `apiVersion` and `kind`: the rest of a list item (A-7).
-    pub fn json_from_metadata(&self) -> Bytes {
+    pub(crate) fn json_from_metadata(&self) -> Bytes {
         self.frame.slice(self.metadata..self.frame.len() - 2)
     }
 
     /// Returns the watch frame for a kind of change: one piece where it is the state's own kind, else two.
-    pub fn frame(&self, kind: ChangeKind) -> (Option<Bytes>, Bytes) {
+    pub(crate) fn frame(&self, kind: ChangeKind) -> (Option<Bytes>, Bytes) {
         if kind == self.kind {
             (None, self.frame.clone())
         } else {
@@ -217,7 +172,7 @@ impl Stored {
     }
 
     /// Returns the raw text of `metadata`.
-    pub fn metadata(&self) -> &str {
+    pub(crate) fn metadata(&self) -> &str {
         #[derive(Deserialize)]
         struct Outline<'a> {
             #[serde(borrow)]
@@ -233,12 +188,12 @@ impl Stored {
     }
 
     /// Returns what selectors look at, decoded at the first call.
-    pub fn facts(&self, info: &TypeInfo) -> &Facts {
+    pub(crate) fn facts(&self, info: &TypeInfo) -> &Facts {
         self.facts.get_or_init(|| Facts::of(info, &self.value()))
     }
 
     /// Returns the bytes held for this state.
-    pub fn size_bytes(&self) -> usize {
+    pub(crate) fn size_bytes(&self) -> usize {
         self.frame.len() + size_of::<Self>()
     }
 }

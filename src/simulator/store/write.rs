@@ -12,7 +12,7 @@ use crate::object::ObjectKey;
 
 /// Which part of an object a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// Everything, status included: writes from within the process.
     Whole,
     /// All but the status, where the status is a subresource.
@@ -23,18 +23,16 @@ pub enum Part {
 
 /// Who writes what, and when.
 #[derive(Clone, Copy, Debug)]
-pub struct WriteContext<'a> {
+pub(crate) struct WriteContext<'a> {
     /// Now, as RFC 3339 with seconds.
-    pub time: &'a str,
-    /// Name in `managedFields`.
-    pub manager: &'a str,
-    /// The part of the object written.
-    pub part: Part,
+    pub(crate) time: &'a str,
+    pub(crate) manager: &'a str,
+    pub(crate) part: Part,
 }
 
 /// How a patch is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatchKind {
+pub(crate) enum PatchKind {
     /// RFC 7386; strategic merge patches are read as this too, so their lists replace.
     Merge,
     /// Server-side apply: a merge that creates what is missing.
@@ -43,11 +41,9 @@ pub enum PatchKind {
 
 /// What must hold for a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Preconditions {
-    /// The uid the object must have.
-    pub uid: Option<String>,
-    /// The version the object must have.
-    pub resource_version: Option<String>,
+pub(crate) struct Preconditions {
+    pub(crate) uid: Option<String>,
+    pub(crate) resource_version: Option<String>,
 }
 
 /// What a deletion did.
@@ -61,7 +57,7 @@ pub enum Deletion {
 
 impl Store {
     /// Creates an object in `namespace` (empty for a cluster-scoped type).
-    pub fn create(
+    pub(crate) fn create(
         &mut self,
         id: TypeId,
         namespace: &str,
@@ -120,15 +116,15 @@ impl Store {
             metadata_mut(&mut object)?.remove("managedFields");
             fields::note(&info, None, &mut object, context.manager, false, context.time);
         }
-        let created = self.put(id, &info, ChangeKind::Added, &object);
+        let created = self.put(id, ChangeKind::Added, &object);
         if info.is_definition() {
-            self.establish(id, &info, object, context);
+            self.establish(id, object, context);
         }
         Ok(created)
     }
 
     /// Replaces an object. 409 if the object names a version other than the present one.
-    pub fn update(
+    pub(crate) fn update(
         &mut self,
         id: TypeId,
         key: &ObjectKey,
@@ -139,11 +135,11 @@ impl Store {
         let name = key.as_ref().name;
         let present = Arc::clone(self.get(id, key).ok_or_else(|| ApiError::not_found(&info, name))?);
         check_envelope(&info, key.as_ref().namespace, &object)?;
-        self.replace(id, &info, &present, object, context)
+        self.replace(id, &present, object, context)
     }
 
     /// Patches an object; a version in the patch must be the present one.
-    pub fn patch(
+    pub(crate) fn patch(
         &mut self,
         id: TypeId,
         key: &ObjectKey,
@@ -164,15 +160,15 @@ impl Store {
             return Err(ApiError::bad_request("a merge patch is an object"));
         }
         let mut object = present.value();
-        merge_patch(&mut object, patch);
+        json_patch::merge(&mut object, &patch);
         check_envelope(&info, key.as_ref().namespace, &object)?;
-        self.replace(id, &info, &present, object, context)
+        self.replace(id, &present, object, context)
     }
 
     /// Deletes an object, or marks it where finalizers hold it.
     ///
     /// With a namespace go the objects in it, with a definition its objects and its type: what controllers do elsewhere.
-    pub fn delete(
+    pub(crate) fn delete(
         &mut self,
         id: TypeId,
         key: &ObjectKey,
@@ -191,7 +187,7 @@ impl Store {
                 return Err(ApiError::conflict(&info, name, &why));
             }
         }
-        let deletion = self.delete_present(id, &info, &present, context)?;
+        let deletion = self.delete_present(id, &present, context)?;
         let gone = self.settle().into_iter().find(|gone| gone.key() == key && info.is_lifecycle());
         Ok(gone.map_or(deletion, Deletion::Done))
     }
@@ -200,13 +196,12 @@ impl Store {
     pub(super) fn delete_present(
         &mut self,
         id: TypeId,
-        info: &Arc<TypeInfo>,
         present: &Arc<Stored>,
         context: &WriteContext<'_>,
     ) -> Result<Deletion, ApiError> {
         let mut object = present.value();
-        if info.is_lifecycle() {
-            return Ok(self.terminate(id, info, present, context));
+        if self.info(id).is_lifecycle() {
+            return Ok(self.terminate(id, present, context));
         }
         if !has_finalizers(&object) {
             let gone = self.remove(id, present.key(), None).expect("the caller has just seen the object");
@@ -216,17 +211,17 @@ impl Store {
             return Ok(Deletion::Waiting(Arc::clone(present)));
         }
         mark_deleted(&mut object, context)?;
-        Ok(Deletion::Waiting(self.put(id, info, ChangeKind::Modified, &object)))
+        Ok(Deletion::Waiting(self.put(id, ChangeKind::Modified, &object)))
     }
 
     fn replace(
         &mut self,
         id: TypeId,
-        info: &Arc<TypeInfo>,
         present: &Arc<Stored>,
         mut object: Value,
         context: &WriteContext<'_>,
     ) -> Result<Arc<Stored>, ApiError> {
+        let info = &Arc::clone(self.info(id));
         let old = present.value();
         let key = present.key().as_ref();
         check_same(info, &old, &mut object, key.name)?;
@@ -266,7 +261,7 @@ impl Store {
             self.settle();
             return Ok(gone);
         }
-        let stored = self.put(id, info, ChangeKind::Modified, &object);
+        let stored = self.put(id, ChangeKind::Modified, &object);
         if info.is_definition() {
             self.follow_definition(&old, &object);
         }
@@ -274,8 +269,8 @@ impl Store {
         Ok(stored)
     }
 
-    pub(super) fn put(&mut self, id: TypeId, info: &Arc<TypeInfo>, kind: ChangeKind, object: &Value) -> Arc<Stored> {
-        let raw = RawObject::of_value(info, object).expect("a checked object has metadata");
+    pub(super) fn put(&mut self, id: TypeId, kind: ChangeKind, object: &Value) -> Arc<Stored> {
+        let raw = RawObject::of_value(self.info(id), object).expect("a checked object has metadata");
         self.commit(id, kind, raw)
     }
 }
@@ -419,23 +414,4 @@ fn label_with_name(namespace: &mut Value) {
         namespace["metadata"]["labels"] = json!({});
     }
     namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
-}
-
-/// RFC 7386.
-fn merge_patch(into: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *into = patch;
-        return;
-    };
-    if !into.is_object() {
-        *into = json!({});
-    }
-    let Some(members) = into.as_object_mut() else { return };
-    for (name, value) in patch {
-        if value.is_null() {
-            members.remove(&name);
-        } else {
-            merge_patch(members.entry(name).or_insert(Value::Null), value);
-        }
-    }
 }

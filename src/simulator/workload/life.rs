@@ -1,12 +1,12 @@
-//! What happens all the time: pods start, fail and end, jobs run, nodes report.
+//! Frequent changes: pods start, fail and end, jobs run, nodes report.
 
 use super::{
     super::{error::ApiError, shared::SharedStore},
-    Controller, Deployment, POD, RUNNING, WEBSITE, WEBSITES, Workload,
-    bench::bench_fill,
+    Controller, Deployment, WEBSITES, Workload,
+    fill::Fill,
     objects,
     populate::DATABASE_REPLICAS,
-    template::Fill,
+    types::custom_resource,
 };
 
 /// Events that are kept; a real server forgets them after an hour.
@@ -61,11 +61,11 @@ impl Workload {
 
     pub(super) fn new_custom_resource(&mut self, number: usize, what: &str, namespace: String, time: &str) -> Fill {
         let (created, time) = (time.to_owned(), time.to_owned());
-        Fill { namespace, uid: self.random.uuid(), created, time, ..bench_fill(number, what, None) }
+        Fill { namespace, uid: self.random.uuid(), created, time, ..custom_resource(number, what) }
     }
 
     pub(super) fn write_pod(&mut self, store: &SharedStore, pod: Fill) -> Result<(), ApiError> {
-        store.ingest("pods", [POD.object(&pod, &RUNNING)])?;
+        store.ingest("pods", [pod.pod()])?;
         match self.pods.iter_mut().find(|known| known.uid == pod.uid) {
             Some(known) => *known = pod,
             None => self.pods.push(pod),
@@ -185,7 +185,7 @@ impl Workload {
         let Some(website) = self.websites.get_mut(at) else { return Ok(()) };
         website.restarts += 1;
         website.time = time;
-        store.ingest(WEBSITES, [WEBSITE.object(website, &RUNNING)])
+        store.ingest(WEBSITES, [website.custom_resource()])
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     Controller, Deployment,
-    template::{Fill, address},
+    fill::{Fill, address},
 };
 
 pub(super) fn node(number: usize, time: &str) -> Value {
@@ -127,7 +127,7 @@ fn set_of(deployment: &Deployment, (hash, uid, revision): (&str, &str, usize), r
     })
 }
 
-/// What stands beside some deployments: who may be disturbed, who scales, what is reached from outside.
+/// Objects beside some deployments: disruption budget, ingress, autoscaler, network policy.
 pub(super) fn beside(deployment: &Deployment, number: usize) -> Vec<(&'static str, Value)> {
     let metadata = json!({"name": deployment.name, "namespace": deployment.namespace, "labels": labels(deployment)});
     let selector = json!({"matchLabels": {"app.kubernetes.io/name": deployment.app}});
@@ -250,14 +250,14 @@ pub(super) fn job(job: &Controller, cron_job: &Controller) -> Value {
     })
 }
 
-/// What is patched into a job at its end.
+/// Patch of a job at its end.
 pub(super) fn job_ended(succeeded: bool, time: &str) -> Value {
     let (kind, count) = if succeeded { ("Complete", "succeeded") } else { ("Failed", "failed") };
     let condition = json!({"type": kind, "status": "True", "lastTransitionTime": time});
     json!({"status": {"active": null, count: 1, "conditions": [condition]}})
 }
 
-/// What a cluster has once.
+/// Objects that a cluster has once.
 pub(super) fn cluster_wide() -> Vec<(&'static str, Value)> {
     let read = json!([{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}]);
     let subject = json!([{"kind": "ServiceAccount", "name": "node-agent", "namespace": "kube-system"}]);
@@ -281,7 +281,7 @@ pub(super) fn cluster_wide() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What every namespace of the shop has.
+/// Objects that every namespace of the shop has.
 pub(super) fn of_namespace(namespace: &str) -> Vec<(&'static str, Value)> {
     let metadata = |name: &str| json!({"name": name, "namespace": namespace});
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);

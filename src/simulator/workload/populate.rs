@@ -1,4 +1,4 @@
-//! What is there before anything happens.
+//! Initial objects of the cluster.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,9 @@ use super::{
         error::ApiError,
         shared::{SharedStore, now},
     },
-    APPS, Controller, DEFINITIONS, Deployment, RUNNING, Sizes, WEBSITE, WEBSITES, Workload, objects,
-    template::Fill,
+    APPS, Controller, DEFINITIONS, Deployment, Sizes, WEBSITES, Workload,
+    fill::Fill,
+    objects,
 };
 
 /// Pods of each database.
@@ -35,7 +36,7 @@ impl Workload {
         for number in 0..sizes.websites {
             let namespace = self.namespaces[number % self.namespaces.len()].clone();
             let fill = self.new_custom_resource(number, "site", namespace, &time);
-            store.ingest(WEBSITES, [WEBSITE.object(&fill, &RUNNING)])?;
+            store.ingest(WEBSITES, [fill.custom_resource()])?;
             self.websites.push(fill);
         }
         Ok(())

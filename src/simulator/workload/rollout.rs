@@ -3,9 +3,9 @@
 use super::{
     super::{error::ApiError, shared::SharedStore},
     Deployment, Workload,
+    fill::Fill,
     life::gone,
     objects,
-    template::Fill,
 };
 
 /// `ReplicaSet`s of earlier revisions that are kept, without pods.

@@ -5,7 +5,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -15,42 +15,34 @@ use super::{super::shared::SharedStore, Workload};
 
 use crate::mutex::lock;
 
-/// News kept for those who look seldom.
+/// News that are kept.
 const NEWS_KEPT: usize = 16;
-
-/// What the thread and its owner share.
-#[derive(Debug, Default)]
-struct Board {
-    stop: AtomicBool,
-    steps: AtomicU64,
-    news: Mutex<VecDeque<String>>,
-}
 
 /// A workload that runs in its thread; dropping it stops it.
 #[derive(Debug)]
 pub struct Running {
-    board: Arc<Board>,
+    stop: Arc<AtomicBool>,
+    news: News,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The news of a workload, for those who do not own it.
-#[derive(Clone, Debug)]
-pub struct News(Arc<Board>);
+/// Latest news of a workload: rollouts, types and namespaces that came or went.
+#[derive(Clone, Debug, Default)]
+pub struct News(Arc<Mutex<VecDeque<String>>>);
 
 impl Workload {
     /// Runs the steps in a thread, `rate` a second, until the returned value is dropped.
     pub fn run(mut self, store: SharedStore, rate: f64) -> io::Result<Running> {
-        let board = Arc::new(Board::default());
-        let shared = Arc::clone(&board);
+        let (stop, news) = (Arc::<AtomicBool>::default(), News::default());
+        let (stopped, told) = (Arc::clone(&stop), news.clone());
         let pause = Duration::from_secs_f64(1.0 / rate.clamp(0.01, 1e6));
         let thread = std::thread::Builder::new().name("workload".to_owned()).spawn(move || {
             let mut due = Duration::ZERO;
-            while !shared.stop.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 if let Err(error) = self.step(&store) {
                     tracing::debug!(%error, "workload: a step was refused");
                 }
-                shared.steps.fetch_add(1, Ordering::Relaxed);
-                shared.tell(&mut self.news);
+                told.add(&mut self.news);
                 due += pause;
                 if due >= Duration::from_millis(1) {
                     // at a high rate several steps share one sleep
@@ -60,44 +52,34 @@ impl Workload {
                 }
             }
         })?;
-        Ok(Running { board, thread: Some(thread) })
-    }
-}
-
-impl Board {
-    fn tell(&self, news: &mut Vec<String>) {
-        if news.is_empty() {
-            return;
-        }
-        let mut told = lock(&self.news);
-        told.extend(news.drain(..));
-        let surplus = told.len().saturating_sub(NEWS_KEPT);
-        told.drain(..surplus);
+        Ok(Running { stop, news, thread: Some(thread) })
     }
 }
 
 impl Running {
-    /// Returns how many steps were done.
-    pub fn steps(&self) -> u64 {
-        self.board.steps.load(Ordering::Relaxed)
-    }
-
-    /// Returns where the news are read.
+    /// Returns a reader of the news.
     pub fn news(&self) -> News {
-        News(Arc::clone(&self.board))
+        self.news.clone()
     }
 }
 
 impl News {
-    /// Returns what was worth telling of late, newest last: rollouts, types and namespaces that came or went.
+    /// Returns the latest news, newest last.
     pub fn latest(&self) -> Vec<String> {
-        lock(&self.0.news).iter().cloned().collect()
+        lock(&self.0).iter().cloned().collect()
+    }
+
+    fn add(&self, news: &mut Vec<String>) {
+        let mut kept = lock(&self.0);
+        kept.extend(news.drain(..));
+        let surplus = kept.len().saturating_sub(NEWS_KEPT);
+        kept.drain(..surplus);
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.board.stop.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

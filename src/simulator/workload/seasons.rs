@@ -1,13 +1,13 @@
-//! What comes and goes as a whole, by the count of steps: a type with its objects, a namespace with its content.
+//! Types with their objects, and namespaces with their content, that come and go by the count of steps.
 
 use serde_json::json;
 
 use super::{
     super::{error::ApiError, shared::SharedStore},
-    DEFINITIONS, RUNNING, WEBSITE, Workload,
+    DEFINITIONS, Workload,
+    fill::Fill,
     life::gone,
     objects,
-    template::Fill,
 };
 
 /// Steps from one season to the next: at ten a second, half a minute.
@@ -16,7 +16,7 @@ const SEASON: usize = 300;
 const TYPES: [&str; 3] = ["backups.ops.deltabus.dev", "canaries.delivery.deltabus.dev", "sales.shop.deltabus.dev"];
 const OBJECTS: usize = 16;
 
-/// Where the year stands.
+/// The present season.
 #[derive(Debug, Default)]
 pub(super) struct Seasons {
     steps: usize,
@@ -73,7 +73,7 @@ impl Workload {
         let number = self.seasons.objects.len();
         let namespace = self.namespaces[number % self.namespaces.len()].clone();
         let object = self.new_custom_resource(number, "season", namespace, time);
-        let written = store.ingest(resource, [WEBSITE.object(&object, &RUNNING)]);
+        let written = store.ingest(resource, [object.custom_resource()]);
         self.seasons.objects.push(object);
         if number + 1 == OBJECTS {
             self.news.push(format!("type {resource} has {OBJECTS} objects"));
@@ -86,7 +86,7 @@ impl Workload {
         let Some(object) = self.seasons.objects.get_mut(at) else { return Ok(()) };
         object.restarts += 1;
         time.clone_into(&mut object.time);
-        store.ingest(resource, [WEBSITE.object(object, &RUNNING)])
+        store.ingest(resource, [object.custom_resource()])
     }
 
     fn namespace_is_labelled(&mut self, store: &SharedStore) -> Result<(), ApiError> {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,6 +18,8 @@ import (
 	nodestages "sigs.k8s.io/kwok/kustomize/stage/node/fast"
 	heartbeat "sigs.k8s.io/kwok/kustomize/stage/node/heartbeat-with-lease"
 	podstages "sigs.k8s.io/kwok/kustomize/stage/pod/fast"
+
+	"deltabus.dev/cluster/internal/tool"
 )
 
 // restartPause is between the end of a component and its next start.
@@ -41,7 +42,7 @@ func runControllers(args []string) error {
 	if err := c.start(ctx, *nodes); err != nil {
 		return err
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(map[string]any{"kubeconfig": c.kubeconfig(), "nodes": *nodes}); err != nil {
+	if err := tool.PrintJSON(map[string]any{"kubeconfig": c.kubeconfig(), "nodes": *nodes}); err != nil {
 		return err
 	}
 	<-ctx.Done()

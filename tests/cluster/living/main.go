@@ -2,12 +2,7 @@
 // in one binary. See ../README.md.
 package main
 
-import (
-	"fmt"
-	"os"
-	"slices"
-	"strings"
-)
+import "deltabus.dev/cluster/internal/tool"
 
 // commands maps a sub-command to the function that runs it with the arguments that follow.
 var commands = map[string]func(args []string) error{
@@ -19,18 +14,4 @@ var commands = map[string]func(args []string) error{
 	"up":                      runUp,
 }
 
-func main() {
-	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		names := make([]string, 0, len(commands))
-		for name := range commands {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		fmt.Fprintf(os.Stderr, "usage: living COMMAND ...\ncommands: %s\n", strings.Join(names, ", "))
-		os.Exit(2)
-	}
-	if err := commands[os.Args[1]](os.Args[2:]); err != nil {
-		fmt.Fprintf(os.Stderr, "living %s: %v\n", os.Args[1], err)
-		os.Exit(1)
-	}
-}
+func main() { tool.Main("living", commands) }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"deltabus.dev/cluster/internal/tool"
 )
 
 // runBench publishes to a stream as `nats bench js pub async` does: batches sent at once, each waited for until all of it
@@ -70,5 +72,5 @@ func runBench(args []string) error {
 		}
 	}
 	seconds := time.Since(begin).Seconds()
-	return printJSON(map[string]any{"messages": *messages, "seconds": seconds, "per_second": float64(*messages) / seconds})
+	return tool.PrintJSON(map[string]any{"messages": *messages, "seconds": seconds, "per_second": float64(*messages) / seconds})
 }

@@ -1,25 +1,16 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
-)
 
-const validity = 10 * 365 * 24 * time.Hour
+	"deltabus.dev/cluster/internal/tool"
+)
 
 // runKeys writes what servers and clients prove themselves with into a directory: an operator's and an account's JWT
 // with a user's credentials, a user's nkey, and certificates of one authority. It prints the public keys as one line.
@@ -32,10 +23,10 @@ func runKeys(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeCertificates(dir); err != nil {
+	if err := tool.WriteCertificates(dir, "server", "client"); err != nil {
 		return err
 	}
-	return printJSON(public)
+	return tool.PrintJSON(public)
 }
 
 func writeJWTs(dir string) (map[string]string, error) {
@@ -107,57 +98,4 @@ func writeJWTs(dir string) (map[string]string, error) {
 		}
 	}
 	return map[string]string{"nkey": singleKey}, nil
-}
-
-// writeCertificates writes ca.crt, and server and client certificates of it with their keys.
-func writeCertificates(dir string) error {
-	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(validity),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	if err := writeCertificate(dir, "ca", authority, authority, authorityKey, authorityKey); err != nil {
-		return err
-	}
-	for i, name := range []string{"server", "client"} {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			return err
-		}
-		certificate := &x509.Certificate{
-			SerialNumber: big.NewInt(int64(i) + 2), Subject: pkix.Name{CommonName: name},
-			NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
-			KeyUsage:    x509.KeyUsageDigitalSignature,
-			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-			DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		}
-		if err := writeCertificate(dir, name, certificate, authority, key, authorityKey); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func writeCertificate(dir, name string, certificate, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) error {
-	signed, err := x509.CreateCertificate(rand.Reader, certificate, parent, &key.PublicKey, parentKey)
-	if err != nil {
-		return err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	for suffix, block := range map[string]*pem.Block{
-		".crt": {Type: "CERTIFICATE", Bytes: signed},
-		".key": {Type: "PRIVATE KEY", Bytes: private},
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name+suffix), pem.EncodeToMemory(block), 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
 }

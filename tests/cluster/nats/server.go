@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"deltabus.dev/cluster/internal/tool"
 )
 
 const readyTimeout = time.Minute
@@ -38,7 +40,7 @@ func runServer(args []string) error {
 	if !ok {
 		return errors.New("it listens nowhere")
 	}
-	if err := printJSON(map[string]any{"port": address.Port}); err != nil {
+	if err := tool.PrintJSON(map[string]any{"port": address.Port}); err != nil {
 		return err
 	}
 	s.WaitForShutdown()

@@ -1,7 +1,6 @@
 //! What waits for a reader, merged: steps that are cut off, repeated, and what is left behind.
 
 use super::*;
-use crate::journal::Record;
 
 const READER: &str = "slow";
 
@@ -10,7 +9,7 @@ fn waiting(pending: &RoaringTreemap, compacted: &RoaringTreemap, position: u64) 
     StoredReader {
         name: READER.to_owned(),
         position: Sequence(position),
-        pending: Some(pending.clone()),
+        pending: pending.clone(),
         compacted: compacted.clone(),
         ..StoredReader::default()
     }
@@ -37,12 +36,12 @@ impl Slow {
     /// Goes on as a new run finds it.
     fn restore(&mut self, opened: &Opened) {
         let state = opened.recovered.readers.iter().find(|reader| reader.name == READER).unwrap();
-        (self.pending, self.compacted) = (state.pending.clone().unwrap(), state.compacted.clone());
+        (self.pending, self.compacted) = (state.pending.clone(), state.compacted.clone());
     }
 
     /// Plans a step over so many places.
     fn plan(&self, store: &Store, compactor: &mut Compactor, places: usize) -> CompactionStep {
-        while compactor.is_scanning() {
+        while compactor.scan_from.is_some() {
             store.scan_compacted(compactor).unwrap();
         }
         let places = (&self.pending - &self.compacted).iter().take(places).collect();
@@ -140,7 +139,7 @@ fn d7_what_is_merged_needs_no_record_of_the_log() {
 }
 
 fn entries(store: &Store) -> usize {
-    store.inner.with("count", |files| Ok(files.compacted.len()?)).unwrap()
+    store.with("count", |_, files| Ok(files.compacted.len()?)).unwrap()
 }
 
 #[test]
@@ -230,7 +229,7 @@ fn d7_of_a_reader_that_is_gone_nothing_stays() {
     opened.store.retain(Sequence(last + 1)).unwrap();
     // as where it was cut off behind the first of its writes
     let name = READER.as_bytes();
-    opened.store.inner.with("cut", |files| Ok(files.readers.remove(name)?)).unwrap();
+    opened.store.with("cut", |_, files| Ok(files.readers.remove(name)?)).unwrap();
     let opened = opened.crash();
     assert_eq!((entries(&opened.store), bodies(&opened.store)), (0, 1));
 

@@ -87,7 +87,7 @@ fn d7_damage_to_what_was_synced_is_no_torn_tail() {
     let path = journal_file(dir.path());
     fs::write(&path, &journal).unwrap();
     let error = open(dir.path()).unwrap_err();
-    assert!(matches!(&error, StoreError::Corrupt { file, .. } if *file == path), "{error}");
+    assert!(matches!(&error.fault, Fault::Corrupt { file, .. } if *file == path), "{error}");
     let text = error.to_string();
     for part in ["move the directory", "listed anew", "not delivered yet is lost", path.to_str().unwrap()] {
         assert!(text.contains(part), "{part}: {text}");
@@ -100,8 +100,8 @@ fn d7_a_damaged_or_missing_file_is_named() {
     let opened = fresh();
     let changes: Vec<Change> = (1..=3000).map(|n| added(&format!("p{n}"), "u", n)).collect();
     opened.store.append(&batch(1, &changes)).unwrap();
-    opened.store.inner.with("flush", Files::flush).unwrap();
-    let tables = opened.store.inner.with("look", |files| Ok(files.records.path().join("tables"))).unwrap();
+    opened.store.with("flush", |_, files| files.flush()).unwrap();
+    let tables = opened.store.with("look", |_, files| Ok(files.records.path().join("tables"))).unwrap();
     let Opened { store, dir, .. } = opened;
     drop(store);
     let table = fs::read_dir(&tables).unwrap().next().unwrap().unwrap().path();
@@ -111,21 +111,21 @@ fn d7_a_damaged_or_missing_file_is_named() {
     fs::write(&table, damaged).unwrap();
     let read = open(dir.path()).and_then(|(store, _)| store.load(&(1..=3000).collect::<Vec<_>>()));
     let error = read.unwrap_err();
-    assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Corrupt { .. }), "{error}");
     fs::remove_file(&table).unwrap();
     let error = open(dir.path()).unwrap_err();
-    assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::Corrupt { .. }), "{error}");
 }
 
 #[test]
 fn d7_a_second_process_is_refused_while_the_first_lives() {
     let opened = fresh();
-    let error = Store::open(opened.dir.path(), &StoreOptions::default()).unwrap_err();
-    assert!(matches!(error, StoreError::Locked { owner: Some(pid), .. } if pid == std::process::id()), "{error}");
+    let error = Store::open(opened.dir.path(), true).unwrap_err();
+    assert!(matches!(error.fault, Fault::Locked(Some(pid)) if pid == std::process::id()), "{error}");
     let clone = opened.store.clone();
     opened.store.close().unwrap();
-    assert!(matches!(clone.sync().unwrap_err(), StoreError::Closed { .. }));
-    assert!(matches!(clone.reopen().unwrap_err(), StoreError::Closed { .. }));
+    assert!(matches!(clone.sync().unwrap_err().fault, Fault::Closed));
+    assert!(matches!(clone.reopen().unwrap_err().fault, Fault::Closed));
     open(opened.dir.path()).unwrap();
 }
 
@@ -136,11 +136,11 @@ fn d7_a_newer_or_unknown_format_is_refused_untouched() {
     let journal = fs::metadata(journal_file(dir.path())).unwrap().modified().unwrap();
     fs::write(dir.path().join("format"), "3\n").unwrap();
     let error = open(dir.path()).unwrap_err();
-    assert!(matches!(error, StoreError::NewerFormat { found: 3, known: 2, .. }), "{error}");
+    assert!(matches!(error.fault, Fault::NewerFormat { found: 3, known: 2 }), "{error}");
     for odd in ["", "0", "one"] {
         fs::write(dir.path().join("format"), odd).unwrap();
         let error = open(dir.path()).unwrap_err();
-        assert!(matches!(&error, StoreError::Corrupt { file, .. } if file.ends_with("format")), "{error}");
+        assert!(matches!(&error.fault, Fault::Corrupt { file, .. } if file.ends_with("format")), "{error}");
     }
     assert_eq!(fs::metadata(journal_file(dir.path())).unwrap().modified().unwrap(), journal);
 }
@@ -152,14 +152,14 @@ fn d7_state_belongs_to_one_cluster() {
     let opened = opened.crash();
     opened.store.bind("cluster-1").unwrap();
     let error = opened.store.bind("cluster-2").unwrap_err();
-    assert!(matches!(&error, StoreError::OtherCluster { bound_to, .. } if bound_to == "cluster-1"), "{error}");
+    assert!(matches!(&error.fault, Fault::OtherCluster { bound_to, .. } if bound_to == "cluster-1"), "{error}");
 }
 
 #[test]
 fn d7_a_directory_that_cannot_be_written_is_named() {
     // nobody may make a directory there, root neither
     let error = open(Path::new("/sys/deltabus")).unwrap_err();
-    assert!(matches!(error, StoreError::NotWritable { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::NotWritable(_)), "{error}");
     assert!(error.to_string().contains("/sys/deltabus"), "{error}");
 }
 
@@ -262,7 +262,7 @@ fn noise(n: u64) -> Change {
 fn fill_the_disk(dir: &Path) {
     let (store, _) = open(dir).unwrap();
     let mut last = 0;
-    let is_full = |error: &StoreError| matches!(error, StoreError::DiskFull { .. } | StoreError::Failed { .. });
+    let is_full = |error: &StoreError| matches!(error.fault, Fault::DiskFull(_) | Fault::Failed);
     let error = loop {
         match store.append(&batch(last + 1, &[noise(last + 1), noise(last + 2)])).and_then(|()| store.sync()) {
             Ok(()) => last += 2,
@@ -309,6 +309,6 @@ fn find_it_read_only(dir: &Path) {
     store.close().unwrap();
     remount(dir, "remount,ro");
     let error = open(dir).unwrap_err();
-    assert!(matches!(error, StoreError::NotWritable { .. }), "{error}");
+    assert!(matches!(error.fault, Fault::NotWritable(_)), "{error}");
     println!("the part is played");
 }

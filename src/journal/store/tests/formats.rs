@@ -43,12 +43,7 @@ fn of_the_first_format() -> TempDir {
     store.put_unit(&unit(1)).unwrap();
     store.append(&batch(1, &story())).unwrap();
     let pending = (2..=5).collect();
-    let reader = StoredReader {
-        name: "one".to_owned(),
-        position: Sequence(5),
-        pending: Some(pending),
-        ..StoredReader::default()
-    };
+    let reader = StoredReader { name: "one".to_owned(), position: Sequence(5), pending, ..StoredReader::default() };
     store.put_readers(&[reader]).unwrap();
     store.close().unwrap();
     drop(store);
@@ -63,7 +58,7 @@ fn check(opened: &Opened) {
     assert_eq!(states(&opened.store, 1), ["ns/a u1/2", "ns/b u3/4"]);
     assert_eq!(opened.recovered.units, [unit(1)]);
     let reader = &opened.recovered.readers[0];
-    assert_eq!((reader.pending.as_ref().unwrap().len(), reader.compacted.len()), (4, 0));
+    assert_eq!((reader.pending.len(), reader.compacted.len()), (4, 0));
     opened.store.bind("cluster").unwrap();
 }
 
@@ -108,7 +103,7 @@ fn i2_what_the_first_format_does_not_say_is_not_merged_away() {
     let state = StoredReader {
         name: "one".to_owned(),
         position: Sequence(7),
-        pending: Some(step.written.clone()),
+        pending: step.written.clone(),
         compacted: step.written.clone(),
         ..StoredReader::default()
     };

@@ -106,7 +106,7 @@ impl Model {
         let expected: Vec<_> = self.records.iter().map(|(at, text)| (*at, text.clone())).collect();
         assert_eq!(loaded, expected);
         let mut heads = Vec::new();
-        store.heads(Sequence(0), &mut |head| heads.push(head.sequence.0)).unwrap();
+        store.heads(Sequence(0), &mut |head| heads.push(head.sequence)).unwrap();
         assert_eq!(heads, self.records.keys().copied().collect::<Vec<_>>());
         for unit in 0..2 {
             let of_unit = self.states.iter().filter(|((of, _), _)| *of == unit);

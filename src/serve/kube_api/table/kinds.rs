@@ -1,5 +1,7 @@
 //! Columns and cells of the built-in kinds, after `pkg/printers/internalversion` of Kubernetes 1.36.
 
+use std::borrow::Borrow;
+
 use serde_json::Value;
 
 use super::{
@@ -8,29 +10,20 @@ use super::{
 };
 use crate::object::ResourceType;
 
-/// A column.
-#[derive(Debug)]
-pub(super) struct Column {
-    pub(super) name: &'static str,
-    pub(super) kind: &'static str,
-    /// Shown by `-o wide` alone.
-    pub(super) wide: bool,
-}
-
 /// How objects of one kind become rows.
 #[derive(Debug)]
 pub(in crate::serve::kube_api) struct Kind {
     group: &'static str,
-    plural: &'static str,
-    pub(super) columns: &'static [Column],
+    pub(super) plural: &'static str,
+    /// Names of the columns. Behind `#` is one of whole numbers, behind `+` one that `-o wide` alone shows; any other type
+    /// but a text follows its name.
+    columns: &'static str,
     /// Returns a cell for every column.
     pub(super) cells: fn(&Row<'_>) -> Vec<Value>,
-    /// Returns the row's conditions.
-    pub(super) conditions: fn(&Row<'_>) -> Option<Value>,
 }
 
 /// What every object has.
-pub(super) static NAME_AND_AGE: Kind = kind("", "", &[text_column("Name"), text_column("Age")], name_and_age);
+pub(super) static NAME_AND_AGE: Kind = kind("", "", "Name, Age", |row| vec![name(row), row.age()]);
 
 /// Returns the kind of a type; name and age where it is not known.
 pub(super) fn of(resource: &ResourceType) -> &'static Kind {
@@ -38,262 +31,84 @@ pub(super) fn of(resource: &ResourceType) -> &'static Kind {
     KINDS.iter().find(is_it).unwrap_or(&NAME_AND_AGE)
 }
 
+impl Kind {
+    /// Returns each column: its name, its type, and whether `-o wide` alone shows it.
+    pub(super) fn columns(&self) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
+        self.columns.split(", ").map(|column| {
+            let is_wide = column.starts_with('+');
+            let (name, kind) = match column.strip_prefix('#') {
+                Some(name) => (name, "integer"),
+                None => column.split_once(':').unwrap_or((column, "string")),
+            };
+            (name.trim_start_matches('+'), kind, is_wide)
+        })
+    }
+}
+
+const fn kind(
+    group: &'static str,
+    plural: &'static str,
+    columns: &'static str,
+    cells: fn(&Row<'_>) -> Vec<Value>,
+) -> Kind {
+    Kind { group, plural, columns, cells }
+}
+
 static KINDS: [Kind; 15] = [
-    Kind {
-        conditions: pod::conditions,
-        ..kind(
-            "",
-            "pods",
-            &[
-                text_column("Name"),
-                text_column("Ready"),
-                text_column("Status"),
-                text_column("Restarts"),
-                text_column("Age"),
-                wide("IP"),
-                wide("Node"),
-                wide("Nominated Node"),
-                wide("Readiness Gates"),
-            ],
-            pod::cells,
-        )
-    },
+    kind("", "pods", "Name, Ready, Status, Restarts, Age, +IP, +Node, +Nominated Node, +Readiness Gates", pod::cells),
     kind(
         "",
         "nodes",
-        &[
-            text_column("Name"),
-            text_column("Status"),
-            text_column("Roles"),
-            text_column("Age"),
-            text_column("Version"),
-            wide("Internal-IP"),
-            wide("External-IP"),
-            wide("OS-Image"),
-            wide("Kernel-Version"),
-            wide("Container-Runtime"),
-        ],
+        "Name, Status, Roles, Age, Version, +Internal-IP, +External-IP, +OS-Image, +Kernel-Version, +Container-Runtime",
         node,
     ),
-    kind(
-        "",
-        "services",
-        &[
-            text_column("Name"),
-            text_column("Type"),
-            text_column("Cluster-IP"),
-            text_column("External-IP"),
-            text_column("Port(s)"),
-            text_column("Age"),
-            wide("Selector"),
-        ],
-        service,
-    ),
-    kind("", "namespaces", &[text_column("Name"), text_column("Status"), text_column("Age")], |row| {
-        vec![name(row), row.text("/status/phase").into(), row.age()]
-    }),
-    kind("", "configmaps", &[text_column("Name"), text_column("Data"), text_column("Age")], |row| {
-        let entries = ["/data", "/binaryData"].map(|map| row.at(map).as_object().map_or(0, serde_json::Map::len));
-        vec![name(row), (entries[0] + entries[1]).into(), row.age()]
-    }),
+    kind("", "services", "Name, Type, Cluster-IP, External-IP, Port(s), Age, +Selector", service),
+    kind("", "namespaces", "Name, Status, Age", |row| vec![name(row), row.text("/status/phase").into(), row.age()]),
+    kind("", "configmaps", "Name, Data, Age", config_map),
     kind(
         "",
         "events",
-        &[
-            text_column("Last Seen"),
-            text_column("Type"),
-            text_column("Reason"),
-            text_column("Object"),
-            wide("Subobject"),
-            wide("Source"),
-            text_column("Message"),
-            wide("First Seen"),
-            wide("Count"),
-            wide("Name"),
-        ],
+        "Last Seen, Type, Reason, Object, +Subobject, +Source, Message, +First Seen, +Count, +Name",
         event,
     ),
     kind(
         "",
         "persistentvolumeclaims",
-        &[
-            text_column("Name"),
-            text_column("Status"),
-            text_column("Volume"),
-            text_column("Capacity"),
-            text_column("Access Modes"),
-            text_column("StorageClass"),
-            text_column("VolumeAttributesClass"),
-            text_column("Age"),
-            wide("VolumeMode"),
-        ],
+        "Name, Status, Volume, Capacity, Access Modes, StorageClass, VolumeAttributesClass, Age, +VolumeMode",
         volume_claim,
     ),
-    kind(
-        "apps",
-        "deployments",
-        &[
-            text_column("Name"),
-            text_column("Ready"),
-            text_column("Up-to-date"),
-            text_column("Available"),
-            text_column("Age"),
-            wide("Containers"),
-            wide("Images"),
-            wide("Selector"),
-        ],
-        |row| {
-            let ready = format!("{}/{}", row.number("/status/readyReplicas"), replicas(row));
-            let counts = ["/status/updatedReplicas", "/status/availableReplicas"].map(|count| row.number(count).into());
-            let selector = label_selector(row.at("/spec/selector")).into();
-            concat([&[name(row), ready.into()], &counts, &[row.age()], &row.containers(TEMPLATE), &[selector]])
-        },
-    ),
-    kind(
-        "apps",
-        "replicasets",
-        &[
-            text_column("Name"),
-            number_column("Desired"),
-            number_column("Current"),
-            number_column("Ready"),
-            text_column("Age"),
-            wide("Containers"),
-            wide("Images"),
-            wide("Selector"),
-        ],
-        |row| {
-            let counts = [replicas(row), row.number("/status/replicas"), row.number("/status/readyReplicas")];
-            let selector = [selector_or_none(row.at("/spec/selector"))];
-            concat([&[name(row)], &counts.map(Value::from), &[row.age()], &row.containers(TEMPLATE), &selector])
-        },
-    ),
-    kind(
-        "apps",
-        "statefulsets",
-        &[text_column("Name"), text_column("Ready"), text_column("Age"), wide("Containers"), wide("Images")],
-        |row| {
-            let ready = format!("{}/{}", row.number("/status/readyReplicas"), replicas(row));
-            concat([&[name(row), ready.into(), row.age()], &row.containers(TEMPLATE), &[], &[], &[]])
-        },
-    ),
+    kind("apps", "deployments", "Name, Ready, Up-to-date, Available, Age, +Containers, +Images, +Selector", deployment),
+    kind("apps", "replicasets", "Name, #Desired, #Current, #Ready, Age, +Containers, +Images, +Selector", replica_set),
+    kind("apps", "statefulsets", "Name, Ready, Age, +Containers, +Images", stateful_set),
     kind(
         "apps",
         "daemonsets",
-        &[
-            text_column("Name"),
-            number_column("Desired"),
-            number_column("Current"),
-            number_column("Ready"),
-            number_column("Up-to-date"),
-            number_column("Available"),
-            text_column("Node Selector"),
-            text_column("Age"),
-            wide("Containers"),
-            wide("Images"),
-            wide("Selector"),
-        ],
-        |row| {
-            let counts = [
-                "/status/desiredNumberScheduled",
-                "/status/currentNumberScheduled",
-                "/status/numberReady",
-                "/status/updatedNumberScheduled",
-                "/status/numberAvailable",
-            ];
-            let counts = counts.map(|count| Value::from(row.number(count)));
-            let nodes = [labels(row.at("/spec/template/spec/nodeSelector")).into(), row.age()];
-            let selector = [selector_or_none(row.at("/spec/selector"))];
-            concat([&[name(row)], &counts, &nodes, &row.containers(TEMPLATE), &selector])
-        },
+        "Name, #Desired, #Current, #Ready, #Up-to-date, #Available, Node Selector, Age, +Containers, +Images, +Selector",
+        daemon_set,
     ),
-    kind(
-        "batch",
-        "jobs",
-        &[
-            text_column("Name"),
-            text_column("Status"),
-            text_column("Completions"),
-            text_column("Duration"),
-            text_column("Age"),
-            wide("Containers"),
-            wide("Images"),
-            wide("Selector"),
-        ],
-        job,
-    ),
+    kind("batch", "jobs", "Name, Status, Completions, Duration, Age, +Containers, +Images, +Selector", job),
     kind(
         "batch",
         "cronjobs",
-        &[
-            text_column("Name"),
-            text_column("Schedule"),
-            text_column("Timezone"),
-            Column { name: "Suspend", kind: "boolean", wide: false },
-            number_column("Active"),
-            text_column("Last Schedule"),
-            text_column("Age"),
-            wide("Containers"),
-            wide("Images"),
-            wide("Selector"),
-        ],
+        "Name, Schedule, Timezone, Suspend:boolean, #Active, Last Schedule, Age, +Containers, +Images, +Selector",
         cron_job,
     ),
-    kind(
-        "networking.k8s.io",
-        "ingresses",
-        &[
-            text_column("Name"),
-            text_column("Class"),
-            text_column("Hosts"),
-            text_column("Address"),
-            text_column("Ports"),
-            text_column("Age"),
-        ],
-        ingress,
-    ),
-    kind(
-        "apiextensions.k8s.io",
-        "customresourcedefinitions",
-        &[text_column("Name"), Column { name: "Created At", kind: "date", wide: false }],
-        |row| vec![name(row), row.text("/metadata/creationTimestamp").into()],
-    ),
+    kind("networking.k8s.io", "ingresses", "Name, Class, Hosts, Address, Ports, Age", ingress),
+    kind("apiextensions.k8s.io", "customresourcedefinitions", "Name, Created At:date", |row| {
+        vec![name(row), row.text("/metadata/creationTimestamp").into()]
+    }),
 ];
 
 /// Where workloads keep their containers.
 const TEMPLATE: &str = "/spec/template/spec/containers";
 
-const fn kind(
-    group: &'static str,
-    plural: &'static str,
-    columns: &'static [Column],
-    cells: fn(&Row<'_>) -> Vec<Value>,
-) -> Kind {
-    Kind { group, plural, columns, cells, conditions: |_| None }
-}
-
-const fn text_column(name: &'static str) -> Column {
-    Column { name, kind: "string", wide: false }
-}
-
-const fn number_column(name: &'static str) -> Column {
-    Column { name, kind: "integer", wide: false }
-}
-
-const fn wide(name: &'static str) -> Column {
-    Column { name, kind: "string", wide: true }
-}
-
-fn concat(parts: [&[Value]; 5]) -> Vec<Value> {
-    parts.concat()
-}
-
 fn name(row: &Row<'_>) -> Value {
     row.text("/metadata/name").into()
 }
 
-fn name_and_age(row: &Row<'_>) -> Vec<Value> {
-    vec![name(row), row.age()]
+/// Returns texts with commas between them, or what stands for none.
+fn joined<S: Borrow<str>>(texts: &[S], none: &str) -> Value {
+    if texts.is_empty() { none.into() } else { texts.join(",").into() }
 }
 
 /// Returns how many are wanted; 1 where that is left to the server.
@@ -304,6 +119,46 @@ fn replicas(row: &Row<'_>) -> i64 {
 fn selector_or_none(selector: &Value) -> Value {
     let selector = label_selector(selector);
     if selector.is_empty() { "<none>".into() } else { selector.into() }
+}
+
+fn config_map(row: &Row<'_>) -> Vec<Value> {
+    let entries = ["/data", "/binaryData"].map(|map| row.at(map).as_object().map_or(0, serde_json::Map::len));
+    vec![name(row), (entries[0] + entries[1]).into(), row.age()]
+}
+
+fn deployment(row: &Row<'_>) -> Vec<Value> {
+    let counts = ["/status/updatedReplicas", "/status/availableReplicas"].map(|count| row.number(count).into());
+    let selector = label_selector(row.at("/spec/selector")).into();
+    [&[name(row), ready(row)], &counts[..], &[row.age()], &row.containers(TEMPLATE), &[selector]].concat()
+}
+
+fn replica_set(row: &Row<'_>) -> Vec<Value> {
+    let counts = [replicas(row), row.number("/status/replicas"), row.number("/status/readyReplicas")];
+    let selector = selector_or_none(row.at("/spec/selector"));
+    [&[name(row)], &counts.map(Value::from)[..], &[row.age()], &row.containers(TEMPLATE), &[selector]].concat()
+}
+
+fn stateful_set(row: &Row<'_>) -> Vec<Value> {
+    [&[name(row), ready(row), row.age()][..], &row.containers(TEMPLATE)].concat()
+}
+
+fn daemon_set(row: &Row<'_>) -> Vec<Value> {
+    let counts = [
+        "desiredNumberScheduled",
+        "currentNumberScheduled",
+        "numberReady",
+        "updatedNumberScheduled",
+        "numberAvailable",
+    ];
+    let counts = counts.map(|count| Value::from(row.number(&format!("/status/{count}"))));
+    let nodes = [labels(row.at("/spec/template/spec/nodeSelector")).into(), row.age()];
+    let selector = selector_or_none(row.at("/spec/selector"));
+    [&[name(row)], &counts[..], &nodes, &row.containers(TEMPLATE), &[selector]].concat()
+}
+
+/// Returns how many replicas are ready, of those that are wanted.
+fn ready(row: &Row<'_>) -> Value {
+    format!("{}/{}", row.number("/status/readyReplicas"), replicas(row)).into()
 }
 
 fn node(row: &Row<'_>) -> Vec<Value> {
@@ -325,7 +180,6 @@ fn node(row: &Row<'_>) -> Vec<Value> {
     }
     roles.sort_unstable();
     roles.dedup();
-    let roles = if roles.is_empty() { "<none>".to_owned() } else { roles.join(",") };
     let address = |kind: &str| {
         let addresses = row.items("/status/addresses").iter();
         addresses.filter(|address| address["type"] == kind).map(|address| text(&address["address"])).next()
@@ -339,7 +193,7 @@ fn node(row: &Row<'_>) -> Vec<Value> {
     vec![
         name(row),
         status.into(),
-        roles.into(),
+        joined(&roles, "<none>"),
         row.age(),
         row.text("/status/nodeInfo/kubeletVersion").into(),
         address("InternalIP").unwrap_or("<none>").into(),
@@ -354,15 +208,10 @@ fn service(row: &Row<'_>) -> Vec<Value> {
     let kind = row.text("/spec/type");
     let external: Vec<_> = row.items("/spec/externalIPs").iter().map(text).collect();
     let external = match kind {
-        "ClusterIP" | "NodePort" if external.is_empty() => "<none>".to_owned(),
-        "ClusterIP" | "NodePort" => external.join(","),
-        "LoadBalancer" => {
-            let mut all = balancers(row);
-            all.extend(external);
-            if all.is_empty() { "<pending>".to_owned() } else { all.join(",") }
-        }
-        "ExternalName" => row.text("/spec/externalName").to_owned(),
-        _ => "<unknown>".to_owned(),
+        "ClusterIP" | "NodePort" => joined(&external, "<none>"),
+        "LoadBalancer" => joined(&[balancers(row), external].concat(), "<pending>"),
+        "ExternalName" => row.text("/spec/externalName").into(),
+        _ => "<unknown>".into(),
     };
     let port = |port: &Value| {
         let (number, protocol) = (&port["port"], text(&port["protocol"]));
@@ -372,13 +221,12 @@ fn service(row: &Row<'_>) -> Vec<Value> {
         }
     };
     let ports: Vec<_> = row.items("/spec/ports").iter().map(port).collect();
-    let ports = if ports.is_empty() { "<none>".to_owned() } else { ports.join(",") };
     vec![
         name(row),
         kind.into(),
         row.text_or("/spec/clusterIPs/0", "<none>").into(),
-        external.into(),
-        ports.into(),
+        external,
+        joined(&ports, "<none>"),
         row.age(),
         labels(row.at("/spec/selector")).into(),
     ]
@@ -469,15 +317,12 @@ fn job(row: &Row<'_>) -> Vec<Value> {
         let end = time("/status/completionTime").unwrap_or(row.now);
         human_duration(end.duration_since(start).as_secs())
     });
-    let ended = [("Complete", "Complete"), ("Failed", "Failed")];
-    let under_way = ["Suspended", "FailureTarget", "SuccessCriteriaMet"].map(|kind| (kind, kind));
-    let find = |states: &[(&str, &'static str)]| {
-        states.iter().find(|(kind, _)| row.is_condition_true(kind)).map(|(_, state)| *state)
-    };
+    let find = |states: &[&'static str]| states.iter().copied().find(|state| row.is_condition_true(state));
     let terminating = row.is_terminating().then_some("Terminating");
-    let status = find(&ended).or(terminating).or_else(|| find(&under_way)).unwrap_or("Running");
+    let under_way = ["Suspended", "FailureTarget", "SuccessCriteriaMet"];
+    let status = find(&["Complete", "Failed"]).or(terminating).or_else(|| find(&under_way)).unwrap_or("Running");
     let state = [name(row), status.into(), completions.into(), duration.unwrap_or_default().into(), row.age()];
-    concat([&state, &row.containers(TEMPLATE), &[selector_or_none(row.at("/spec/selector"))], &[], &[]])
+    [&state[..], &row.containers(TEMPLATE), &[selector_or_none(row.at("/spec/selector"))]].concat()
 }
 
 fn cron_job(row: &Row<'_>) -> Vec<Value> {
@@ -494,7 +339,7 @@ fn cron_job(row: &Row<'_>) -> Vec<Value> {
         row.age(),
     ];
     let containers = row.containers("/spec/jobTemplate/spec/template/spec/containers");
-    concat([&state, &containers, &[selector_or_none(row.at("/spec/jobTemplate/spec/selector"))], &[], &[]])
+    [&state[..], &containers, &[selector_or_none(row.at("/spec/jobTemplate/spec/selector"))]].concat()
 }
 
 fn ingress(row: &Row<'_>) -> Vec<Value> {

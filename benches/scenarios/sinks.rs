@@ -1,0 +1,244 @@
+//! Handlers that speak to other systems, without an engine: a real NATS server beside NATS' own client, a webhook to a server
+//! that answers at once, and with the feature `kafka` a real Kafka broker beside Kafka's own producer.
+//!
+//! Each handler has one thread, as in the engine. The rows of a run follow one another, and a ratio is of two rows of one run.
+//!
+//! NATS' Go client does what `nats bench js pub async` does: asynchronous publishing with acknowledgements, 1,000 at a
+//! time. It sends as many bytes a message as the handler does in binary mode, over as many subjects, to a stream of the
+//! same options: first as payload alone, then with an id in `Nats-Msg-Id`, and then as the handler does, with as many
+//! headers of the same length. It makes no events: payload, subject and headers need no encoding.
+//!
+//! The CPU of a row is that of this process, of the server and of the Go client together, their start included. It is more
+//! telling than the rate where other work shares the machine.
+
+#[cfg(feature = "kafka")]
+mod kafka_rows;
+
+use std::process::Command;
+
+use deltabus::{
+    cloud_event::{
+        ContentMode::{self, Binary, Structured},
+        DATA_CONTENT_TYPE, Encoder, Formatter, id,
+    },
+    handler::{
+        AsyncHandler, Form,
+        nats::{ExpectLast, NatsHandler},
+        webhook::{TlsOptions, Webhook, WebhookOptions},
+    },
+    indexer::{Cause, Change},
+    notification::{Event, Notification},
+};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+
+use crate::{
+    cluster,
+    harness::{Length, Outcome, SMOKE, float, median, now, serve, thousands},
+    nats::{self, Keys, NatsServer},
+};
+
+/// Config maps of 1 KB, and the events that each run delivers.
+const OBJECTS: u64 = 10_000 / SMOKE;
+const EVENTS: u64 = 100_000 / SMOKE;
+/// Deliveries at a time: the engine's default.
+const CONCURRENCY: usize = 8;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Rows whose system is called so: NATS, webhook, Kafka.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    #[command(flatten)]
+    length: Length,
+}
+
+pub(crate) fn run(args: &Args) -> Outcome<()> {
+    let (thousand, fifty, single) = (batches(1000 / SMOKE), batches(50), batches(1));
+    let size = MessageSize::of(&thousand);
+    let MessageSize { payload, headers, header } = size;
+    let rounds = args.length.rounds();
+    println!("{EVENTS} events of config maps of 1 KB, {OBJECTS} objects; medians of {rounds}");
+    println!("a message of NATS: {payload} bytes of payload, {headers} headers of {header} bytes\n");
+    let (plain, alike) = (MessageSize { payload: size.total(), headers: 0, header: 0 }, size);
+    let nats = |expect_last, mode, concurrency| to_nats(expect_last, mode, &thousand, concurrency);
+    let mut rows: Vec<Row<'_>> = vec![
+        ("NATS' Go client, 1,000 at a time", Box::new(|| go_client(plain, false))),
+        ("NATS' Go client, with `Nats-Msg-Id`", Box::new(|| go_client(plain, true))),
+        ("NATS' Go client, with the same headers", Box::new(|| go_client(alike, true))),
+        ("**nats**, `expect_last = \"off\"`", Box::new(|| nats(ExpectLast::Off, Binary, CONCURRENCY))),
+        ("**nats**, `per-subject`", Box::new(|| nats(ExpectLast::PerSubject, Binary, CONCURRENCY))),
+        ("**nats**, `off`, `structured`", Box::new(|| nats(ExpectLast::Off, Structured, CONCURRENCY))),
+        ("**nats**, `off`, one delivery of 1,000 at a time", Box::new(|| nats(ExpectLast::Off, Binary, 1))),
+        ("**webhook**, batches of 1", Box::new(|| to_webhook(false, &single))),
+        ("**webhook**, batches of 50", Box::new(|| to_webhook(true, &fifty))),
+    ];
+    #[cfg(feature = "kafka")]
+    rows.extend(kafka_rows::rows(&thousand));
+    rows.retain(|(name, _)| name.to_lowercase().contains(&args.only.to_lowercase()));
+    if rows.iter().any(|(name, _)| name.to_lowercase().contains("nats")) {
+        cluster::build("nats")?; // its CPU is that of no row
+    }
+    let mut rates = vec![Vec::new(); rows.len()];
+    let (mut ratios, mut costs) = (rates.clone(), rates.clone());
+    for _ in 0..rounds {
+        for (at, (_, run)) in rows.iter().enumerate() {
+            let before = cpu_ticks();
+            let Took { events, rate } = run()?;
+            costs[at].push((cpu_ticks() - before) * MICROS_PER_TICK / float(events));
+            rates[at].push(rate);
+            let own_client = rates[own_client(&rows, at)].last().copied().unwrap_or(rate);
+            ratios[at].push(100.0 * rate / own_client);
+        }
+    }
+    println!("| | events/s | % of the system's own client | µs CPU an event, both sides |\n|---|---|---|---|");
+    for ((name, _), ((rates, ratios), costs)) in rows.iter().zip(rates.into_iter().zip(ratios).zip(costs)) {
+        println!("| {name} | {} | {:.0} | {:.1} |", thousands(median(rates)), median(ratios), median(costs));
+    }
+    Ok(())
+}
+
+/// Title of a row, and one run of it.
+type Row<'a> = (&'a str, Box<dyn Fn() -> Outcome<Took> + 'a>);
+
+/// Result of a run.
+struct Took {
+    events: u64,
+    /// Events a second.
+    rate: f64,
+}
+
+/// Returns the row of the own client of the system that a row is of: Kafka's for its rows, NATS' for all others.
+fn own_client(rows: &[Row<'_>], row: usize) -> usize {
+    let own_client = rows[..=row].iter().rposition(|(name, _)| name.starts_with("Kafka's"));
+    own_client.unwrap_or(0)
+}
+
+/// Linux counts CPU for programs in hundredths of a second, whatever it does itself (`USER_HZ`, proc(5)).
+const MICROS_PER_TICK: f64 = 10_000.0;
+
+/// Returns the CPU that this process has used, and those of its children that have ended, in ticks.
+fn cpu_ticks() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name in parentheses: utime, stime, cutime and cstime are the fields 14 to 17 of all.
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+    fields.split_whitespace().skip(11).take(4).filter_map(|ticks| ticks.parse::<f64>().ok()).sum()
+}
+
+/// Average size of messages, in bytes.
+#[derive(Clone, Copy)]
+struct MessageSize {
+    payload: usize,
+    /// Number of headers, and the length of each with name and separators.
+    headers: usize,
+    header: usize,
+}
+
+impl MessageSize {
+    /// Measures what the handler sends in binary mode: beside the attributes there are `content-type`, `Nats-Msg-Id` and
+    /// `Nats-Expected-Stream`.
+    fn of(batches: &[Notification]) -> Self {
+        let formatter = Formatter::from(Encoder::new("prod", "9f2c"));
+        let (mut events, mut payload, mut headers, mut header_bytes) = (0, 0, 0, 0);
+        let mut add = |name: &str, value: &str| {
+            headers += 1;
+            header_bytes += name.len() + value.len() + ": \r\n".len();
+        };
+        for event in batches.iter().flat_map(Notification::events) {
+            events += 1;
+            payload += formatter.body(event, Form::Whole, Binary).expect("it can be written").bytes.len();
+            formatter
+                .encoder()
+                .each_attribute(event, |attribute, value| add(&format!("ce-{}", attribute.name()), value));
+            add("content-type", DATA_CONTENT_TYPE);
+            add("Nats-Msg-Id", &id(event));
+            add("Nats-Expected-Stream", "K8S");
+        }
+        Self { payload: payload / events, headers: headers / events, header: header_bytes / headers }
+    }
+
+    fn total(self) -> usize {
+        self.payload + self.headers * self.header
+    }
+}
+
+/// Returns all events in batches of `size`: objects in turn, each `added` in a new version: one body an event.
+fn batches(size: u64) -> Vec<Notification> {
+    let change = |at: u64| {
+        let (name, version) = (format!("map-{}", at % OBJECTS), at / OBJECTS + 1);
+        let change = Change::Added { object: nats::config_map(&name, version, 860), cause: Cause::Watch };
+        nats::event(at + 1, change)
+    };
+    let of = |begin: u64| Notification::new((begin..begin + size).map(change).collect::<Vec<Event>>());
+    (0..EVENTS / size).map(|batch| of(batch * size)).collect()
+}
+
+fn server() -> Outcome<NatsServer> {
+    NatsServer::start_or_skip("sinks", Keys::jetstream).ok_or_else(|| "there is no NATS server to measure with".into())
+}
+
+fn go_client(size: MessageSize, with_ids: bool) -> Outcome<Took> {
+    let server = server()?;
+    let MessageSize { payload, headers, header } = size;
+    let mut command = Command::new(cluster::build("nats")?);
+    command.args(["bench", "-url", &format!("nats://{}", server.address()), "-batch", "1000"]);
+    for (flag, value) in [("-messages", EVENTS), ("-subjects", OBJECTS)] {
+        command.args([flag, &value.to_string()]);
+    }
+    for (flag, value) in
+        [("-size", payload), ("-headers", headers.saturating_sub(usize::from(with_ids))), ("-header-size", header)]
+    {
+        command.args([flag, &value.to_string()]);
+    }
+    if with_ids {
+        command.arg("-ids");
+    }
+    let output = command.output()?;
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let rate = line["per_second"].as_f64().ok_or_else(|| String::from_utf8_lossy(&output.stderr))?;
+    Ok(Took { events: EVENTS, rate })
+}
+
+fn to_nats(expect_last: ExpectLast, mode: ContentMode, batches: &[Notification], concurrency: usize) -> Outcome<Took> {
+    let server = server()?;
+    let mut options = server.options();
+    options.mode = mode;
+    options.jetstream.as_mut().expect("it has a stream").expect_last = expect_last;
+    deliver(&NatsHandler::new(options, Encoder::new("prod", "9f2c")), batches, 1, concurrency)
+}
+
+fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<Took> {
+    let url = serve(async |request: Request<Incoming>| {
+        request.into_body().collect().await?;
+        Ok(Response::default())
+    })?;
+    let options = WebhookOptions {
+        url: url.parse()?,
+        method: Method::POST,
+        mode: ContentMode::Structured,
+        batched: is_array,
+        headers: Vec::new(),
+        idempotency_header: Some("idempotency-key".parse()?),
+        reject: Vec::new(),
+        auth: None,
+        tls: TlsOptions::default(),
+        timeout: std::time::Duration::from_secs(30),
+    };
+    deliver(&Webhook::new(options, Encoder::new("prod", "9f2c"))?, batches, 1, CONCURRENCY)
+}
+
+/// Delivers all batches so many times over, so many at a time but in their order.
+fn deliver(handler: &dyn AsyncHandler, batches: &[Notification], times: u32, concurrency: usize) -> Outcome<Took> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (begin, events) = (now(), EVENTS * u64::from(times));
+        let batches = (0..times).flat_map(|_| batches);
+        let attempts = batches.map(|batch| handler.deliver(batch, Form::Whole));
+        stream::iter(attempts).buffered(concurrency).try_collect::<Vec<()>>().await?;
+        let rate = float(events) / begin.elapsed().as_secs_f64();
+        handler.close().await?;
+        Ok(Took { events, rate })
+    })
+}

@@ -1,0 +1,103 @@
+//! Kafka: its handler beside its own producer, `org.apache.kafka.tools.ProducerPerformance`, each to a new broker.
+//!
+//! Both send the same texts, the events of the handler in structured mode, packed alike or not at all, and wait for all
+//! acknowledgements. The producer is measured with its defaults, and with the batches that were found to be its best: so
+//! large that on this machine larger ones gain nothing. Both send so many that the start of a virtual machine and what it has
+//! not compiled yet are a small part.
+
+use std::{fs, path::Path};
+
+use deltabus::{
+    cloud_event::{
+        ContentMode::{self, Binary, Structured},
+        Encoder,
+    },
+    handler::kafka::{
+        Acks, KafkaCompression, KafkaHandler, KafkaOptions,
+        template::{KeyTemplate, TopicTemplate},
+    },
+    notification::Notification,
+};
+
+use super::{CONCURRENCY, EVENTS, Row, Took, deliver};
+use crate::{harness::Outcome, kafka::Broker};
+
+const TOPIC: &str = "k8s.configmaps";
+/// Repetitions of all events.
+const TIMES: u32 = 5;
+/// Options of the producer beside its defaults.
+const LARGE_BATCHES: [&str; 3] = ["batch.size=262144", "linger.ms=10", "buffer.memory=134217728"];
+
+/// Returns the rows.
+pub(crate) fn rows(batches: &[Notification]) -> Vec<Row<'_>> {
+    use KafkaCompression::{None, Zstd};
+    let own = move |compression, options: &'static [&str]| own_producer(compression, options, batches);
+    let handler = move |mode, compression| to_kafka(mode, compression, batches);
+    vec![
+        ("Kafka's producer, defaults", Box::new(move || own(None, &[]))),
+        ("Kafka's producer, large batches", Box::new(move || own(None, &LARGE_BATCHES))),
+        ("**kafka**, `structured`, `compression = \"none\"`", Box::new(move || handler(Structured, None))),
+        ("Kafka's producer, `zstd`, defaults", Box::new(move || own(Zstd, &[]))),
+        ("Kafka's producer, `zstd`, large batches", Box::new(move || own(Zstd, &LARGE_BATCHES))),
+        ("**kafka**, `structured`, `zstd`", Box::new(move || handler(Structured, Zstd))),
+        ("**kafka**, `binary`, `zstd`", Box::new(move || handler(Binary, Zstd))),
+    ]
+}
+
+/// Starts a broker with a virtual machine as Kafka's own scripts start it: those of tests are to start soon.
+fn broker() -> Outcome<Broker> {
+    let broker = Broker::start_or_skip("sinks", |plan| plan.java = vec!["-Xmx1g"]);
+    let broker = broker.ok_or("there is no Kafka broker to measure with")?;
+    broker.create_topic(TOPIC, &[]);
+    Ok(broker)
+}
+
+fn own_producer(compression: KafkaCompression, options: &[&str], batches: &[Notification]) -> Outcome<Took> {
+    let broker = broker()?;
+    let texts = broker.file("events");
+    write_texts(&texts, batches)?;
+    let (events, texts) = (EVENTS * u64::from(TIMES), texts.display().to_string());
+    let records = events.to_string();
+    let servers = format!("bootstrap.servers={}", broker.address());
+    let compression = format!("compression.type={}", compression.as_str());
+    let args = ["--topic", TOPIC, "--num-records", &records, "--payload-file", &texts, "--throughput", "-1"];
+    let properties = ["--producer-props", &servers, "acks=all", &compression];
+    let args = [&args[..], &properties, options].concat();
+    let output = broker.java("org.apache.kafka.tools.ProducerPerformance", &args).output()?;
+    let said = String::from_utf8(output.stdout)?;
+    // `100000 records sent, 48875.9 records/sec (…), …`, the last such line for all of them.
+    let rate = said.lines().rfind(|line| line.starts_with(&format!("{records} records sent")));
+    let rate = rate.and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse().ok());
+    let rate = rate.ok_or_else(|| format!("{said}{}", String::from_utf8_lossy(&output.stderr)))?;
+    Ok(Took { events, rate })
+}
+
+/// Writes events as they are sent in structured mode, a line each: the producer takes them as they come by chance.
+fn write_texts(file: &Path, batches: &[Notification]) -> Outcome<()> {
+    let encoder = Encoder::new("prod", "9f2c");
+    let mut texts = Vec::new();
+    for event in batches.iter().flat_map(Notification::events).take(10_000) {
+        encoder.encode(&mut texts, event);
+        texts.push(b'\n');
+    }
+    Ok(fs::write(file, texts)?)
+}
+
+fn to_kafka(mode: ContentMode, compression: KafkaCompression, batches: &[Notification]) -> Outcome<Took> {
+    let broker = broker()?;
+    let options = KafkaOptions {
+        brokers: vec![broker.address()],
+        topic: TopicTemplate::parse("k8s.{resource}")?,
+        key: KeyTemplate::parse("{uid}")?,
+        cluster: "prod".to_owned(),
+        mode,
+        compression,
+        acks: Acks::All,
+        idempotent: true,
+        sasl: None,
+        tls: None,
+        timeout: std::time::Duration::from_mins(1),
+        total_order: false,
+    };
+    deliver(&KafkaHandler::new(options, Encoder::new("prod", "9f2c")), batches, TIMES, CONCURRENCY)
+}

@@ -1,0 +1,66 @@
+//! Encoding of an event of a 6 KB object with its previous state, in each format.
+
+use std::{hint::black_box, sync::Arc};
+
+use criterion::{Criterion, Throughput};
+use deltabus::{
+    bench::Shape,
+    cloud_event::{Encoder, Format, Formatter, template::Template},
+    indexer::{Cause, Change},
+    journal::{Record, Sequence, UnitId},
+    notification::{Event, UnitInfo},
+    object::Object,
+};
+
+fn pod(version: &str) -> Object {
+    let filler = r#"{"name":"KEY","value":"a quoted \"value\" of some length"},"#.repeat(100);
+    let json = format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"web-1","namespace":"default","uid":"5f1c0e62","resourceVersion":"{version}"}},"spec":{{"env":[{}]}}}}"#,
+        filler.trim_end_matches(',')
+    );
+    Object::from_json(json.as_bytes()).expect("a pod")
+}
+
+pub(crate) fn benches(criterion: &mut Criterion) {
+    let unit = Arc::new(UnitInfo { entry: "pods".into(), resource: Shape::Pods.resource(), namespace: None });
+    let change = Change::Updated { old: pod("48210"), object: pod("48211"), cause: Cause::Watch };
+    let record = Record {
+        sequence: Sequence(12345),
+        unit: UnitId(0),
+        time_micros: 1_795_243_203_123_456,
+        change,
+        old_lost: false,
+    };
+    let mut event = Event { unit, record };
+    let encoder = Encoder::new("prod-eu1", "9f2c41d07b6e");
+    let mut out = Vec::new();
+    encoder.encode(&mut out, &event);
+    let mut group = criterion.benchmark_group("cloud_event");
+    group.throughput(Throughput::Bytes(out.len() as u64));
+    group.bench_function("update_6k_with_old", |bencher| {
+        bencher.iter(|| {
+            out.clear();
+            encoder.encode(&mut out, black_box(&event));
+            out.len()
+        });
+    });
+    let template = Template::compile("{{ object.metadata.name }}: {{ changes | tojson }}").expect("a template");
+    for (name, format) in [
+        ("object", Format::Object),
+        ("patch", Format::Patch),
+        ("merge_patch", Format::MergePatch),
+        ("diff", Format::Diff),
+        ("template", Format::Template(Arc::new(template))),
+    ] {
+        let formatter = Formatter::new(encoder.clone(), format);
+        group.bench_function(format!("update_6k_as_{name}"), |bencher| {
+            bencher.iter(|| {
+                event.record.sequence.0 += 1; // another event: what was computed of the one before is of no use
+                out.clear();
+                formatter.line(&mut out, black_box(&event)).expect("it can be written");
+                out.len()
+            });
+        });
+    }
+    group.finish();
+}

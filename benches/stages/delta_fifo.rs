@@ -1,0 +1,52 @@
+//! The queue: an event pushed, popped and known.
+
+use std::{cell::LazyCell, hint::black_box};
+
+use criterion::{BatchSize, Criterion, Throughput};
+use deltabus::{
+    delta_fifo::{DeltaFifo, Order},
+    object::Object,
+    reflector::Event,
+};
+
+use crate::{SMOKE, small_pod};
+
+const KEYS: usize = 100_000 / SMOKE;
+
+pub(crate) fn benches(c: &mut Criterion) {
+    let known: LazyCell<Vec<Object>> = LazyCell::new(|| (0..KEYS).map(|n| small_pod(100, n, 1)).collect());
+    for (order, name) in [(Order::Stream, "stream"), (Order::PerKey, "per_key")] {
+        let mut group = c.benchmark_group(format!("delta_fifo/{name}"));
+        for len in [1, 64, 1024] {
+            group.throughput(Throughput::Elements(len as u64));
+            group.bench_function(format!("batch of {len}"), |b| {
+                let mut fifo = DeltaFifo::new(order, known.iter().cloned(), true);
+                let mut next = 0;
+                let events = || -> Vec<Event> {
+                    next += len;
+                    (next..next + len).map(|n| Event::Updated(small_pod(100, n * 7919 % KEYS, n + 2))).collect()
+                };
+                let push_and_pop = |events: Vec<Event>| {
+                    for event in events {
+                        fifo.push(event);
+                    }
+                    while let Some(deltas) = fifo.pop() {
+                        black_box(deltas);
+                        fifo.processed();
+                    }
+                };
+                b.iter_batched(events, push_and_pop, BatchSize::SmallInput);
+            });
+        }
+        group.throughput(Throughput::Elements(KEYS as u64));
+        group.sample_size(10);
+        group.bench_function("relist without a change", |b| {
+            let mut fifo = DeltaFifo::new(order, known.iter().cloned(), true);
+            let replace = |items| {
+                fifo.push(Event::Replace { items, spared: Vec::new(), resource_version: "9".into() });
+                black_box(fifo.pop());
+            };
+            b.iter_batched(|| known.clone(), replace, BatchSize::LargeInput);
+        });
+    }
+}

@@ -1,4 +1,0 @@
-//! What benches that start processes of their own have in common.
-
-pub(crate) mod measure;
-pub(crate) mod process;

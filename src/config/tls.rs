@@ -1,0 +1,36 @@
+//! `tls` of `[handlers.<name>]`: whom a connection trusts, and as whom it speaks.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    error::{Problem, problem},
+    text::Optional,
+};
+
+/// Whom a connection trusts, and as whom it speaks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ClientTls {
+    /// PEM file of the only authorities that are trusted. "": those of the system.
+    #[serde(with = "Optional")]
+    pub ca_file: Option<PathBuf>,
+    /// PEM file of the client's certificate. "": none.
+    #[serde(with = "Optional")]
+    pub cert_file: Option<PathBuf>,
+    /// PEM file of its key. "": none.
+    #[serde(with = "Optional")]
+    pub key_file: Option<PathBuf>,
+}
+
+impl ClientTls {
+    /// Returns the client's certificate and its key, where there are both.
+    pub(crate) fn client(&self, problems: &mut Vec<Problem>) -> Option<(PathBuf, PathBuf)> {
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            problems.push(problem(&["tls"], "expected both of cert_file and key_file, or none"));
+        }
+        self.cert_file.clone().zip(self.key_file.clone())
+    }
+}

@@ -1,0 +1,60 @@
+//! The place of a unit's indexer while no actor has it.
+
+use std::sync::{Arc, Mutex};
+
+use super::{Indexer, Transaction};
+use crate::mutex::lock;
+
+/// Place of a unit's indexer while no actor leases it.
+pub(crate) struct IndexerSlot {
+    content: Mutex<Option<Indexer>>,
+    /// Set from before the append until after the release; a taker-over finds it here when the actor hangs.
+    in_flight: Mutex<Option<Arc<Transaction>>>,
+}
+
+impl IndexerSlot {
+    /// Makes a slot that holds `indexer`.
+    pub(crate) fn new(indexer: Indexer) -> Arc<Self> {
+        Arc::new(Self { content: Mutex::new(Some(indexer)), in_flight: Mutex::default() })
+    }
+
+    /// Takes the indexer out; `None` while an actor has it (a hung one never gives it back).
+    pub(crate) fn lease(self: &Arc<Self>) -> Option<IndexerLease> {
+        let indexer = lock(&self.content).take()?;
+        Some(IndexerLease { slot: Arc::clone(self), indexer: Some(indexer) })
+    }
+
+    /// Returns the transaction that is between append and release, or about to be appended.
+    pub(crate) fn in_flight(&self) -> Option<Arc<Transaction>> {
+        lock(&self.in_flight).clone()
+    }
+}
+
+/// The indexer, until this is dropped.
+pub(crate) struct IndexerLease {
+    pub(super) slot: Arc<IndexerSlot>,
+    indexer: Option<Indexer>,
+}
+
+const LEASED: &str = "a lease holds its indexer until it is dropped";
+
+impl IndexerLease {
+    pub(super) fn get(&self) -> &Indexer {
+        self.indexer.as_ref().expect(LEASED)
+    }
+
+    /// Borrows what was leased.
+    pub(crate) fn indexer(&mut self) -> &mut Indexer {
+        self.indexer.as_mut().expect(LEASED)
+    }
+
+    pub(super) fn set_in_flight(&self, transaction: Option<Arc<Transaction>>) {
+        *lock(&self.slot.in_flight) = transaction;
+    }
+}
+
+impl Drop for IndexerLease {
+    fn drop(&mut self) {
+        *lock(&self.slot.content) = self.indexer.take();
+    }
+}

@@ -1,0 +1,199 @@
+//! Appends, their release, and the joins and leaves of readers.
+
+use jiff::Timestamp;
+
+use super::{Inner, Journal};
+use crate::{
+    indexer::{Cause, Change, store::Reached},
+    journal::{
+        AppendError, NotWritable, ReaderId, Sequence, Ticket, UnitId,
+        disk::{Disk, calls},
+        memory::Crossing,
+        store::{Append, NOBODY},
+    },
+    mutex::lock,
+    object::Object,
+};
+
+/// Objects of a unit's first state that are written at a time.
+const SEED_OBJECTS: usize = 1_000;
+
+impl Journal {
+    /// Appends the changes of one transaction of `unit`, which bring it to `reached`. They stay invisible until
+    /// [`Journal::release`]. Writes to the disk and may block on that, not on making it durable.
+    ///
+    /// # Errors
+    /// An append with an older epoch than the unit's last one, or than [`Journal::fence`] named, is refused; so is any
+    /// while the store takes none.
+    pub fn append(
+        &self,
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        reached: &Reached,
+        now: Timestamp,
+    ) -> Result<Ticket, AppendError> {
+        let time_micros = now.as_microsecond();
+        let Some(disk) = self.disk() else { return Ok(self.core().append(unit, epoch, changes, time_micros)?) };
+        let _gate = disk.enter()?;
+        let ticket = self.core().append(unit, epoch, changes, time_micros)?;
+        let append = Append { unit, first: ticket.first, time_micros, changes, only: None, reached: Some(reached) };
+        self.write(disk, epoch, ticket, &append)?;
+        Ok(ticket)
+    }
+
+    /// Keeps with a unit the objects of its first state, and how far it has come with them, so that a restart finds them.
+    /// No reader is shown them. Before its first append. Has no effect without a store.
+    ///
+    /// # Errors
+    /// While the store takes nothing. Some of the objects may be kept then: call it again with all of them.
+    pub fn seed(&self, unit: UnitId, objects: &[Object], reached: &Reached, now: Timestamp) -> Result<(), AppendError> {
+        let Some(disk) = self.disk() else { return Ok(()) };
+        let (time_micros, only) = (now.as_microsecond(), Some(NOBODY));
+        let _gate = disk.enter()?;
+        let added = |object: &Object| Change::Added { object: object.clone(), cause: Cause::Reload };
+        let mut parts = objects.chunks(SEED_OBJECTS).peekable();
+        loop {
+            let changes: Vec<_> = parts.next().unwrap_or_default().iter().map(added).collect();
+            let ticket = self.core().seed(unit, &changes, time_micros);
+            let reached = parts.peek().is_none().then_some(reached);
+            let append = Append { unit, first: ticket.first, time_micros, changes: &changes, only, reached };
+            self.write(disk, 0, ticket, &append)?;
+            if reached.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes what has a ticket, or takes it back.
+    fn write(&self, disk: &Disk, epoch: u64, ticket: Ticket, append: &Append<'_>) -> Result<(), AppendError> {
+        let mut ticketed = Ticketed { inner: self.inner(), ticket, is_written: false };
+        if let Err(error) = disk.store.append(append) {
+            drop(ticketed);
+            return Err(disk.fail(&error).into());
+        }
+        ticketed.is_written = true;
+        let mut core = self.core();
+        let woken = core.written((append.unit, epoch), ticket, append.reached);
+        let unsynced = core.unsynced_bytes;
+        drop(core);
+        self.inner().wake(&woken?);
+        if let Some(reached) = append.reached
+            && let Some(stored) = lock(&disk.units).get_mut(&append.unit)
+        {
+            stored.reached = reached.clone();
+        }
+        if !append.changes.is_empty() {
+            disk.set_unsynced(unsynced);
+            disk.bell.ring(calls::SYNC);
+        }
+        Ok(())
+    }
+
+    /// Makes the records of a ticket visible, once nothing older is outstanding. Tickets of several units may come
+    /// in any order. One that is not outstanding is ignored.
+    pub fn release(&self, ticket: Ticket) {
+        let woken = self.core().release(ticket);
+        self.inner().wake(&woken);
+    }
+
+    /// Returns the oldest append of `unit` that was not released.
+    pub fn outstanding(&self, unit: UnitId) -> Option<Ticket> {
+        self.core().outstanding(unit)
+    }
+
+    /// Refuses from now on appends of epochs of `unit` before `epoch`.
+    pub fn fence(&self, unit: UnitId, epoch: u64) {
+        self.core().fence(unit, epoch);
+    }
+
+    /// Returns the released watermark: readers see nothing above it.
+    pub fn released(&self) -> Sequence {
+        self.core().released()
+    }
+
+    /// Returns the position up to which every reader is done with everything.
+    pub fn passed(&self) -> Sequence {
+        self.core().passed()
+    }
+
+    /// Appends `changes` of `unit` for `reader` alone, already released. From then on the reader sees what `unit` appends,
+    /// nothing that it appended before (S-5). Call it between two batches of the unit. Has no effect on a reader that sees
+    /// the unit already, or is closed.
+    pub fn join(
+        &self,
+        reader: ReaderId,
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        now: Timestamp,
+    ) -> Result<(), AppendError> {
+        self.cross((reader, Crossing::Join), unit, epoch, changes, now)
+    }
+
+    /// Appends `changes` of `unit` for `reader` alone, already released, after which it sees nothing more of `unit`.
+    /// What was appended before is still delivered. Has no effect on a reader that does not see the unit.
+    pub fn leave(
+        &self,
+        reader: ReaderId,
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        now: Timestamp,
+    ) -> Result<(), AppendError> {
+        self.cross((reader, Crossing::Leave), unit, epoch, changes, now)
+    }
+
+    fn cross(
+        &self,
+        crossing: (ReaderId, Crossing),
+        unit: UnitId,
+        epoch: u64,
+        changes: &[Change],
+        now: Timestamp,
+    ) -> Result<(), AppendError> {
+        let time_micros = now.as_microsecond();
+        let _gate = self.disk().map(Disk::enter).transpose()?;
+        if let Some(disk) = self.disk().filter(|_| changes.is_empty() && crossing.1 == Crossing::Join) {
+            // No record tells of it: where a join may be lost, the reader would miss what follows.
+            let mut core = self.core();
+            if core.is_crossing(crossing.0, unit) {
+                // After a crash its leave would be found, behind a join that is saved already.
+                return Err(NotWritable::Behind { bytes: core.unsynced_bytes }.into());
+            }
+            if let Some(reader) = core.reader(crossing.0) {
+                reader.announce(unit);
+            }
+            drop(core);
+            self.inner().save(disk).map_err(|error| disk.fail(&error))?;
+        }
+        let mut core = self.core();
+        let Some(ticket) = core.cross(crossing, unit, epoch, changes, time_micros)? else { return Ok(()) };
+        let Some(disk) = self.disk().filter(|_| !changes.is_empty()) else {
+            let woken = core.raise();
+            drop(core);
+            self.inner().wake(&woken);
+            return Ok(());
+        };
+        let only = core.address(crossing.0);
+        drop(core);
+        let append = Append { unit, first: ticket.first, time_micros, changes, only: Some(&only), reached: None };
+        self.write(disk, epoch, ticket, &append)
+    }
+}
+
+/// An append that has a ticket. It is taken back if the write fails, or panics.
+struct Ticketed<'a> {
+    inner: &'a Inner,
+    ticket: Ticket,
+    is_written: bool,
+}
+
+impl Drop for Ticketed<'_> {
+    fn drop(&mut self) {
+        if !self.is_written {
+            let woken = self.inner.core().take_back(self.ticket);
+            self.inner.wake(&woken);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Readers of a journal: opened, closed, changed, and their figures.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tracing::warn;
+
+use super::Journal;
+use crate::{
+    journal::{
+        Bounds, EventName, Interest, Losses, OpenReaderError, ReaderId, ReaderOptions, ReaderStats, Record, Sequence,
+        Start, UnitId,
+        disk::Disk,
+        reader::Reader,
+        store::{Head, Page, PageSize, StoreError},
+    },
+    mutex::lock,
+};
+
+impl Journal {
+    /// Opens a reader. It holds records back until [`Journal::close_reader`].
+    ///
+    /// With a store, a reader whose name is known from the last run resumes there, whatever `start` is: with what it had not
+    /// acknowledged, and with what it wants now of later records. Resyncs are not repeated. It sees the units that it had
+    /// joined; those it no longer wants, until [`Journal::leave`]. May block on the disk.
+    pub fn open_reader(&self, start: Start, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
+        let disk = self.disk().filter(|_| options.name.is_some() || start != Start::Next);
+        let reader = match disk {
+            None => self.core().open_reader(start, options)?,
+            Some(disk) => self.open_stored(disk, start, options)?,
+        };
+        lock(&self.inner().wakers).insert(reader, Arc::default());
+        Ok(reader)
+    }
+
+    fn open_stored(&self, disk: &Disk, start: Start, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
+        let core = self.core();
+        if let Some(name) = options.name.as_deref().filter(|name| core.is_open(name)) {
+            return Err(OpenReaderError::Taken(name.to_owned()));
+        }
+        let judge = core.judge(start, &options)?;
+        let mut until = core.released();
+        drop(core);
+        let reader = match judge {
+            None => self.core().open_reader(start, options)?,
+            Some(mut judge) => loop {
+                let behind = judge.position();
+                let mut visit = |head: &Head<'_>| {
+                    if head.sequence <= until.0 {
+                        judge.visit(head);
+                    }
+                };
+                let visited = disk.store.heads(behind, &mut visit);
+                visited.map_err(|error| OpenReaderError::Store(error.to_string()))?;
+                let mut core = self.core();
+                match core.open_judged(judge.up_to(until), &options) {
+                    Ok(reader) => break reader,
+                    Err(further) => (judge, until) = (*further, core.released()),
+                }
+            },
+        };
+        // Without a name in the store a crash would let it begin at the end.
+        disk.note(self.inner().save(disk));
+        Ok(reader)
+    }
+
+    /// Closes a reader and forgets what waited for it, and its name: not for the end of a process. May block on the disk.
+    pub fn close_reader(&self, reader: ReaderId) {
+        let mut core = self.core();
+        let name = core.reader_name(reader);
+        core.close_reader(reader);
+        drop(core);
+        lock(&self.inner().wakers).remove(&reader);
+        if let Some(disk) = self.disk().filter(|_| !name.is_empty()) {
+            let _saving = lock(&disk.saving); // nor is it saved again
+            disk.note(disk.store.remove_reader(&name));
+        }
+    }
+
+    /// Forgets a reader of the last run that is not opened again. Records that it alone waited for can go. May block on
+    /// the disk.
+    pub fn forget_reader(&self, name: &str) {
+        self.core().dormant.remove(name);
+        if let Some(disk) = self.disk() {
+            disk.note(disk.store.remove_reader(name));
+        }
+    }
+
+    /// Returns the names of the readers of the last run that were not opened again.
+    pub fn dormant_readers(&self) -> Vec<String> {
+        self.core().dormant.keys().map(ToString::to_string).collect()
+    }
+
+    /// Returns the units that a reader sees.
+    pub fn joined(&self, reader: ReaderId) -> BTreeSet<UnitId> {
+        self.with(reader, |reader| reader.joined())
+    }
+
+    /// Replaces a reader's interest, from the next release on. What waits already stays. A unit that it sees and no longer
+    /// wants is seen until [`Journal::leave`]. May block on the disk.
+    pub fn set_interest(&self, reader: ReaderId, interest: &Interest) {
+        self.core().set_interest(reader, interest);
+        // Before anything more is appended: after a crash it shall see what it sees now.
+        if let Some(disk) = self.disk() {
+            disk.note(self.inner().save(disk));
+        }
+    }
+
+    /// Replaces a reader's bounds.
+    pub fn set_bounds(&self, reader: ReaderId, bounds: Bounds) {
+        self.with(reader, |reader| reader.set_bounds(bounds));
+    }
+
+    /// Returns figures about a reader.
+    pub fn stats(&self, reader: ReaderId) -> ReaderStats {
+        self.core().stats(reader)
+    }
+
+    /// Returns the record of the last error of the reader's filter, and the error.
+    pub fn last_filter_error(&self, reader: ReaderId) -> Option<String> {
+        self.with(reader, |reader| reader.last_filter_error())
+    }
+
+    /// Names what was dropped since the last call.
+    pub fn take_losses(&self, reader: ReaderId) -> Losses {
+        self.with(reader, Reader::take_losses)
+    }
+
+    /// Names what waits for a reader or is in flight, oldest first, up to `limit` events. May block on the disk.
+    pub fn undelivered(&self, reader: ReaderId, limit: usize) -> Vec<EventName> {
+        let name = self.core().reader_name(reader);
+        let (mut names, spilled) = self.with(reader, |reader| {
+            let names = reader.undelivered(limit);
+            let spilled = reader.spilled(limit - names.len());
+            (names, spilled)
+        });
+        if let Some(disk) = self.disk().filter(|_| !spilled.is_empty()) {
+            match disk.store.load_for(&name, &spilled) {
+                Ok(records) => names.extend(records.iter().map(Record::event_name)),
+                Err(error) => warn!(%error, "failed to name what waits in the state"),
+            }
+        }
+        names
+    }
+
+    /// Reads a part of the log after `range.0`, up to `range.1`, as every reader is shown it. For callers that have no cursor
+    /// here, and hold nothing back. `None` without a store. `range.1` must be [released](Journal::released). Blocks on
+    /// the disk.
+    pub fn page(&self, range: (Sequence, Sequence), size: PageSize) -> Result<Option<Page>, StoreError> {
+        let Some(disk) = self.disk() else { return Ok(None) };
+        let is_known = |unit: UnitId| lock(&disk.units).contains_key(&unit);
+        disk.store.page(range, size, &is_known).map(Some)
+    }
+
+    /// Returns the position after which come the records appended at a time or later, and the first record that is kept.
+    /// `None` without a store. Blocks on the disk.
+    pub fn place_at(&self, micros: i64) -> Result<Option<(Sequence, Sequence)>, StoreError> {
+        let Some(disk) = self.disk() else { return Ok(None) };
+        let core = self.core();
+        let (last, first) = (core.released(), core.kept_from());
+        drop(core);
+        Ok(Some((disk.store.place_at(micros, last)?, first)))
+    }
+}

@@ -1,0 +1,232 @@
+//! Readers of a journal: opened, saved, compacted; and the records that they need.
+
+use std::collections::HashMap;
+
+use roaring::RoaringTreemap;
+
+use super::MemoryJournal;
+use crate::journal::{
+    Gap, Interest, ReaderId, ReaderOptions, ReaderStats, Record, Replayed, Sequence, Start, ToLoad,
+    reader::{Reader, needs, waits_from},
+    recovery::Judge,
+    store::StoredReader,
+};
+
+impl MemoryJournal {
+    /// Returns a reader, unless it is closed.
+    pub(crate) fn reader(&mut self, reader: ReaderId) -> Option<&mut Reader> {
+        self.readers.get_mut(&reader)
+    }
+
+    /// Opens a reader at the end. With a store, [`Self::open_judged`] opens one that begins elsewhere.
+    pub(crate) fn open_reader(&mut self, start: Start, options: ReaderOptions) -> Result<ReaderId, Gap> {
+        let ReaderOptions { bounds, interest, name } = options;
+        let mark = self.released();
+        if let Start::After(asked) = start
+            && asked != mark
+        {
+            return Err(Gap { asked, first: Sequence(mark.0 + 1), last: mark });
+        }
+        let state = StoredReader { name: name.unwrap_or_default(), position: mark, ..StoredReader::default() };
+        let is_stored = self.is_stored();
+        let reader = if is_stored { Reader::stored(bounds, state, &self.units) } else { Reader::new(bounds) };
+        Ok(self.add_reader(reader, &interest))
+    }
+
+    fn add_reader(&mut self, reader: Reader, interest: &Interest) -> ReaderId {
+        let id = ReaderId(self.next_reader);
+        self.next_reader += 1;
+        self.readers.insert(id, reader);
+        self.set_interest(id, interest);
+        id
+    }
+
+    /// Returns the judge of a reader that resumes after a position, or where its name stood in the last run. `None` where
+    /// it begins at the end, by [`Self::open_reader`]. Fails when some of these records are not kept, or not there yet.
+    pub(crate) fn judge(&self, start: Start, options: &ReaderOptions) -> Result<Option<Judge>, Gap> {
+        let mark = self.released();
+        let name = options.name.as_deref();
+        let (state, begins) = match (name.and_then(|name| self.dormant.get(name)), start) {
+            _ if !self.is_stored() => return Ok(None),
+            (Some(state), _) => (state.clone(), false),
+            (None, Start::Next) => return Ok(None),
+            (None, Start::After(asked)) if asked > mark || asked.0 + 1 < self.kept_from => {
+                return Err(Gap { asked, first: Sequence(self.kept_from), last: mark });
+            }
+            (None, Start::After(asked)) => {
+                let name = options.name.clone().unwrap_or_default();
+                (StoredReader { name, position: asked, ..StoredReader::default() }, true)
+            }
+        };
+        Ok(Some(Judge::new(state, self.units.clone(), &options.interest, begins)))
+    }
+
+    /// Opens the reader of a judge that has decided up to the released watermark. Otherwise returns the judge: there is
+    /// more to decide.
+    pub(crate) fn open_judged(&mut self, judge: Judge, options: &ReaderOptions) -> Result<ReaderId, Box<Judge>> {
+        if judge.position() != self.released() {
+            return Err(Box::new(judge));
+        }
+        let state = judge.state;
+        self.dormant.remove(state.name.as_str());
+        let reader = Reader::stored(options.bounds, state, &self.units);
+        Ok(self.add_reader(reader, &options.interest))
+    }
+
+    pub(crate) fn set_interest(&mut self, reader: ReaderId, interest: &Interest) {
+        for unit in interest.units.keys() {
+            self.unit(*unit);
+        }
+        let last = self.last();
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.set_interest(interest, &self.units, &self.synced, last);
+        }
+    }
+
+    pub(crate) fn close_reader(&mut self, reader: ReaderId) {
+        self.readers.remove(&reader);
+    }
+
+    /// Returns the name by which records are addressed to a reader.
+    pub(crate) fn address(&self, reader: ReaderId) -> Box<str> {
+        let name = self.readers.get(&reader).and_then(Reader::name);
+        name.map_or_else(|| format!("#{}", reader.0).into(), Box::from)
+    }
+
+    /// Returns the name of a reader; empty where it has none.
+    pub(crate) fn reader_name(&self, reader: ReaderId) -> String {
+        self.readers.get(&reader).and_then(Reader::name).unwrap_or_default().to_owned()
+    }
+
+    /// Takes what was read from the store for a reader: see [`Reader::loaded`].
+    pub(crate) fn loaded(&mut self, reader: ReaderId, asked: &ToLoad, records: Vec<Record>) -> bool {
+        let Some(reader) = self.readers.get_mut(&reader) else { return false };
+        reader.loaded(asked, records, |unit| self.units.get(&unit).map(|unit| unit.origin))
+    }
+
+    pub(crate) fn stats(&self, reader: ReaderId) -> ReaderStats {
+        self.readers.get(&reader).map(|reader| reader.stats(self.released())).unwrap_or_default()
+    }
+
+    pub(crate) fn replay(&mut self, reader: ReaderId) -> Replayed {
+        let kept_from = self.kept_from();
+        self.readers.get_mut(&reader).map(|reader| reader.replay(kept_from)).unwrap_or_default()
+    }
+
+    /// Returns the position up to which every reader is done with everything.
+    pub(crate) fn passed(&self) -> Sequence {
+        let positions = self.readers.values().filter_map(Reader::first).map(|first| first.0 - 1);
+        let dormant = self.dormant.values().map(|state| waits_from(state) - 1);
+        Sequence(positions.chain(dormant).fold(self.mark, u64::min))
+    }
+
+    /// Returns the states to save of changed readers, and assumes that they are saved.
+    pub(crate) fn save(&mut self) -> Vec<StoredReader> {
+        let mark = self.released();
+        self.readers.values_mut().filter_map(|reader| reader.save(mark)).collect()
+    }
+
+    /// Notes whether states were saved.
+    pub(crate) fn saved(&mut self, states: &[StoredReader], is_saved: bool) {
+        let by_name: HashMap<_, _> = states.iter().map(|state| (state.name.as_str(), state)).collect();
+        for reader in self.readers.values_mut() {
+            match reader.name().and_then(|name| by_name.get(name)) {
+                Some(state) if is_saved => reader.saved(state),
+                Some(_) => reader.touch(),
+                None => {}
+            }
+        }
+    }
+
+    /// Returns the named reader that needs the oldest record of the log, if that is at or before `until`.
+    pub(crate) fn compactable(&self, until: Sequence) -> Option<(ReaderId, &str)> {
+        let slow = self.readers.iter().filter_map(|(id, reader)| {
+            let (first, name) = reader.compactable(until)?;
+            Some((first, *id, name))
+        });
+        slow.min().map(|(_, id, name)| (id, name))
+    }
+
+    /// Returns how many records named readers wait for, in the log and in entries of their own.
+    pub(crate) fn loads(&self) -> (u64, u64) {
+        self.readers.values().map(Reader::loads).fold((0, 0), |sum, loads| (sum.0 + loads.0, sum.1 + loads.1))
+    }
+
+    /// Returns the state to save of a reader with the entries that a step of a compaction writes. `None` where it was
+    /// closed meanwhile.
+    pub(crate) fn compacting(
+        &mut self,
+        reader: ReaderId,
+        written: &RoaringTreemap,
+        superseded: &RoaringTreemap,
+    ) -> Option<StoredReader> {
+        let mark = self.released();
+        self.readers.get_mut(&reader)?.compacting(written, superseded, mark)
+    }
+
+    /// Returns the first record that is needed: by a reader, now or after a crash, or because it is not visible.
+    pub(crate) fn needed(&self) -> Sequence {
+        let mark = self.released();
+        let readers = self.readers.values().map(|reader| reader.needs(mark));
+        let dormant = self.dormant.values().map(needs);
+        let unsynced = self.unsynced.front().map(|batch| batch.ticket.first.0);
+        Sequence(readers.chain(dormant).chain(unsynced).fold(mark.0 + 1, u64::min))
+    }
+
+    /// Returns the first record that may be kept.
+    pub(crate) fn kept_from(&self) -> Sequence {
+        Sequence(self.kept_from)
+    }
+
+    /// Returns the name of the reader that waits for the oldest record. `None` where no named one waits for any.
+    pub(crate) fn slowest(&self) -> Option<String> {
+        let open = self.readers.values().filter_map(|reader| Some((reader.first()?.0, reader.name()?)));
+        let dormant = self.dormant.iter().map(|(name, state)| (waits_from(state), &**name));
+        let slow = open.chain(dormant).filter(|(first, _)| *first <= self.mark);
+        slow.min_by_key(|(first, _)| *first).map(|(_, name)| name.to_owned())
+    }
+
+    pub(crate) fn is_open(&self, name: &str) -> bool {
+        self.readers.values().any(|reader| reader.name() == Some(name))
+    }
+
+    /// Notes that records before `first` are not kept any more.
+    pub(crate) fn set_kept_from(&mut self, first: Sequence) {
+        self.kept_from = self.kept_from.max(first.0);
+        self.readers.values_mut().for_each(|reader| reader.forget_before(first));
+    }
+
+    /// Forgets what readers gave up before a position, and have in entries of their own.
+    pub(crate) fn forget_entries_before(&mut self, position: Sequence) {
+        self.readers.values_mut().for_each(|reader| reader.forget_entries_before(position));
+    }
+
+    /// Returns the oldest record that waits in the store alone.
+    pub(crate) fn first_spilled(&self) -> Option<Sequence> {
+        let open = self.readers.values().filter_map(|reader| reader.spilled(1).first().copied());
+        let dormant = self.dormant.values().map(waits_from).filter(|first| *first <= self.mark);
+        open.chain(dormant).min().map(Sequence)
+    }
+
+    /// Returns, for each open reader that waits for a record before `position`, what of it waits in the store alone.
+    pub(crate) fn spilled_before(&self, position: Sequence) -> Vec<(ReaderId, Vec<u64>)> {
+        let mark = self.released();
+        let waits =
+            |reader: &Reader| reader.needs(mark) < position.0 || reader.first().is_some_and(|first| first < position);
+        let slow = self.readers.iter().filter(|(_, reader)| waits(reader));
+        slow.map(|(id, reader)| (*id, reader.spilled_before(position))).collect()
+    }
+
+    /// Drops what waits before `position` for readers of the last run that were not opened again. Returns the count, and
+    /// the state to be saved, of each.
+    pub(crate) fn drop_dormant(&mut self, position: Sequence) -> Vec<(u64, StoredReader)> {
+        let slow = self.dormant.values_mut().filter(|state| waits_from(state) < position.0);
+        let dropped = slow.map(|state| {
+            let dropped = state.pending.remove_range(..position.0);
+            state.compacted &= &state.pending | &state.given_up;
+            state.position = state.position.max(Sequence(position.0 - 1));
+            (dropped, state.clone())
+        });
+        dropped.collect()
+    }
+}

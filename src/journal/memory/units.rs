@@ -1,0 +1,120 @@
+//! Units of a journal: their terms, epochs and resyncs, and whether their initial state is complete.
+
+use std::collections::HashMap;
+
+use super::{Batch, MemoryJournal, Turn};
+use crate::journal::{Fenced, ReaderId, Sequence, TypeNumber, UnitId, UnitTerms};
+
+/// The units of one type: an object is in one of them only, and may move to another.
+pub(crate) type Lane = u64;
+
+pub(crate) type Units = HashMap<UnitId, Unit>;
+
+/// Facts about the unit of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) lane: Lane,
+    /// Its cache holds the bodies of living objects.
+    pub(crate) cached: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unit {
+    pub(crate) id: UnitId,
+    pub(crate) origin: Origin,
+    /// Nothing of its first list existed at the very first start.
+    pub(crate) late: bool,
+    /// Its last resync.
+    pub(crate) round: u32,
+    /// It appends nothing more, and no reader sees it.
+    pub(crate) retired: bool,
+    pub(super) epoch: u64,
+}
+
+impl Unit {
+    fn new(id: UnitId) -> Self {
+        // A unit without terms shares its lane with no other.
+        let origin = Origin { lane: u64::MAX - u64::from(id.0), cached: true };
+        Self { id, origin, late: false, round: 0, retired: false, epoch: 0 }
+    }
+}
+
+impl MemoryJournal {
+    pub(super) fn unit(&mut self, id: UnitId) -> &mut Unit {
+        self.units.entry(id).or_insert_with(|| Unit::new(id))
+    }
+
+    pub(crate) fn add_unit(&mut self, unit: UnitId, terms: UnitTerms) {
+        self.next_unit = self.next_unit.max(unit.0 + 1);
+        let entry = self.unit(unit);
+        entry.origin = Origin { lane: u64::from(terms.resource.0), cached: terms.cached };
+        entry.late = terms.late;
+    }
+
+    pub(crate) fn terms(&self, unit: UnitId) -> Option<UnitTerms> {
+        let Unit { origin, late, .. } = self.units.get(&unit)?;
+        let resource = TypeNumber(u32::try_from(origin.lane).ok()?);
+        Some(UnitTerms { resource, late: *late, cached: origin.cached })
+    }
+
+    /// Ends what readers see of a unit, in its turn. Returns an upper bound for its last position, and the readers that
+    /// have something new.
+    pub(crate) fn retire_unit(&mut self, unit: UnitId) -> (Sequence, Vec<ReaderId>) {
+        self.push(unit, &[], 0, Turn::Retire);
+        let woken = self.raise();
+        (self.last(), woken)
+    }
+
+    pub(crate) fn forget_unit(&mut self, unit: UnitId) {
+        let Some(Unit { origin, .. }) = self.units.remove(&unit) else { return };
+        let is_last = self.units.values().all(|unit| unit.origin.lane != origin.lane);
+        if is_last {
+            self.synced.remove(&origin.lane);
+        }
+        for reader in self.readers.values_mut() {
+            reader.forget_unit(unit, is_last.then_some(origin.lane));
+        }
+    }
+
+    pub(crate) fn forget_units_but(&mut self, is_known: impl Fn(UnitId) -> bool) {
+        let gone: Vec<_> = self.units.keys().copied().filter(|unit| !is_known(*unit)).collect();
+        for unit in gone {
+            self.forget_unit(unit);
+        }
+    }
+
+    /// Notes that all units of the first discovery are known.
+    pub(crate) fn set_discovered(&mut self) {
+        self.discovered = true;
+    }
+
+    pub(crate) fn has_synced(&self, reader: ReaderId) -> bool {
+        let reader = self.readers.get(&reader).filter(|_| self.discovered);
+        reader.is_some_and(|reader| reader.has_synced(&self.units, &self.synced))
+    }
+
+    /// Notes a resync of a unit. Returns whether a reader is due for it.
+    pub(crate) fn is_resync_due(&mut self, unit: UnitId, round: u32) -> bool {
+        if let Some(unit) = self.units.get_mut(&unit) {
+            unit.round = round;
+        }
+        // A reader that joins in its turn may be due then.
+        let is_joined = |batch: &Batch| batch.unit == unit && matches!(batch.turn, Turn::Cross { .. });
+        self.readers.values().any(|reader| reader.is_resync_due(unit, round)) || self.pending.iter().any(is_joined)
+    }
+
+    /// Refuses earlier epochs from now on.
+    pub(crate) fn fence(&mut self, unit: UnitId, epoch: u64) {
+        let unit = self.unit(unit);
+        unit.epoch = epoch.max(unit.epoch);
+    }
+
+    pub(super) fn check_epoch(&mut self, unit: UnitId, epoch: u64) -> Result<(), Fenced> {
+        let known = self.unit(unit);
+        if epoch < known.epoch {
+            return Err(Fenced { unit, epoch, current: known.epoch });
+        }
+        known.epoch = epoch;
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! Records that were read: acknowledged, given up and replayed, rewound, abandoned.
+
+use super::{Reader, lane_hash, queue::Waiting, saved::forget_removed};
+use crate::journal::{Record, Replayed, Sequence, memory::Lane};
+
+/// Records given up that are kept in memory for a replay.
+const GIVEN_UP_MAX: usize = 1_000;
+
+impl Reader {
+    /// Returns the index of a record in flight.
+    pub(super) fn find(&self, position: Sequence) -> Option<usize> {
+        self.in_flight.binary_search_by_key(&position, Waiting::sequence).ok()
+    }
+
+    /// Returns whether the deletion of an object of that name is in flight.
+    pub(super) fn follows_a_deletion_in_flight(&self, record: &Record, lane: Lane) -> bool {
+        if self.gone_in_flight.is_empty() || record.object().is_none() {
+            return false;
+        }
+        // Two names with one hash wait for each other; that costs a round trip and nothing else.
+        let hash = lane_hash(record, lane);
+        self.gone_in_flight.iter().any(|(_, gone)| *gone == hash)
+    }
+
+    /// Removes records from what is in flight. Ignores those that are not in flight.
+    pub(super) fn take_in_flight(&mut self, positions: &[Sequence]) -> Vec<Waiting> {
+        let mut taken = Vec::with_capacity(positions.len());
+        for position in positions {
+            taken.extend(self.find(*position).and_then(|at| self.in_flight.remove(at)));
+        }
+        self.note_taken();
+        taken
+    }
+
+    fn note_taken(&mut self) {
+        let in_flight = &self.in_flight;
+        let is_there = |gone: &Sequence| in_flight.binary_search_by_key(gone, Waiting::sequence).is_ok();
+        self.gone_in_flight.retain(|(gone, _)| is_there(gone));
+        self.touch();
+    }
+
+    /// Acknowledges everything in flight up to a position.
+    pub(crate) fn ack(&mut self, upto: Sequence) {
+        while self.in_flight.pop_front_if(|waiting| waiting.sequence() <= upto).is_some() {
+            self.tally.stats.acknowledged += 1;
+        }
+        self.note_taken();
+    }
+
+    /// Acknowledges records in flight. Returns their count.
+    pub(crate) fn ack_each(&mut self, positions: &[Sequence]) -> usize {
+        let acknowledged = self.take_in_flight(positions).len();
+        self.tally.stats.acknowledged += acknowledged as u64;
+        acknowledged
+    }
+
+    /// Acknowledges records in flight, and remembers them for a replay. Of a reader without a name memory holds the
+    /// newest of them, within its bounds.
+    pub(crate) fn give_up(&mut self, positions: &[Sequence]) {
+        let taken = self.take_in_flight(positions);
+        self.tally.stats.acknowledged += taken.len() as u64;
+        if self.name().is_some() {
+            self.kept.given_up.extend(taken.iter().map(|waiting| waiting.sequence().0));
+            return;
+        }
+        self.given_up.extend(taken.into_iter().map(|waiting| (waiting.sequence(), waiting)));
+        let bytes = |waiting: &Waiting| waiting.record.body_bytes();
+        let mut held: usize = self.given_up.values().map(bytes).sum();
+        while self.given_up.len() > GIVEN_UP_MAX || held > self.bounds.max_bytes {
+            let Some((_, oldest)) = self.given_up.pop_first() else { break };
+            held -= bytes(&oldest);
+        }
+    }
+
+    /// Queues again everything that was given up, and that comes at or after `kept_from` or has an entry of its own.
+    pub(crate) fn replay(&mut self, kept_from: Sequence) -> Replayed {
+        if self.abandoned {
+            return Replayed::default();
+        }
+        let (mut queued, mut gone) = (self.given_up.len() as u64, 0);
+        self.again.extend(std::mem::take(&mut self.given_up).into_values());
+        self.again.make_contiguous().sort_by_key(Waiting::sequence);
+        if let Some(spill) = self.spill.as_mut().filter(|_| !self.kept.name.is_empty()) {
+            let mut given_up = std::mem::take(&mut self.kept.given_up);
+            gone = forget_removed(&mut given_up, &self.kept.compacted, kept_from);
+            queued = given_up.len();
+            // Order: records in memory come after it.
+            std::mem::take(&mut self.queue).waiting.iter().for_each(|waiting| spill.put_back(waiting));
+            spill.extend(&given_up);
+            self.touch();
+        }
+        self.tally.stats.wanted += queued;
+        Replayed { queued, gone }
+    }
+
+    /// Hands out again what was read and not acknowledged.
+    pub(crate) fn rewind(&mut self) {
+        self.gone_in_flight.clear();
+        self.again.extend(self.in_flight.drain(..));
+        self.again.make_contiguous().sort_by_key(Waiting::sequence); // a replay may wait there
+    }
+
+    /// Drops everything that waits, and shows nothing more. A reader with a name loses nothing: with a store all of it
+    /// waits there for the next reader of that name.
+    pub(crate) fn abandon(&mut self, mark: Sequence) {
+        if std::mem::replace(&mut self.abandoned, true) {
+            return;
+        }
+        self.gone_in_flight.clear();
+        if let Some(spill) = self.spill.as_mut().filter(|_| !self.kept.name.is_empty()) {
+            let read = self.in_flight.drain(..).chain(self.again.drain(..));
+            read.chain(std::mem::take(&mut self.queue).waiting).for_each(|waiting| spill.put_back(&waiting));
+            self.kept.frozen = Some(mark);
+            return self.touch();
+        }
+        for waiting in std::mem::take(&mut self.in_flight) {
+            self.tally.lose(&waiting.record);
+        }
+        while let Some(waiting) = self.pop() {
+            self.tally.lose(&waiting.record);
+        }
+        if let Some(spill) = self.spill.take() {
+            self.tally.miss(spill.positions.len());
+        }
+        self.units.clear();
+    }
+}

@@ -1,0 +1,454 @@
+//! Records of a reader that has fallen behind, coalesced (D7, D-11).
+//!
+//! [`Backlog`] keeps a lane per resource type, namespace and name, whichever unit of the type the records are from. A lane is
+//! a chain of records, oldest first:
+//!
+//! | waiting, not read | arrives | stays |
+//! |---|---|---|
+//! | Added | Updated | Added with the new state |
+//! | Updated | Updated | Updated: first `old`, last state |
+//! | Updated | Deleted, Removed | Deleted, Removed |
+//! | Updated to another uid | Deleted, Removed | both, as for Added |
+//! | Added | Deleted, Removed | both: a deletion is never cancelled, and none is shown of an object never delivered (I2) |
+//! | gone, Added | gone, of the same uid | the last one: an object that goes in and out costs one record |
+//! | anything | Unchanged, Refreshed | what waited, with the body that the cache has now |
+//!
+//! A coalesced record takes the position of its last part, so sequence order stays the order of the cache (I3). Only an
+//! Added of the initial state keeps its position: before the `Synced` that waits behind it (S-8).
+//!
+//! **Memory (I5).** A living object has one or two records, and its body is the cache's own. What the cache does not hold is
+//! *loose*: `old`s, deleted objects, and all objects of units without a cache. It counts against `max_bytes`. Beyond that
+//! the oldest `old`s are given up, then the oldest loose objects are dropped. For `old`s the records' own size counts too.
+//! Beyond `max_events` loose records the oldest are dropped, each deletion with the never-read Added of its object. Records
+//! that are not wanted arrive too: they show which objects are gone, and which body the cache has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hashbrown::{Equivalent, HashMap};
+
+use super::queue::Waiting;
+use crate::{
+    indexer::Change,
+    journal::{
+        Bounds, Losses, ReaderStats, Record, Sequence,
+        filter::Failures,
+        memory::{Lane, Origin},
+    },
+    object::{KeyRef, Object, ObjectKey},
+};
+
+/// Losses named between two questions; further ones are only counted.
+pub(crate) const NAMED_LOSSES_MAX: usize = 1024;
+/// Approximate size of a waiting record without bodies, with its entries in the tables.
+pub(crate) const ENTRY_BYTES: usize = 320;
+
+/// Counters of one reader's records.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// Without what is known at the time of a question only, such as `queued`.
+    pub(super) stats: ReaderStats,
+    pub(super) failures: Failures,
+    pub(super) losses: Losses,
+}
+
+impl Tally {
+    pub(super) fn lose(&mut self, record: &Record) {
+        self.stats.dropped += 1;
+        if self.losses.named.len() < NAMED_LOSSES_MAX {
+            self.losses.named.push(record.event_name());
+        } else {
+            self.losses.unnamed += 1;
+        }
+    }
+
+    /// Counts losses of which nothing is known.
+    pub(super) fn miss(&mut self, records: u64) {
+        self.stats.dropped += records;
+        self.losses.unnamed += records;
+    }
+}
+
+/// A record that arrives, and was judged. One that is not `wanted` only changes what is known of its object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) record: &'a Record,
+    pub(super) origin: Origin,
+    pub(super) wanted: bool,
+    /// Position up to which objects of its lane belong to the reader's initial state.
+    pub(super) mark: Option<Sequence>,
+}
+
+/// Names a lane.
+#[derive(Debug, Hash, PartialEq, Eq)]
+struct LaneKey {
+    lane: Lane,
+    key: ObjectKey,
+}
+
+/// A borrowed [`LaneKey`]; hashes as it does.
+#[derive(Clone, Copy, Debug, Hash)]
+struct LaneRef<'a> {
+    lane: Lane,
+    key: KeyRef<'a>,
+}
+
+impl Equivalent<LaneKey> for LaneRef<'_> {
+    fn equivalent(&self, other: &LaneKey) -> bool {
+        self.lane == other.lane && self.key == other.key.as_ref()
+    }
+}
+
+fn lane_of(record: &Record, origin: Origin) -> Option<LaneRef<'_>> {
+    record.object().map(|object| LaneRef { lane: origin.lane, key: object.key() })
+}
+
+#[derive(Debug)]
+struct Entry {
+    record: Record,
+    origin: Origin,
+    /// The entry before it in its lane, if that still waits.
+    previous: Option<Sequence>,
+    /// The object is gone; the cache no longer holds its body.
+    dead: bool,
+    /// An update that made another uid of it: the only sign of that uid, so its end does not replace it.
+    recreated: bool,
+}
+
+impl Entry {
+    /// Returns the bytes that it alone keeps in memory.
+    fn extra_bytes(&self) -> usize {
+        let old = self.record.old().map_or(0, Object::size_bytes);
+        let object = self.record.object().filter(|_| self.is_loose()).map_or(0, Object::size_bytes);
+        old + object
+    }
+
+    /// Returns whether no cache holds its object.
+    fn is_loose(&self) -> bool {
+        self.dead || (!self.origin.cached && self.record.object().is_some())
+    }
+
+    fn lane(&self) -> Option<LaneRef<'_>> {
+        lane_of(&self.record, self.origin)
+    }
+
+    fn uid(&self) -> &str {
+        self.record.object().map_or("", |object| object.uid())
+    }
+}
+
+/// What a record does to the last one of its lane.
+enum Merge {
+    /// It stands beside it.
+    Append,
+    /// Both become this, at the place of the new one.
+    Replace(Change),
+    /// The waiting one gets this content and keeps its place.
+    Refresh(Change),
+    /// There is nothing to add.
+    Nothing,
+}
+
+/// Coalesced records of one reader, in order. The module's documentation has the rules.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    entries: BTreeMap<Sequence, Entry>,
+    /// The last entry of each lane.
+    tails: HashMap<LaneKey, Sequence>,
+    loose: BTreeSet<Sequence>,
+    with_old: BTreeSet<Sequence>,
+    extra_bytes: usize,
+}
+
+impl Backlog {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn front(&self) -> Option<(&Record, Lane)> {
+        self.entries.first_key_value().map(|(_, entry)| (&entry.record, entry.origin.lane))
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<Waiting> {
+        let (first, entry) = self.entries.first_key_value()?;
+        let (first, origin) = (*first, entry.origin);
+        Some(Waiting { record: self.take(first), origin, wanted: true, judged: true })
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Record> {
+        self.entries.values().map(|entry| &entry.record)
+    }
+
+    pub(super) fn push(&mut self, arrival: Arrival<'_>, bounds: &Bounds, tally: &mut Tally) {
+        self.add(arrival, tally);
+        self.enforce(bounds, tally);
+    }
+
+    fn add(&mut self, arrival: Arrival<'_>, tally: &mut Tally) {
+        let Arrival { record, origin, wanted, .. } = arrival;
+        let arrives = |previous, recreated| Entry { record: record.clone(), origin, previous, dead: false, recreated };
+        let Some(lane) = lane_of(record, origin) else {
+            if wanted {
+                self.insert(arrives(None, false));
+            }
+            return;
+        };
+        let tail = self.tails.get(&lane).copied();
+        let merge = tail.map_or(Merge::Append, |tail| self.merge(tail, arrival));
+        match (merge, tail) {
+            (Merge::Append, _) if wanted => self.insert(arrives(tail, recreates(record))),
+            (Merge::Append, _) => {}
+            (Merge::Nothing, _) => tally.stats.coalesced += u64::from(wanted),
+            (Merge::Refresh(change), tail) => {
+                tally.stats.coalesced += u64::from(wanted);
+                self.refresh(tail.expect("merged with it"), change, origin);
+            }
+            (Merge::Replace(change), tail) => {
+                tally.stats.coalesced += u64::from(wanted);
+                self.replace(tail.expect("merged with it"), change, arrival);
+            }
+        }
+        if record.is_gone() {
+            self.bury(lane, record, wanted, tally);
+        }
+    }
+
+    /// Decides what becomes of the last entry of a lane and the record that follows it.
+    fn merge(&self, tail: Sequence, Arrival { record, wanted, mark, .. }: Arrival<'_>) -> Merge {
+        let entry = &self.entries[&tail];
+        let Some((before, object)) = before_and_after(record) else { return Merge::Append };
+        if entry.dead || entry.uid() != before.uid() {
+            return Merge::Append;
+        }
+        let object = object.clone();
+        match (&entry.record.change, &record.change) {
+            (Change::Added { .. }, Change::Deleted { .. } | Change::Removed { .. }) => Merge::Append,
+            (_, Change::Deleted { .. } | Change::Removed { .. }) if entry.recreated => Merge::Append,
+            (_, Change::Deleted { .. } | Change::Removed { .. }) if wanted => Merge::Replace(record.change.clone()),
+            (_, Change::Deleted { .. } | Change::Removed { .. }) => Merge::Nothing,
+            (Change::Added { cause, .. }, Change::Unchanged { .. } | Change::Refreshed { .. }) => {
+                Merge::Refresh(Change::Added { object, cause: *cause })
+            }
+            (Change::Updated { old, cause, .. }, Change::Unchanged { .. } | Change::Refreshed { .. }) => {
+                Merge::Refresh(Change::Updated { old: old.clone(), object, cause: *cause })
+            }
+            (Change::Unchanged { cause, .. }, Change::Unchanged { .. } | Change::Refreshed { .. }) => {
+                Merge::Refresh(Change::Unchanged { object, cause: *cause })
+            }
+            (Change::Added { cause, .. }, _) => {
+                let added = Change::Added { object, cause: *cause };
+                if mark.is_some_and(|mark| tail <= mark) { Merge::Refresh(added) } else { Merge::Replace(added) }
+            }
+            (Change::Updated { old, .. }, Change::Updated { cause, .. } | Change::Added { cause, .. }) => {
+                Merge::Replace(Change::Updated { old: old.clone(), object, cause: *cause })
+            }
+            (Change::Unchanged { .. }, Change::Updated { .. } | Change::Added { .. }) if wanted => {
+                Merge::Replace(record.change.clone())
+            }
+            (Change::Unchanged { cause, .. }, _) => Merge::Replace(Change::Unchanged { object, cause: *cause }),
+            _ => Merge::Append,
+        }
+    }
+
+    /// Puts a merged record at the place of the new one.
+    fn replace(&mut self, tail: Sequence, mut change: Change, Arrival { record, origin, .. }: Arrival<'_>) {
+        let Entry { previous, recreated, .. } = self.entries[&tail];
+        let before = self.take(tail);
+        let old_lost = before.old_lost && matches!(change, Change::Updated { .. });
+        if old_lost {
+            give_up_old(&mut change);
+        }
+        let recreated = matches!(change, Change::Updated { .. }) && (recreated || recreates(record));
+        let record = Record { change, old_lost, ..record.clone() };
+        self.insert(Entry { record, origin, previous, dead: false, recreated });
+    }
+
+    /// Gives an entry another content at its position.
+    fn refresh(&mut self, sequence: Sequence, mut change: Change, origin: Origin) {
+        self.update(sequence, |entry| {
+            if entry.record.old_lost {
+                give_up_old(&mut change);
+            }
+            (entry.record.change, entry.origin) = (change, origin);
+        });
+    }
+
+    /// Changes an entry, and what is counted of it.
+    fn update(&mut self, sequence: Sequence, act: impl FnOnce(&mut Entry)) {
+        let entry = self.entries.get_mut(&sequence).expect("indexed entries exist");
+        self.extra_bytes -= entry.extra_bytes();
+        act(entry);
+        self.extra_bytes += entry.extra_bytes();
+        if entry.is_loose() {
+            self.loose.insert(sequence);
+        } else {
+            self.loose.remove(&sequence);
+        }
+    }
+
+    /// Returns the entries of a lane, newest first.
+    fn chain(&self, lane: LaneRef<'_>) -> impl Iterator<Item = (Sequence, &Entry)> {
+        let find = |at: Sequence| self.entries.get(&at).map(|entry| (at, entry));
+        let tail = self.tails.get(&lane).copied().and_then(find);
+        std::iter::successors(tail, move |(_, entry)| entry.previous.and_then(find))
+    }
+
+    /// Marks the entries of an object that is gone, and folds gone, Added, gone into one.
+    fn bury(&mut self, lane: LaneRef<'_>, record: &Record, wanted: bool, tally: &mut Tally) {
+        let uid = record.object().map_or("", |object| object.uid());
+        let of_this_life = self.chain(lane).take_while(|(_, entry)| entry.uid() == uid && !entry.dead);
+        for sequence in of_this_life.map(|(sequence, _)| sequence).collect::<Vec<_>>() {
+            self.update(sequence, |entry| entry.dead = true);
+        }
+        while wanted && self.fold(lane, uid, tally) {}
+    }
+
+    /// Folds the last three entries of a lane, gone, Added and gone of one uid, into the last.
+    fn fold(&mut self, lane: LaneRef<'_>, uid: &str, tally: &mut Tally) -> bool {
+        let chain: Vec<_> = self.chain(lane).take(3).collect();
+        let [(last, end), (middle, added), (first, gone)] = chain[..] else { return false };
+        let is_deleted = |entry: &Entry| matches!(entry.record.change, Change::Deleted { .. });
+        let folds = chain.iter().all(|(_, entry)| entry.uid() == uid)
+            && gone.record.is_gone()
+            && matches!(added.record.change, Change::Added { .. })
+            && end.record.is_gone()
+            && (is_deleted(end) || !is_deleted(gone));
+        if folds {
+            let previous = gone.previous;
+            drop((self.take(middle), self.take(first)));
+            self.entries.get_mut(&last).expect("it is the tail").previous = previous;
+            tally.stats.coalesced += 2;
+        }
+        folds
+    }
+
+    /// Gives up `old`s and drops records until the rest is within the bounds.
+    pub(super) fn enforce(&mut self, bounds: &Bounds, tally: &mut Tally) {
+        while self.extra_bytes + self.entries.len() * ENTRY_BYTES > bounds.max_bytes
+            && let Some(oldest) = self.with_old.pop_first()
+        {
+            self.lose_old(oldest, tally);
+        }
+        while self.extra_bytes > bounds.max_bytes && self.drop_oldest_loose(tally) {}
+        while self.loose.len() > bounds.max_events && self.drop_oldest_loose(tally) {}
+    }
+
+    fn lose_old(&mut self, sequence: Sequence, tally: &mut Tally) {
+        self.update(sequence, |entry| {
+            give_up_old(&mut entry.record.change);
+            entry.record.old_lost = true;
+        });
+        tally.stats.olds_given_up += 1;
+    }
+
+    /// Drops the oldest entry of an object that no cache holds, and what else waits of that life of it if it is over.
+    fn drop_oldest_loose(&mut self, tally: &mut Tally) -> bool {
+        let Some(oldest) = self.loose.first().copied() else { return false };
+        let entry = &self.entries[&oldest];
+        let chain: Vec<_> = self.chain(entry.lane().expect("only objects are loose")).collect();
+        // From the oldest on, up to and with the first that ends a life.
+        let of_this_life = chain.iter().rev().skip_while(|(sequence, _)| *sequence != oldest);
+        let mut doomed = Vec::new();
+        for (sequence, other) in of_this_life.take_while(|(_, other)| other.uid() == entry.uid()) {
+            doomed.push(*sequence);
+            if other.record.is_gone() || !other.dead {
+                break;
+            }
+        }
+        for sequence in doomed {
+            let record = self.take(sequence);
+            tally.lose(&record);
+        }
+        true
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let sequence = entry.record.sequence;
+        if let Some(lane) = entry.lane() {
+            match self.tails.get_mut(&lane) {
+                Some(tail) => *tail = sequence,
+                None => {
+                    self.tails.insert(LaneKey { lane: lane.lane, key: lane.key.to_owned() }, sequence);
+                }
+            }
+        }
+        if entry.is_loose() {
+            self.loose.insert(sequence);
+        }
+        self.extra_bytes += entry.extra_bytes();
+        if entry.record.old().is_some() {
+            self.with_old.insert(sequence);
+        }
+        self.entries.insert(sequence, entry);
+    }
+
+    /// Takes an entry out, and its traces.
+    fn take(&mut self, sequence: Sequence) -> Record {
+        let entry = self.entries.remove(&sequence).expect("indexed entries exist");
+        self.extra_bytes -= entry.extra_bytes();
+        self.loose.remove(&sequence);
+        self.with_old.remove(&sequence);
+        if let Some(lane) = entry.lane()
+            && self.tails.get(&lane) == Some(&sequence)
+        {
+            match entry.previous.filter(|previous| self.entries.contains_key(previous)) {
+                Some(previous) => *self.tails.get_mut(&lane).expect("just seen") = previous,
+                None => drop(self.tails.remove(&lane)),
+            }
+        }
+        entry.record
+    }
+}
+
+/// Lets the `old` of an update stand for what was given up; anything else would keep a body alive.
+fn give_up_old(change: &mut Change) {
+    if let Change::Updated { old, object, .. } = change {
+        *old = object.clone();
+    }
+}
+
+/// Returns whether the object has another uid after the update (`recreated = "update"`).
+fn recreates(record: &Record) -> bool {
+    record.old().is_some_and(|old| record.object().is_some_and(|object| object.uid() != old.uid()))
+}
+
+/// Returns the object as it was before a change, and after it.
+fn before_and_after(record: &Record) -> Option<(&Object, &Object)> {
+    match &record.change {
+        Change::Updated { old, object, .. } => Some((old, object)),
+        _ => record.object().map(|object| (object, object)),
+    }
+}
+
+#[cfg(test)]
+impl Backlog {
+    /// Asserts what must hold between any two calls.
+    pub(super) fn check(&self, bounds: &Bounds) {
+        let extra = self.entries.values().map(Entry::extra_bytes).sum::<usize>();
+        assert_eq!(self.extra_bytes, extra);
+        let loose: BTreeSet<_> = self.entries.iter().filter(|(_, e)| e.is_loose()).map(|(s, _)| *s).collect();
+        assert_eq!(self.loose, loose);
+        let with_old: BTreeSet<_> =
+            self.entries.iter().filter(|(_, e)| e.record.old().is_some()).map(|(s, _)| *s).collect();
+        assert_eq!(self.with_old, with_old);
+        assert!(extra <= bounds.max_bytes, "{extra} bytes of {}", bounds.max_bytes);
+        assert!(loose.len() <= bounds.max_events, "too many wait of objects that no cache holds");
+        for entry in self.entries.values().filter(|entry| entry.record.old_lost) {
+            let Change::Updated { old, object, .. } = &entry.record.change else { panic!("only updates have an old") };
+            assert!(old.ptr_eq(object), "an old given up is kept alive");
+        }
+        let mut alive = HashMap::<_, usize>::new();
+        for entry in self.entries.values().filter(|entry| !entry.dead) {
+            *alive.entry(entry.lane().map(|lane| (lane.lane, lane.key))).or_default() += 1;
+        }
+        alive.remove(&None);
+        assert!(alive.values().all(|count| *count <= 2), "what waits of one living object is bounded");
+        for (key, tail) in &self.tails {
+            assert!(self.entries[tail].lane().expect("an object").equivalent(key));
+            assert!(
+                self.entries
+                    .range((std::ops::Bound::Excluded(*tail), std::ops::Bound::Unbounded))
+                    .all(|(_, e)| { e.lane().is_none_or(|lane| !lane.equivalent(key)) })
+            );
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Units that a reader sees, changes that it wants of them, and when it has synced.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::Reader;
+use crate::{
+    indexer::{Cause, Change},
+    journal::{
+        ChangeKind, ChangeSet, Interest, Record, Sequence, UnitId,
+        memory::{Crossing, Lane, Unit, Units},
+    },
+};
+
+/// A reader's view of one unit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sight {
+    /// Position up to which it was shown what existed. `None` while it waits for that, and sees nothing.
+    joined: Option<Sequence>,
+    /// Still part of the reader's interest. If not, the reader is about to leave it.
+    wanted: bool,
+    /// The reader takes every nth resync of the unit, counted from `base`. None where zero (S-11).
+    resync_every: u32,
+    base: u32,
+}
+
+impl Sight {
+    /// View of a unit that a reader had joined in the last run.
+    pub(super) fn of_last_run() -> Self {
+        Self { joined: Some(Sequence(0)), ..Self::default() }
+    }
+
+    fn is_resync_due(&self, round: u32) -> bool {
+        self.joined.is_some()
+            && self.resync_every > 0
+            && round.wrapping_sub(self.base).is_multiple_of(self.resync_every)
+    }
+}
+
+impl Reader {
+    pub(crate) fn forget_unit(&mut self, unit: UnitId, lane: Option<Lane>) {
+        self.units.remove(&unit);
+        if let Some(lane) = lane {
+            self.marks.remove(&lane);
+        }
+    }
+
+    /// Replaces the interest. A unit that is seen and no longer wanted is seen until the reader leaves it.
+    pub(crate) fn set_interest(
+        &mut self,
+        interest: &Interest,
+        units: &Units,
+        synced: &HashMap<Lane, Sequence>,
+        last: Sequence,
+    ) {
+        if self.abandoned {
+            return;
+        }
+        self.changes = interest.changes;
+        self.filter.clone_from(&interest.filter);
+        self.units.retain(|unit, sight| interest.units.contains_key(unit) || sight.joined.is_some());
+        for (unit, sight) in &mut self.units {
+            sight.wanted = interest.units.contains_key(unit);
+            let every = interest.units.get(unit).map_or(sight.resync_every, |wanted| wanted.resync_every);
+            if every != sight.resync_every {
+                (sight.resync_every, sight.base) = (every, units[unit].round);
+            }
+        }
+        self.touch();
+        for (id, wanted) in &interest.units {
+            let unit = &units[id];
+            let joined = (!wanted.joins).then_some(last);
+            let sight = Sight { joined, wanted: true, resync_every: wanted.resync_every, base: unit.round };
+            self.units.entry(*id).or_insert(sight);
+            if let Some(synced) = synced.get(&unit.origin.lane) {
+                self.mark(unit.origin.lane, *synced);
+            }
+        }
+    }
+
+    /// Takes newly visible records of a unit. Returns whether one of them is wanted.
+    pub(crate) fn show(&mut self, records: &[Record], unit: &Unit, units: &Units) -> bool {
+        let sees = self.sees(unit.id);
+        let before = self.tally.stats.wanted;
+        self.touch(); // its position moves
+        if self.abandoned {
+            return false;
+        }
+        for record in records {
+            if matches!(record.change, Change::Synced { .. }) {
+                // It is about the type, whichever of its units reports it last.
+                let lane = unit.origin.lane;
+                let is_of_type = |id: &UnitId| units.get(id).is_some_and(|unit| unit.origin.lane == lane);
+                let mut of_type = self.units.iter().filter(|(id, _)| is_of_type(id)).peekable();
+                let wants_type = of_type.peek().is_some();
+                let sees_type = of_type.any(|(_, sight)| sight.joined.is_some_and(|joined| joined < record.sequence));
+                if wants_type {
+                    self.mark(lane, record.sequence);
+                }
+                if sees_type && self.changes.has(ChangeSet::SYNCED) {
+                    self.take(record, unit.origin, true);
+                }
+            } else if sees {
+                self.take(record, unit.origin, self.wants(&record.change, unit));
+            }
+        }
+        self.settle();
+        self.tally.stats.wanted > before
+    }
+
+    /// Takes the records of a join or a leave. Returns whether one of them is wanted. `resync_every` is the interest at the
+    /// time of the call: the reader may want a successor of the unit by now.
+    pub(crate) fn cross(
+        &mut self,
+        crossing: Crossing,
+        records: &[Record],
+        last: Sequence,
+        unit: &Unit,
+        resync_every: u32,
+    ) -> bool {
+        if self.abandoned || self.sees(unit.id) == (crossing == Crossing::Join) {
+            return false;
+        }
+        let before = self.tally.stats.wanted;
+        self.touch();
+        self.kept.joining.remove(&unit.id);
+        if crossing == Crossing::Join {
+            let unseen = Sight { wanted: true, resync_every, ..Sight::default() };
+            let sight = self.units.entry(unit.id).or_insert(unseen);
+            (sight.joined, sight.base) = (Some(last), unit.round);
+            self.mark(unit.origin.lane, last);
+        } else if let Some(sight) = self.units.get_mut(&unit.id).filter(|sight| sight.wanted) {
+            sight.joined = None; // it wants to join again
+        } else {
+            self.units.remove(&unit.id);
+        }
+        for record in records {
+            self.take(record, unit.origin, self.wants(&record.change, unit));
+        }
+        self.settle();
+        self.tally.stats.wanted > before
+    }
+
+    fn sees(&self, unit: UnitId) -> bool {
+        self.units.get(&unit).is_some_and(|sight| sight.joined.is_some())
+    }
+
+    fn wants(&self, change: &Change, unit: &Unit) -> bool {
+        match change {
+            Change::Unchanged { cause: Cause::Resync { round }, .. } => self.is_resync_due(unit.id, *round),
+            _ => self.changes.takes(ChangeKind::of(change), change.cause(), unit.late),
+        }
+    }
+
+    /// Returns n where the reader takes every nth resync of the unit; 0 where none.
+    pub(crate) fn resync_every(&self, unit: UnitId) -> u32 {
+        self.units.get(&unit).map_or(0, |sight| sight.resync_every)
+    }
+
+    pub(crate) fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
+        self.changes.has(ChangeSet::RESYNC) && self.units.get(&unit).is_some_and(|sight| sight.is_resync_due(round))
+    }
+
+    fn mark(&mut self, lane: Lane, position: Sequence) {
+        let mark = self.marks.entry(lane).or_insert(position);
+        *mark = position.max(*mark);
+    }
+
+    pub(crate) fn has_synced(&self, units: &Units, synced: &HashMap<Lane, Sequence>) -> bool {
+        let oldest = self.first();
+        let is_past = |position: Sequence| oldest.is_none_or(|oldest| oldest > position);
+        let is_done = |(id, sight): (&UnitId, &Sight)| {
+            let synced = units.get(id).and_then(|unit| synced.get(&unit.origin.lane));
+            sight.joined.is_some_and(is_past) && synced.is_some_and(|synced| is_past(*synced))
+        };
+        !self.abandoned && self.units.iter().all(is_done)
+    }
+
+    /// Returns the units that the reader sees.
+    pub(crate) fn joined(&self) -> BTreeSet<UnitId> {
+        let seen = self.units.iter().filter(|(_, sight)| sight.joined.is_some());
+        seen.map(|(unit, _)| *unit).collect()
+    }
+}

@@ -1,0 +1,67 @@
+//! Records that a reader's filter refuses: they count as acknowledged.
+
+use super::{Reader, queue::Waiting};
+use crate::journal::{
+    Record,
+    filter::{Judged, Unjudged},
+};
+
+impl Reader {
+    /// Judges a record of the reader's interest at once, and counts it where it is refused.
+    pub(super) fn passes(&mut self, record: &Record) -> bool {
+        let passes = self.filter.as_ref().is_none_or(|filter| filter.judge(record, &mut self.tally.failures));
+        self.tally.stats.filtered += u64::from(!passes);
+        passes
+    }
+
+    pub(crate) fn has_filter(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// Returns what has to be [judged](Self::judged) of records that were just read, before they are handed out; `None`
+    /// where that is nothing.
+    pub(crate) fn to_judge(&self, read: &[Record]) -> Option<Unjudged> {
+        let filter = self.filter.clone()?;
+        let is_new = |record: &&Record| self.find(record.sequence).is_some_and(|at| !self.in_flight[at].judged);
+        let records: Vec<_> = read.iter().filter(is_new).cloned().collect();
+        (!records.is_empty()).then_some(Unjudged { filter, records })
+    }
+
+    /// Takes the judgements of records. Those that are refused are done with, wherever they are.
+    pub(crate) fn judged(&mut self, judged: &Judged) {
+        self.tally.failures.add(&judged.failures);
+        let mut marked = 0;
+        for position in &judged.wanted {
+            if let Some(at) = self.find(*position) {
+                self.in_flight[at].judged = true;
+                marked += 1;
+            }
+        }
+        if marked < judged.wanted.len() {
+            for waiting in self.again.iter_mut().chain(&mut self.queue.waiting) {
+                waiting.judged |= judged.wanted.binary_search(&waiting.sequence()).is_ok();
+            }
+            if let Some(spill) = &mut self.spill {
+                spill.pass(judged.wanted.iter().map(|position| position.0));
+            }
+        }
+        let mut refused = self.take_in_flight(&judged.refused).len();
+        if refused < judged.refused.len() {
+            let is_kept = |waiting: &Waiting| !judged.refuses(waiting.sequence());
+            let before = self.again.len() + self.queue.waiting.len();
+            self.again.retain(is_kept);
+            std::mem::take(&mut self.queue)
+                .waiting
+                .into_iter()
+                .filter(is_kept)
+                .for_each(|waiting| self.queue.push(waiting));
+            refused += before - self.again.len() - self.queue.waiting.len();
+            if let Some(spill) = &mut self.spill {
+                refused += judged.refused.iter().filter(|position| spill.remove(position.0)).count();
+            }
+        }
+        self.tally.stats.filtered += refused as u64;
+        // a reader and a compaction may judge a record twice; it is refused once
+        self.tally.failures.count = self.tally.failures.count.min(self.tally.stats.filtered);
+    }
+}

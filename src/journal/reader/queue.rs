@@ -1,0 +1,101 @@
+//! Records that wait whole in memory, in order.
+
+use std::collections::VecDeque;
+
+use crate::journal::{Bounds, Record, Sequence, memory::Origin};
+
+/// A waiting record. One that is not wanted follows one that is: it changes what is known of its object.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub(super) record: Record,
+    pub(super) origin: Origin,
+    pub(super) wanted: bool,
+    /// It passed the reader's filter, or was wanted when there was none.
+    pub(super) judged: bool,
+}
+
+impl Waiting {
+    pub(super) fn sequence(&self) -> Sequence {
+        self.record.sequence
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    pub(super) events: usize,
+    pub(super) bytes: usize,
+}
+
+impl Load {
+    fn exceeds(self, bounds: &Bounds) -> bool {
+        self.events > bounds.max_events || self.bytes > bounds.max_bytes
+    }
+}
+
+/// Records that wait within the bounds. The first of them is wanted.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) wanted: Load,
+    unwanted: Load,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, waiting: Waiting) {
+        let load = self.load(waiting.wanted);
+        load.events += 1;
+        load.bytes += waiting.record.body_bytes();
+        self.waiting.push_back(waiting);
+    }
+
+    /// Takes the first record out, and those behind it that are not wanted.
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        let first = self.waiting.pop_front();
+        let first = self.unload(first)?;
+        while let next @ Some(_) = self.waiting.pop_front_if(|next| !next.wanted) {
+            self.unload(next);
+        }
+        Some(first)
+    }
+
+    pub(super) fn pop_last(&mut self) -> Option<Waiting> {
+        let last = self.waiting.pop_back();
+        self.unload(last)
+    }
+
+    fn unload(&mut self, removed: Option<Waiting>) -> Option<Waiting> {
+        let waiting = removed?;
+        let load = self.load(waiting.wanted);
+        load.events -= 1;
+        load.bytes -= waiting.record.body_bytes();
+        Some(waiting)
+    }
+
+    fn load(&mut self, wanted: bool) -> &mut Load {
+        if wanted { &mut self.wanted } else { &mut self.unwanted }
+    }
+
+    /// Returns whether a wanted record of this many bytes fits. One alone always does.
+    pub(super) fn has_room(&self, bytes: usize, bounds: &Bounds) -> bool {
+        let load = Load { events: self.wanted.events + 1, bytes: self.wanted.bytes + bytes };
+        self.waiting.is_empty() || !load.exceeds(bounds)
+    }
+
+    /// Returns whether more waits than the bounds allow. One record alone is never too much.
+    pub(super) fn is_over(&self, bounds: &Bounds) -> bool {
+        self.waiting.len() > 1 && (self.wanted.exceeds(bounds) || self.unwanted.exceeds(bounds))
+    }
+
+    /// Asserts what must hold between any two calls.
+    #[cfg(test)]
+    pub(super) fn check(&self, bounds: &Bounds) {
+        assert!(self.waiting.front().is_none_or(|first| first.wanted), "what comes first is wanted");
+        assert!(!self.is_over(bounds));
+        for wanted in [true, false] {
+            let of_kind = || self.waiting.iter().filter(|waiting| waiting.wanted == wanted);
+            let bytes = of_kind().map(|waiting| waiting.record.body_bytes()).sum();
+            let load = if wanted { self.wanted } else { self.unwanted };
+            assert_eq!(load, Load { events: of_kind().count(), bytes });
+        }
+    }
+}
