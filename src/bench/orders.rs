@@ -13,7 +13,7 @@ use super::Shape;
 pub enum Role {
     /// The server that sends generated objects. It first answers with its URL and the bytes of an object, on average.
     Server {
-        /// Their shape.
+        /// Shape of the objects.
         shape: Shape,
         /// Number of objects.
         objects: u64,

@@ -1,4 +1,4 @@
-//! `tls` of `[handlers.<name>]`: whom a connection trusts, and as whom it speaks.
+//! `tls` of `[handlers.<name>]`: authorities and certificate of a client.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! One handler: what was read goes out, is repeated where that failed, and is acknowledged.
+//! One handler: sends what it has read, repeats what failed, acknowledges what was delivered.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,10 +21,10 @@ use crate::{
 /// Panics over one batch, at most: three over one event would give it up.
 const PANICS_MAX: u32 = 2;
 
-/// Where an attempt at a batch is.
+/// Progress of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It is on its way to the sink.
+    /// The sink does not have it yet.
     Sent,
     /// The sink has it, and its answer is on its way.
     Accepted(Outcome),
@@ -46,28 +46,28 @@ pub(super) struct Consumer {
     pub(super) wanted: Option<Action>,
     pub(super) calls: Vec<Call>,
     panics: BTreeMap<DeliveryId, u32>,
-    /// What was read, and not acknowledged.
+    /// Records that were read and not acknowledged.
     names: BTreeMap<Sequence, RecordName>,
-    /// The last place that was read.
+    /// Sequence of the last record that was read.
     pub(super) last: u64,
 }
 
-/// How well a handler works: how often an attempt fails, and how often its answer is lost.
+/// Shares of attempts that fail, and of answers that are lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Health {
     pub(super) fails: f64,
     pub(super) loses_answers: f64,
 }
 
-/// What one step led to.
+/// Effect of one step.
 pub(super) enum Progress {
     Nothing,
-    /// So many events were accepted for another time; and what became of the answer.
+    /// The sink accepted events, `repeated` of them for another time.
     Accepted {
         repeated: usize,
         answer_lost: bool,
     },
-    /// It is done: these can be acknowledged, and what they name.
+    /// A batch is delivered: its records can be acknowledged.
     Done(Vec<Sequence>, Vec<RecordName>),
 }
 

@@ -108,7 +108,7 @@ impl HandlerActor {
 
     fn send(&mut self, delivery: DeliveryId, events: Notification, form: Form, ctx: &mut Context<Self>) {
         let events = self.log.begin(delivery, events);
-        let HandlerParts { sink, status, .. } = self.parts.clone();
+        let (sink, status) = (self.parts.sink.clone(), Arc::clone(&self.parts.status));
         let attempt = async move {
             let begun = Instant::now();
             let outcome = sink.deliver(events.clone(), form, &status).await;
@@ -175,8 +175,8 @@ impl HandlerActor {
 
     fn end(&mut self, end: End, ctx: &mut Context<Self>) {
         self.parts.status.lock().state = HandlerState::Stopped;
-        if let Some(told) = self.end.take() {
-            drop(told.send(end)); // nobody may wait any more
+        if let Some(task) = self.end.take() {
+            drop(task.send(end)); // its task may have ended before
         }
         ctx.stop();
     }

@@ -7,7 +7,7 @@ use std::{fmt, ops::Range, time::Duration};
 
 use crate::handler::{Form, HandlerError};
 
-/// How failures are repeated; `[handlers.*.retry]`.
+/// Repetition of failed attempts; `[handlers.*.retry]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryPolicy {
     /// Delay after the first failure; doubled by each further one.
@@ -40,7 +40,7 @@ impl RetryPolicy {
     }
 }
 
-/// How an attempt ended.
+/// End of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All of it is delivered.
@@ -51,7 +51,7 @@ pub enum Outcome {
     Panicked(String),
 }
 
-/// Why events were given up.
+/// Reason for giving events up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GiveUp {
     /// It failed for longer than `give_up_after`; the last error.
@@ -81,7 +81,7 @@ const PANICS_MAX: u32 = 3;
 /// Longest delay that a sink can ask for.
 pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
-/// What is to be done next with a batch; positions are within the batch.
+/// Next step of a batch; positions are within the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Try to deliver these, in this form; then call [`Attempts::finished`].
@@ -92,7 +92,7 @@ pub enum Step {
     GiveUp(Range<usize>, GiveUp),
     /// Everything is delivered or given up.
     Done,
-    /// The handler has ended; what it said. What was not delivered never will be.
+    /// The sink is closed for good; its reason. The rest is never delivered.
     Closed(Range<usize>, String),
 }
 
@@ -105,9 +105,9 @@ pub enum Step {
 pub struct Attempts {
     policy: RetryPolicy,
     len: usize,
-    /// What the sink can be sent at least.
+    /// Smallest form that the sink can be sent.
     smallest: Form,
-    /// What is tried now.
+    /// Part that is tried now.
     range: Range<usize>,
     form: Form,
     next: Step,
@@ -179,7 +179,7 @@ impl Attempts {
         self.advance();
     }
 
-    /// It may work later, not before `at_least`.
+    /// Takes a temporary failure; the next attempt is not before `at_least`.
     fn failed(&mut self, error: String, at_least: Duration, now: Duration, random: f64) {
         self.failures += 1;
         let since = *self.failing_since.get_or_insert(now);
@@ -194,7 +194,7 @@ impl Attempts {
         self.next = Step::Attempt(self.range.clone(), self.form);
     }
 
-    /// Goes on behind what was tried.
+    /// Continues behind the part that was tried.
     fn advance(&mut self) {
         self.range = self.range.end..self.len;
         (self.form, self.failures, self.panics, self.failing_since) = (Form::Whole, 0, 0, None);

@@ -119,6 +119,12 @@ struct Delivery {
     is_failing: bool,
 }
 
+impl Delivery {
+    fn owner(&self) -> Owner {
+        if self.batch.is_some() { Owner::Reader } else { Owner::Other }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Its next step can be taken.
@@ -358,8 +364,7 @@ impl HandlerCore {
             }
             Step::GiveUp(range, reason) => {
                 delivery.phase = Phase::GivingUp;
-                let owner = if delivery.batch.is_some() { Owner::Reader } else { Owner::Other };
-                Some(Action::GiveUp(id, delivery.events.slice(range), reason, owner))
+                Some(Action::GiveUp(id, delivery.events.slice(range), reason, delivery.owner()))
             }
         }
     }
@@ -382,9 +387,9 @@ impl HandlerCore {
         let mut next = if self.last == Owner::Reader { self.next_of_others() } else { None };
         next = next.or_else(|| self.next_own(now)).or_else(|| self.next_of_others());
         let Some((id, batch, events)) = next else { return false };
-        self.last = if batch.is_some() { Owner::Reader } else { Owner::Other };
         let attempts = Attempts::new(self.options.retry, events.events().len(), self.options.smallest);
         let delivery = Delivery { batch, events, attempts, phase: Phase::Between, count: 0, is_failing: false };
+        self.last = delivery.owner();
         self.deliveries.insert(id, delivery);
         true
     }

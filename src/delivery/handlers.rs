@@ -192,6 +192,12 @@ impl Member {
     fn removed(&self) -> Option<Remove> {
         self.wishes.borrow().removed
     }
+
+    /// Waits until it has ended.
+    async fn ended(&self) {
+        let mut standing = self.standing.subscribe();
+        drop(standing.wait_for(|standing| *standing != Standing::Kept).await);
+    }
 }
 
 /// All handlers of an engine.
@@ -298,7 +304,7 @@ impl Handlers {
         let mut policy = RestartPolicy::new(&self.supervision);
         let clock = Instant::now();
         let handler = &member.name;
-        let standing = loop {
+        let ended_by_sink = loop {
             let options = member.options();
             let generation = member.wishes.borrow().generation;
             policy.healthy(clock.elapsed());
@@ -307,11 +313,8 @@ impl Handlers {
             let is_replaced = member.wishes.borrow().generation != generation;
             match ended {
                 Ok(End::Closed) if is_replaced => info!(handler, "the handler was replaced"),
-                Ok(End::Closed) => break Standing::Closed,
-                Ok(End::Sink(reason)) => {
-                    self.report_end(&member, &reason);
-                    break Standing::Ended;
-                }
+                Ok(End::Closed) => break None,
+                Ok(End::Sink(reason)) => break Some(reason),
                 Err(exit) => {
                     options.parts.status.end_life(&exit);
                     let Restart { attempt, delay } = policy.failed(clock.elapsed(), rand::random());
@@ -323,7 +326,10 @@ impl Handlers {
             }
             self.router.journal().rewind(member.reader);
         };
-        member.standing.send_replace(standing);
+        member.standing.send_replace(if ended_by_sink.is_some() { Standing::Ended } else { Standing::Closed });
+        if let Some(reason) = ended_by_sink {
+            self.report_end(&member, &reason);
+        }
         if let Some(how) = member.removed().filter(|_| !self.is_stopping()) {
             self.forget(&member, how);
         }
@@ -370,7 +376,6 @@ impl Handlers {
 
     /// Logs that the sink of a handler was closed for good, and lets nothing wait for it.
     fn report_end(&self, member: &Member, reason: &str) {
-        member.standing.send_replace(Standing::Ended);
         let left = self.router.journal().stats(member.reader);
         let (handler, undelivered) = (&member.name, left.queued + left.in_flight);
         if self.is_unread() {
@@ -444,17 +449,13 @@ impl Handlers {
                         Wish::Run | Wish::Drain(..) => Wish::Drain(deadline, ANSWER_GRACE),
                     };
                 });
-                let mut standing = member.standing.subscribe();
-                async move { drop(standing.wait_for(|standing| *standing != Standing::Kept).await) }
+                member.ended()
             });
             drop(timeout_at(deadline, join_all(ended)).await);
         }
-        let ended = all.iter().map(|member| {
-            let mut standing = member.standing.subscribe();
-            async move { drop(standing.wait_for(|standing| *standing != Standing::Kept).await) }
-        });
         // The tasks end by then, but for an arbiter that has stopped.
-        drop(timeout_at(deadline.max(Instant::now()) + ANSWER_GRACE + CLOSE_GRACE * 2, join_all(ended)).await);
+        let latest = deadline.max(Instant::now()) + ANSWER_GRACE + CLOSE_GRACE * 2;
+        drop(timeout_at(latest, join_all(all.iter().map(|member| member.ended()))).await);
         self.report_losses();
         let left = all.iter().filter(|member| member.removed() != Some(Remove::Discard));
         left.filter_map(|member| self.leftover(member)).collect()

@@ -9,7 +9,7 @@ use crate::{
     rules::Rules,
 };
 
-/// Which events a handler gets; `[handlers.*]` has the words.
+/// Selection of the events of a handler, as in `[handlers.*]`.
 #[derive(Clone, Debug)]
 pub struct Route {
     resources: GlobSet,
@@ -18,16 +18,16 @@ pub struct Route {
     rules: Option<RecordFilter>,
 }
 
-/// What a route is made of.
+/// Options of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteOptions {
     /// Names of `[resources.*]` entries, globs; `["*"]` is everything.
     pub resources: Vec<String>,
-    /// Of [`ChangeSet::ADDED`], [`UPDATED`](ChangeSet::UPDATED), [`DELETED`](ChangeSet::DELETED),
-    /// [`REMOVED`](ChangeSet::REMOVED) and [`SYNCED`](ChangeSet::SYNCED), those in `on`; others have switches below.
+    /// Those in `on` of [`ChangeSet::ADDED`], [`UPDATED`](ChangeSet::UPDATED), [`DELETED`](ChangeSet::DELETED),
+    /// [`REMOVED`](ChangeSet::REMOVED) and [`SYNCED`](ChangeSet::SYNCED); others have switches below.
     pub on: ChangeSet,
     /// `initial = "send"`: also objects of the first list, where `on` has added. Skipped ones count as added: the
-    /// next thing heard of them is an update or a deletion (I2).
+    /// next event of them is an update or a deletion (I2).
     pub initial: bool,
     /// Also what happened while the process was down, of what `on` has.
     pub catch_up: bool,

@@ -1,6 +1,6 @@
-//! Which events of a lane go out together, and which wait for others (`[handlers.*] order`, `concurrency`, `batch`).
+//! Batches of a handler's events, and the order between them (`[handlers.*] order`, `concurrency`, `batch`).
 //!
-//! [`Schedule`] takes events in the order of the lane's reader and makes batches of them, several of which may be in
+//! [`Schedule`] takes events in the order of the handler's reader and makes batches of them, several of which may be in
 //! delivery at a time. A batch that is repeated holds up the objects that are in it and nobody else, until
 //! [`ScheduleOptions::window_events`] are held: then nothing more is read, and what waits is merged in the journal.
 
@@ -32,7 +32,7 @@ pub enum Order {
     None,
 }
 
-/// How a [`Schedule`] makes batches.
+/// Options of a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduleOptions {
     /// What must not be in two batches at a time.

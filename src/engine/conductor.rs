@@ -23,7 +23,7 @@ use std::{
 use tokio::{
     sync::{Notify, watch},
     task::JoinHandle,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, interval, sleep, sleep_until},
 };
 use tracing::error;
 
@@ -55,6 +55,8 @@ use crate::{
 
 /// How often is looked at what tells nobody: the state of units.
 const LOOK: Duration = Duration::from_millis(500);
+/// Period of [`Conductor::tend`].
+const TEND_EVERY: Duration = Duration::from_secs(1);
 /// Pause after a panic of the loop.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
 
@@ -115,13 +117,25 @@ impl Conductor {
     }
 
     async fn run(self: Arc<Self>) {
+        let mut tending = interval(TEND_EVERY);
         loop {
             self.look();
             let next = self.next_look();
-            tokio::select! {
-                () = self.poked.notified() => {}
-                () = sleep_until(next) => {}
+            while tokio::select! {
+                () = self.poked.notified() => false,
+                () = sleep_until(next) => false,
+                _ = tending.tick() => true,
+            } {
+                self.tend();
             }
+        }
+    }
+
+    /// Forgets units that every reader has passed, and logs what handlers have lost.
+    fn tend(&self) {
+        self.router.forget_units();
+        if let Some(delivery) = &*lock(&self.delivery) {
+            delivery.report_losses();
         }
     }
 
@@ -162,10 +176,6 @@ impl Conductor {
         self.see_units();
         self.ask_for_types();
         self.give_back_memory();
-        self.router.forget_units();
-        if let Some(delivery) = &*lock(&self.delivery) {
-            delivery.report_losses();
-        }
         self.looks.fetch_add(1, Ordering::Relaxed);
         let Some(outlook) = self.lock().known.outlook() else { return };
         self.keep_auxiliaries(&outlook);

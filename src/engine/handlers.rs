@@ -1,4 +1,4 @@
-//! Makes handlers and their lanes of the configuration.
+//! Makes handlers of the configuration.
 
 pub(super) mod pace;
 
@@ -437,7 +437,7 @@ struct Maker {
     hung_after: Duration,
 }
 
-/// A handler that was made, and has no lane yet.
+/// A handler that was made, and is not started yet.
 struct Made {
     name: String,
     kind: &'static str,

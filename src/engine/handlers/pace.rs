@@ -13,10 +13,10 @@ use crate::{
     journal::Bounds,
 };
 
-/// Events that a lane holds at least, beyond the batches in delivery: while some objects wait to be repeated, others go
+/// Events that a handler holds at least, beyond the batches in delivery: while some objects wait to be repeated, others go
 /// on. What is held cannot be merged any more.
 const WINDOW_EVENTS: usize = 1_000;
-/// Bytes of bodies that a lane holds at most; twice the largest batch where that is more.
+/// Bytes of bodies that a handler holds at most; twice the largest batch where that is more.
 const WINDOW_BYTES: usize = 16 << 20;
 
 /// How deliveries are made of events.
@@ -58,7 +58,7 @@ impl Pace {
         Open::Async { open, concurrency: self.concurrency, timeout: self.timeout }
     }
 
-    /// Returns how its lane makes batches, within its buffer.
+    /// Returns the options of its schedule, within its buffer.
     pub(in crate::engine) fn schedule(&self, bounds: &Bounds) -> ScheduleOptions {
         let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
         let (batch_events, batch_bytes) = (size(self.batch.max_events), size(self.batch.max_bytes));
