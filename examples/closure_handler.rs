@@ -6,9 +6,9 @@ use std::future::Future;
 
 use actix::System;
 use deltabus::{
+    change::Change,
     config::HandlerOptions,
     engine::{Engine, EngineBuilder, EngineError},
-    indexer::Change,
     notification::Notification,
 };
 use k8s_openapi::api::core::v1::Pod;

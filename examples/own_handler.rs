@@ -5,9 +5,9 @@
 use std::{collections::BTreeMap, future::Future};
 
 use actix::{Actor, Context, Handler, System};
+use deltabus::change::Change;
 use deltabus::config::{Config, HandlerOptions};
 use deltabus::engine::{Engine, EngineError};
-use deltabus::indexer::Change;
 use deltabus::notification::{Notification, Stopped};
 use deltabus::object::{FieldPath, Object};
 

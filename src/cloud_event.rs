@@ -11,7 +11,7 @@ pub mod template;
 use jiff::Timestamp;
 
 use crate::{
-    indexer::{Cause, Change},
+    change::{Cause, Change},
     journal::{ChangeKind, Record},
     notification::{Event, UnitInfo},
     object::Object,

@@ -16,6 +16,7 @@ pub mod core;
 pub mod handlers;
 mod log;
 pub mod pace;
+pub mod parts;
 pub mod route;
 pub mod router;
 pub mod schedule;

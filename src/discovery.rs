@@ -27,8 +27,6 @@ pub use ask::{
 };
 pub use assumed::{Assumed, ObjectType};
 pub(crate) use built_in::built_in;
-pub use catalog::{Catalog, Resolution, ServedType, Unavailable};
+pub use catalog::{Catalog, Identity, Resolution, ServedType, Unavailable, identity};
 pub use pattern::{Pattern, PatternError};
-pub use selection::{
-    Conflict, Identity, Owned, Place, Selection, Unmatched, WantedEntry, depends_on_crds, identity, select,
-};
+pub use selection::{Conflict, Owned, Place, Selection, Unmatched, WantedEntry, depends_on_crds, select};

@@ -9,7 +9,6 @@
 //! Which units shall run is decided in [`plan`] and [`reconcile`]; the conductor carries it out, whenever configuration,
 //! types, namespaces or rights change.
 
-pub mod arbiters;
 mod auxiliary;
 mod builder;
 mod change;

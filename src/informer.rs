@@ -3,6 +3,9 @@
 //! An [`Informer`] is what outlives its actors: the slot that holds the indexer, the read handles, the visible state.
 //! [`Informer::launch`] starts the three actors on the current arbiter, resuming from what the cache holds.
 
+pub mod actor;
+pub(crate) mod messages;
+mod running;
 #[cfg(test)]
 mod tests;
 
@@ -12,24 +15,27 @@ use std::{
     time::Duration,
 };
 
-use actix::Addr;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use tokio::{sync::Semaphore, task::JoinHandle};
+use tokio::sync::Semaphore;
 use tracing::error;
 
 use crate::{
+    change::{Cause, Change, Reached},
     delta_fifo::{
         DeltaFifo, Order,
         actor::{Consumer, DeltaFifoActor},
     },
     indexer::{
-        Absence, Cause, Change, FirstList, Indexer, IndexerOptions,
-        actor::{IndexerActor, finish, recover},
+        Absence, FirstList, Indexer, IndexerOptions,
+        actor::IndexerActor,
         index_func::IndexFunc,
         put_kept,
+        siblings::Siblings,
         slot::{IndexerLease, IndexerSlot},
-        store::{EvmapStore, Meta, Reached, ReadStore as _, ReaderFactory, StoreReader},
+        store::{EvmapStore, Meta, ReadStore as _, ReaderFactory, StoreReader},
+        view,
+        writer::{Writer, finish, recover},
     },
     journal::{AppendError, Journal, NotWritable, ReaderId, UnitId},
     list_watch::{
@@ -42,11 +48,13 @@ use crate::{
     object::{Object, ResourceType, ResourceVersion, scan::ScanPlan},
     reflector::{
         Reflector, ReflectorConfig, Start,
-        actor::{self, Queue, ReflectorActor},
+        actor::ReflectorActor,
+        messages::{Queue, Unit},
     },
-    status::{Siblings, Timings, UnitStatus},
+    status::{Timings, UnitStatus},
     supervisor::child::spawn,
 };
+pub use running::Actors;
 
 /// How one unit is watched and kept.
 #[derive(Clone, Debug)]
@@ -159,19 +167,6 @@ pub enum LaunchError {
     Overtaken,
 }
 
-/// The running actors of a unit. Their exits are the supervisor's to await.
-#[derive(Debug)]
-pub struct Actors {
-    /// First stage.
-    pub reflector: Addr<ReflectorActor>,
-    /// Second stage.
-    pub fifo: Addr<DeltaFifoActor>,
-    /// Third stage.
-    pub indexer: Addr<IndexerActor>,
-    /// One for each stage, in the same order; a panic shows as a `JoinError`.
-    pub exits: [JoinHandle<()>; 3],
-}
-
 impl Informer {
     /// Makes an informer whose cache holds what `seed` has, or nothing. `siblings` are the units of its type.
     pub fn new(
@@ -207,7 +202,7 @@ impl Informer {
         }
         let status = UnitStatus::new(entry, &resource, options.scope.namespace.as_deref());
         let status = Arc::new(status.with_redact_errors(Arc::clone(&options.gate.doubts)));
-        status.lock().show_cache(store.meta());
+        view::show(&mut status.lock(), store.meta());
         siblings.join(id, store.meta().synced, store.meta().objects);
         let readers = store.reader_factory();
         let indexer = Indexer::new(store, options.indexer.clone());
@@ -346,7 +341,8 @@ impl Informer {
         let status = || Arc::clone(&self.status);
 
         let siblings = Arc::clone(&self.siblings);
-        let indexer = IndexerActor::new(lease, shared.journal.clone(), (self.id, epoch), siblings, status());
+        let indexer =
+            IndexerActor::new(Writer::new(lease, shared.journal.clone(), (self.id, epoch), siblings, status()));
         let (indexer, indexer_exit) = spawn(indexer);
         let consumer = Consumer { apply: indexer.clone().recipient(), repack: indexer.clone().recipient() };
         let timings = || Arc::clone(&shared.timings);
@@ -365,7 +361,7 @@ impl Informer {
             Queue { events: fifo.clone().recipient(), compare: fifo.clone().recipient() },
             permits,
             (Arc::clone(&self.resource), keep.clone()),
-            actor::Unit {
+            Unit {
                 status: status(),
                 timings: timings(),
                 round: Arc::clone(&self.round),

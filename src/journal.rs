@@ -20,6 +20,7 @@ pub mod filter;
 #[cfg(test)]
 mod filter_tests;
 mod handle;
+mod inner;
 #[cfg(test)]
 mod judging_tests;
 pub(crate) mod memory;
@@ -37,6 +38,7 @@ mod stored_model_tests;
 mod stored_tests;
 #[cfg(test)]
 mod tests;
+mod units;
 
 use std::{collections::HashMap, fmt};
 
@@ -50,7 +52,7 @@ pub use self::{
     reader::{Held, ToLoad},
 };
 use crate::{
-    indexer::{Cause, Change},
+    change::{Cause, Change},
     object::{Object, ObjectKey},
 };
 

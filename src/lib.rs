@@ -58,13 +58,16 @@ pub mod scope;
 
 pub mod backoff;
 mod client_error;
+pub mod status;
+pub mod supervisor;
 pub mod discovery;
 pub mod list_watch;
+pub mod change;
 pub mod reflector;
 pub mod delta_fifo;
+pub mod journal;
 pub mod indexer;
 pub mod lister;
-pub mod journal;
 pub mod rules;
 pub mod redact;
 pub mod notification;
@@ -72,9 +75,7 @@ pub mod cloud_event;
 pub mod handler;
 pub mod work_queue;
 
-pub mod supervisor;
 pub mod delivery;
-pub mod status;
 pub mod informer;
 pub mod registry;
 pub mod subscribe;

@@ -4,7 +4,11 @@ use std::{ops::Range, sync::Arc};
 
 use actix::Message;
 
-use crate::{journal::Record, object::ResourceType, trace::TraceContext};
+use crate::{
+    journal::{Record, Sequence},
+    object::ResourceType,
+    trace::TraceContext,
+};
 
 /// Description of a unit, beside its objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +54,11 @@ impl Notification {
     /// Returns the events.
     pub fn events(&self) -> &[Event] {
         &self.events[self.range.clone()]
+    }
+
+    /// Returns the sequences of the events.
+    pub(crate) fn sequences(&self) -> Vec<Sequence> {
+        self.events().iter().map(|event| event.record.sequence).collect()
     }
 
     /// Returns the part from `range.start` to before `range.end`, both within the events.

@@ -20,11 +20,14 @@ mod check;
 mod confirm;
 mod log;
 mod listing;
+pub(crate) mod messages;
 mod pager;
 mod report;
+mod run;
 mod snapshot;
 mod stream;
 mod streaming;
+mod view;
 mod watching;
 
 #[cfg(test)]

@@ -42,6 +42,8 @@ use crate::{
     object::{FieldPath, Object, difference::paths_between},
 };
 
+/// Function of CEL that is replaced by an own one.
+const MATCHES: &str = "matches";
 /// Paths that are named where none of those in `changed` differs.
 const EXPLAINED_MAX: usize = 6;
 

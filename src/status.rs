@@ -3,8 +3,6 @@
 //! One short lock per batch, taken by the actors of one unit, which share a thread; readers copy the view out.
 
 mod reloads;
-mod shown;
-mod siblings;
 mod timings;
 
 use std::{
@@ -19,7 +17,6 @@ use serde::Serialize;
 
 pub use self::{
     reloads::{ReloadCounts, Reloads},
-    siblings::Siblings,
     timings::Timings,
 };
 use crate::{
@@ -63,49 +60,6 @@ impl UnitState {
             Self::Stopped => "stopped",
         }
     }
-}
-
-/// What is wrong where the server answers 401.
-pub(crate) const UNAUTHORIZED: &str =
-    "the API server does not accept the credentials (401): check the kubeconfig or the service account's token";
-
-/// What a unit does that begins with a saved cache, or hears nothing.
-pub(crate) const CHECKING: &str = "asking whether the API server is as new as what is cached";
-
-/// Says which list is confirmed by a second one.
-pub(crate) fn confirming(missing: usize, known: usize) -> String {
-    format!("confirming a list that lacks {} of {} objects", grouped(missing), grouped(known))
-}
-
-/// Writes a number with a comma before each three digits.
-fn grouped(number: usize) -> String {
-    match number {
-        0..1_000 => number.to_string(),
-        _ => format!("{},{:03}", grouped(number / 1_000), number % 1_000),
-    }
-}
-
-/// Says what is not allowed, and what would have to be.
-pub(crate) fn forbidden(verb: &str, resource: &ResourceType, namespace: Option<&str>) -> String {
-    let grant = format!("grant the verbs list and watch on {resource}");
-    match namespace {
-        _ if !resource.namespaced => format!("not allowed to {verb} {resource} (403): {grant}, with a ClusterRole"),
-        Some(namespace) => {
-            format!(
-                "not allowed to {verb} {resource} in namespace {namespace} (403): {grant}, with a Role in {namespace}"
-            )
-        }
-        None => format!(
-            "not allowed to {verb} {resource} in all namespaces (403): {grant}, with a ClusterRole, or name the namespaces \
-             that may be read"
-        ),
-    }
-}
-
-/// Says what the server does not have.
-pub(crate) fn missing(resource: &ResourceType, namespace: Option<&str>) -> String {
-    let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
-    format!("the API server serves no {resource}{place} (404): what is cached is kept, and it is asked again")
 }
 
 /// Changes a unit has applied, by what they were.
@@ -293,15 +247,4 @@ impl UnitStatus {
 
 fn unit(view: &UnitView) -> trace::Unit<'_> {
     trace::Unit { api_version: &view.api_version, plural: &view.plural, namespace: view.namespace.as_deref() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn d7_a_list_in_doubt_is_told_with_its_numbers() {
-        assert_eq!(confirming(812, 1_000), "confirming a list that lacks 812 of 1,000 objects");
-        assert_eq!(confirming(1_234_567, 1_300_000), "confirming a list that lacks 1,234,567 of 1,300,000 objects");
-    }
 }

@@ -1,7 +1,7 @@
 //! Keeps a group of actors alive: one for all, with backoff, for ever (D6).
 //!
 //! `Supervisor` is the pure machine for one unit (reflector, queue and indexer of a type) or one handler;
-//! `RestartPolicy` decides when to try again. `supervisor/actor.rs` boots actors, sends heartbeats and reports exits.
+//! `RestartPolicy` decides when to try again. `informer/actor.rs` boots actors, sends heartbeats and reports exits.
 //!
 //! ```text
 //!            ┌──────────────── until, and all gone: next generation ───────────────┐
@@ -11,7 +11,7 @@
 //!      └── all gone ── Stopping ◀── Stop, from anywhere
 //! ```
 
-pub(crate) mod actor;
+pub mod arbiters;
 pub(crate) mod child;
 pub mod fault;
 #[cfg(test)]
@@ -19,6 +19,7 @@ mod model_tests;
 mod policy;
 #[cfg(test)]
 mod tests;
+pub(crate) mod view;
 
 use std::time::Duration;
 
@@ -126,7 +127,7 @@ pub(crate) struct Verdict {
 
 /// The state of a unit, for `/v1/resources`, metrics and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum UnitState {
+pub(crate) enum SupervisorState {
     /// Its actors are being booted.
     Starting,
     /// All is well.
@@ -210,18 +211,18 @@ impl Supervisor {
     }
 
     /// Returns the state to show.
-    pub(crate) fn state(&self) -> UnitState {
+    pub(crate) fn state(&self) -> SupervisorState {
         match &self.phase {
-            Phase::Stopped => UnitState::Stopped,
+            Phase::Stopped => SupervisorState::Stopped,
             Phase::Starting { .. } | Phase::Running if self.policy.is_degraded() => {
-                UnitState::Degraded { failures: self.policy.failures() }
+                SupervisorState::Degraded { failures: self.policy.failures() }
             }
-            Phase::Starting { .. } => UnitState::Starting,
-            Phase::Running => UnitState::Running,
+            Phase::Starting { .. } => SupervisorState::Starting,
+            Phase::Running => SupervisorState::Running,
             Phase::BackingOff { attempt, until, cause, .. } => {
-                UnitState::BackingOff { attempt: *attempt, until: *until, cause: cause.clone() }
+                SupervisorState::BackingOff { attempt: *attempt, until: *until, cause: cause.clone() }
             }
-            Phase::Stopping { .. } => UnitState::Stopping,
+            Phase::Stopping { .. } => SupervisorState::Stopping,
         }
     }
 

@@ -7,11 +7,9 @@ use std::{ops::Range, sync::Arc};
 
 use deltabus::{
     bench::{Generator, Shape},
+    change::Reached,
     delta_fifo::{DeltaFifo, Order},
-    indexer::{
-        Indexer, IndexerOptions,
-        store::{EvmapStore, Reached},
-    },
+    indexer::{Indexer, IndexerOptions, store::EvmapStore},
     journal::{
         Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, Start, TypeNumber, UnitId, UnitInterest,
         UnitTerms,

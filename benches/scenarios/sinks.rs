@@ -17,6 +17,7 @@ mod kafka_rows;
 use std::process::Command;
 
 use deltabus::{
+    change::{Cause, Change},
     cloud_event::{
         ContentMode::{self, Binary, Structured},
         DATA_CONTENT_TYPE, Encoder, Formatter, id,
@@ -26,7 +27,6 @@ use deltabus::{
         nats::{ExpectLast, NatsHandler},
         webhook::{TlsOptions, Webhook, WebhookOptions},
     },
-    indexer::{Cause, Change},
     notification::{Event, Notification},
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};

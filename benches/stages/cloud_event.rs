@@ -5,8 +5,8 @@ use std::{hint::black_box, sync::Arc};
 use criterion::{Criterion, Throughput};
 use deltabus::{
     bench::Shape,
+    change::{Cause, Change},
     cloud_event::{Encoder, Format, Formatter, template::Template},
-    indexer::{Cause, Change},
     journal::{Record, Sequence, UnitId},
     notification::{Event, UnitInfo},
     object::Object,

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput};
 use deltabus::{
-    indexer::{Cause, Change, store::Reached},
+    change::{Cause, Change, Reached},
     journal::{
         Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, Start, TypeNumber, UnitId, UnitInterest,
         UnitTerms,

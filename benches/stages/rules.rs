@@ -13,7 +13,7 @@ use std::{
 use criterion::{Criterion, Throughput};
 use deltabus::{
     bench::Shape,
-    indexer::{Cause, Change, store::Reached},
+    change::{Cause, Change, Reached},
     journal::{
         Bounds, ChangeSet, Filter, Interest, Journal, ReaderId, ReaderOptions, RecordFilter, Start, TypeNumber, UnitId,
         UnitInterest, UnitTerms,

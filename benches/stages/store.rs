@@ -5,7 +5,7 @@ use std::{cell::LazyCell, hint::black_box};
 use criterion::{BatchSize, Criterion, Throughput};
 use deltabus::{
     bench::Shape,
-    indexer::{Cause, Change},
+    change::{Cause, Change},
     journal::{
         Sequence, UnitId,
         store::{Append, Store},

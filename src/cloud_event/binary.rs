@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Encoder, Form, cause, copy, identity_attributes, slash, write_digits, write_id, write_subject, write_time,
 };
-use crate::{indexer::Change, journal::ChangeKind, notification::Event, object::Object};
+use crate::{change::Change, journal::ChangeKind, notification::Event, object::Object};
 
 /// What the attribute `datacontenttype` says of every event.
 pub const DATA_CONTENT_TYPE: &str = "application/json";
@@ -151,7 +151,7 @@ mod tests {
     use super::super::{Formatter, tests::*};
     use super::*;
     use crate::{
-        indexer::Cause,
+        change::Cause,
         journal::testing::{synced, updated},
     };
 

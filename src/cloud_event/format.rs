@@ -16,7 +16,7 @@ use super::{
     write_changed_by, write_data, write_json,
 };
 use crate::{
-    indexer::Change,
+    change::Change,
     notification::Event,
     object::{
         Object,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{HANDLERS, RecordName};
 use crate::{
-    indexer::{Change, store::Reached},
+    change::{Change, Reached},
     journal::{
         Record, Sequence, UnitId,
         compaction::testing::{Entry, Step},

@@ -6,7 +6,7 @@ use super::{
     RecordName, name_of,
     site::{Site, version_of},
 };
-use crate::{cloud_event, indexer::Change, journal::ChangeKind, notification::Event, object::Object};
+use crate::{change::Change, cloud_event, journal::ChangeKind, notification::Event, object::Object};
 
 /// Names an object: its unit, and its name.
 pub(super) type Place = (u32, String);

@@ -4,10 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Hits, site::Site};
 use crate::{
+    change::Reached,
     delta_fifo::{DeltaFifo, Order},
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions, Transaction,
-        store::{EvmapStore, Meta, Reached, ReadStore as _},
+        store::{EvmapStore, Meta, ReadStore as _},
     },
     journal::{Ticket, UnitId},
     list_watch::{Failure, ListRequest},

@@ -20,13 +20,13 @@ use super::{
     unit::{Stage, Unit},
 };
 use crate::{
+    change::{Cause, Change, Reached},
     delivery::{
         core::Action,
         route::{Route, RouteOptions},
         schedule::{Order, Room, ScheduleOptions},
         table::{RouteTable, UnitOptions},
     },
-    indexer::{Cause, Change, store::Reached},
     journal::{
         Bounds, ChangeSet, ReaderId, ReaderOptions, Record, Sequence, Start, UnitId, WhenFull,
         compaction::testing::{Merger, Step},

@@ -3,17 +3,15 @@
 use std::{collections::HashMap, sync::Arc};
 
 use actix::{
-    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, ResponseFuture,
-    SpawnHandle, WrapFuture as _,
+    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, ResponseFuture, SpawnHandle,
+    WrapFuture as _,
 };
 use tokio::{sync::oneshot, time::Instant};
-use tracing::{error, info};
 
 use super::{
-    attempts::{GiveUp, Outcome},
-    core::{Action, DeliveryId, HandlerCore, Owner},
-    handlers::{End, HandlerParts, Ordered},
-    log::{DeliveryLog, Sent},
+    core::{Action, DeliveryId, GivenUp, HandlerCore, Owner},
+    log::DeliveryLog,
+    parts::{DeadLetter, End, HandlerParts, Ordered},
     router::Router,
     status::HandlerState,
 };
@@ -23,11 +21,6 @@ use crate::{
     notification::{Notification, Stopped},
     supervisor::{child::Heartbeat, fault::Moment},
 };
-
-/// Events that another handler gave up.
-#[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<(), Stopped>")]
-struct DeadLetter(Notification);
 
 /// Actor of a handler. It ends by itself only after its core has said so, or by a panic.
 pub struct HandlerActor {
@@ -79,7 +72,7 @@ impl HandlerActor {
             Action::Cancel(delivery) => {
                 self.attempts.remove(&delivery).map(|attempt| ctx.cancel_future(attempt));
             }
-            Action::GiveUp(delivery, events, reason, owner) => self.give_up(delivery, events, reason, owner, ctx),
+            Action::GiveUp(delivery, given_up) => self.give_up(delivery, given_up, ctx),
             Action::Acknowledge(delivery, sequences) => {
                 self.log.end(delivery);
                 self.router.journal().ack_each(self.reader, &sequences);
@@ -92,12 +85,7 @@ impl HandlerActor {
             Action::Close => {
                 let sink = self.parts.sink.clone();
                 let closed = async move { sink.close().await }.into_actor(self).map(|outcome, actor, ctx| {
-                    let handler = actor.parts.status.name();
-                    match outcome {
-                        Outcome::Delivered => info!(handler, "closed the handler"),
-                        Outcome::Failed(error) => error!(handler, %error, "failed to close the handler"),
-                        Outcome::Panicked(panic) => error!(handler, %panic, "panicked when it closed the handler"),
-                    }
+                    actor.log.closed(&outcome);
                     actor.end(End::Closed, ctx);
                 });
                 ctx.spawn(closed);
@@ -109,11 +97,7 @@ impl HandlerActor {
     fn send(&mut self, delivery: DeliveryId, events: Notification, form: Form, ctx: &mut Context<Self>) {
         let events = self.log.begin(delivery, events);
         let (sink, status) = (self.parts.sink.clone(), Arc::clone(&self.parts.status));
-        let attempt = async move {
-            let begun = Instant::now();
-            let outcome = sink.deliver(events.clone(), form, &status).await;
-            Sent { events, form, outcome, took: begun.elapsed() }
-        };
+        let attempt = async move { sink.send(events, form, &status).await };
         let finished = attempt.into_actor(self).map(move |sent, actor, ctx| {
             actor.attempts.remove(&delivery);
             let now = actor.epoch.elapsed();
@@ -124,26 +108,18 @@ impl HandlerActor {
         self.attempts.insert(delivery, ctx.spawn(finished));
     }
 
-    fn give_up(
-        &mut self,
-        delivery: DeliveryId,
-        events: Notification,
-        reason: GiveUp,
-        owner: Owner,
-        ctx: &mut Context<Self>,
-    ) {
+    fn give_up(&mut self, delivery: DeliveryId, GivenUp { events, reason, owner }: GivenUp, ctx: &mut Context<Self>) {
         let (dead_letter, letter) = (self.parts.dead_letter.clone(), DeadLetter(events.clone()));
         let handed_over = async move {
             match dead_letter.and_then(|slot| slot.get()) {
-                Some(handler) => matches!(handler.send(letter).await, Ok(Ok(()))),
+                Some(handler) => matches!(handler.dead_letters.send(letter).await, Ok(Ok(()))),
                 None => false,
             }
         };
         ctx.spawn(handed_over.into_actor(self).map(move |is_taken, actor, ctx| {
             actor.log.gave_up(delivery, &events, &reason, is_taken);
             if owner == Owner::Reader {
-                let sequences: Vec<_> = events.events().iter().map(|event| event.record.sequence).collect();
-                actor.router.journal().give_up(actor.reader, &sequences);
+                actor.router.journal().give_up(actor.reader, &events.sequences());
             }
             actor.core.gave_up(delivery);
             actor.advance(ctx);

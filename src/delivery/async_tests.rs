@@ -21,8 +21,8 @@ use super::{
     worker::{Open, OpenAsync, Worker},
 };
 use crate::{
+    change::Change,
     handler::{AsyncHandler, Form, HandlerError},
-    indexer::Change,
     journal::testing::*,
     notification::Notification,
 };

@@ -54,6 +54,17 @@ pub enum Owner {
     Other,
 }
 
+/// Events of a delivery that are not tried again.
+#[derive(Clone, Debug)]
+pub struct GivenUp {
+    /// The events.
+    pub events: Notification,
+    /// Why they are given up.
+    pub reason: GiveUp,
+    /// Where they came from.
+    pub owner: Owner,
+}
+
 /// Instruction to the shell.
 #[derive(Clone, Debug)]
 pub enum Action {
@@ -62,7 +73,7 @@ pub enum Action {
     /// Drop the attempt under way.
     Cancel(DeliveryId),
     /// Hand these events to the dead letter, or count them as dropped; then call [`HandlerCore::gave_up`].
-    GiveUp(DeliveryId, Notification, GiveUp, Owner),
+    GiveUp(DeliveryId, GivenUp),
     /// Acknowledge these events of the reader: the delivery has ended.
     Acknowledge(DeliveryId, Vec<Sequence>),
     /// Answer the handler that gave these events up: the delivery has ended.
@@ -364,7 +375,8 @@ impl HandlerCore {
             }
             Step::GiveUp(range, reason) => {
                 delivery.phase = Phase::GivingUp;
-                Some(Action::GiveUp(id, delivery.events.slice(range), reason, delivery.owner()))
+                let (events, owner) = (delivery.events.slice(range), delivery.owner());
+                Some(Action::GiveUp(id, GivenUp { events, reason, owner }))
             }
         }
     }

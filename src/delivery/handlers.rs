@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use actix::{Addr, Message};
 use actix_rt::ArbiterHandle;
 use futures_util::future::join_all;
 use tokio::{
@@ -21,11 +20,10 @@ use tracing::{error, info, warn};
 
 use super::{
     actor::HandlerActor,
-    core::{CoreOptions, Order},
+    core::Order,
+    parts::{Contact, End, HandlerParts, HandlerSlot, Ordered},
     route::Route,
     router::Router,
-    sink::Sink,
-    status::HandlerStatus,
     table::Rerouted,
 };
 use crate::{
@@ -43,53 +41,6 @@ const ANSWER_GRACE: Duration = Duration::from_millis(500);
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 /// Events that a report names; the rest is counted.
 const NAMED_MAX: usize = 100;
-
-/// Address of a handler, which outlives its actors.
-#[derive(Clone, Debug, Default)]
-pub struct HandlerSlot(Arc<Mutex<Option<Addr<HandlerActor>>>>);
-
-impl HandlerSlot {
-    /// Returns the address of the running actor, if there is one.
-    pub fn get(&self) -> Option<Addr<HandlerActor>> {
-        lock(&self.0).clone()
-    }
-
-    pub(super) fn set(&self, address: Option<Addr<HandlerActor>>) {
-        *lock(&self.0) = address;
-    }
-}
-
-/// Parts of a handler's actor, the same for each of its lives.
-#[derive(Clone)]
-pub struct HandlerParts {
-    /// Decisions.
-    pub core: CoreOptions,
-    /// Destination of the events.
-    pub sink: Sink,
-    /// Handler that takes what this one gives up.
-    pub dead_letter: Option<HandlerSlot>,
-    /// Status, counters and pause switch.
-    pub status: Arc<HandlerStatus>,
-}
-
-/// End of an actor that did not panic.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// Its sink was closed, as ordered.
-    Closed,
-    /// Its sink is closed for good; the reason.
-    Sink(String),
-}
-
-/// Request of the engine to a handler's actor; it replaces the one before.
-#[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "()")]
-pub(super) struct Ordered {
-    /// Request, with times since the epoch of the actor.
-    pub(super) order: Order,
-    /// Set when the handler is paused.
-    pub(super) is_paused: bool,
-}
 
 /// Parts of a handler.
 pub struct HandlerOptions {
@@ -341,7 +292,8 @@ impl Handlers {
         let epoch = Instant::now();
         let source = (self.router.clone(), member.reader);
         let (address, task) = spawn(HandlerActor::new(options.parts.clone(), source, epoch, end));
-        options.slot.set(Some(address.clone()));
+        let (dead_letters, heartbeats) = (address.clone().recipient(), address.clone().recipient());
+        options.slot.set(Some(Contact { dead_letters, heartbeats }));
         options.parts.status.begin_life();
         let mut wishes = member.wishes.subscribe();
         let mut paused = options.parts.status.switch().subscribe();

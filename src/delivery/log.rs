@@ -28,6 +28,16 @@ pub(super) struct DeliveryLog {
 }
 
 impl DeliveryLog {
+    /// Reports how the sink was closed.
+    pub(super) fn closed(&self, outcome: &Outcome) {
+        let handler = self.status.name();
+        match outcome {
+            Outcome::Delivered => info!(handler, "closed the handler"),
+            Outcome::Failed(error) => error!(handler, %error, "failed to close the handler"),
+            Outcome::Panicked(panic) => error!(handler, %panic, "panicked when it closed the handler"),
+        }
+    }
+
     /// Makes the record of a handler.
     pub(super) fn new(status: Arc<HandlerStatus>) -> Self {
         Self { status, failures: Failures::default(), spans: HashMap::new() }

@@ -11,7 +11,7 @@ use super::{
     table::{Rerouted, RouteTable, UnitOptions},
 };
 use crate::{
-    indexer::Cause,
+    change::Cause,
     journal::{
         Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, Sequence, Start, UnitId,
         UnitTerms,

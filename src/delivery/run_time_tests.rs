@@ -15,8 +15,8 @@ use super::{
     worker::OpenHandler,
 };
 use crate::{
+    change::{Cause, Change},
     handler::{Handler, HandlerError},
-    indexer::{Cause, Change},
     journal::{UnitId, testing::*},
     notification::{Event, Notification},
 };

@@ -6,11 +6,12 @@ use std::{
 };
 
 use actix::Recipient;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::error;
 
 use super::{
     attempts::Outcome,
+    log::Sent,
     status::HandlerStatus,
     worker::{Attempt, Heard, Worker, guard},
 };
@@ -54,8 +55,14 @@ impl Sink {
         matches!(self, Self::Thread(worker) if worker.can_cancel())
     }
 
-    /// Delivers events.
-    pub(super) async fn deliver(&self, notification: Notification, form: Form, status: &HandlerStatus) -> Outcome {
+    /// Delivers events, and measures how long that takes.
+    pub(super) async fn send(&self, events: Notification, form: Form, status: &HandlerStatus) -> Sent {
+        let begun = Instant::now();
+        let outcome = self.deliver(events.clone(), form, status).await;
+        Sent { events, form, outcome, took: begun.elapsed() }
+    }
+
+    async fn deliver(&self, notification: Notification, form: Form, status: &HandlerStatus) -> Outcome {
         match self {
             Self::Thread(worker) => hear(worker.deliver(notification, form), status).await,
             Self::InPlace(handler) => guard(|| lock(handler).deliver(&notification)),

@@ -394,8 +394,8 @@ impl HandlerStatus {
 mod tests {
     use super::*;
     use crate::{
+        change::Change,
         handler::HandlerError,
-        indexer::Change,
         journal::{Record, UnitId, testing::*},
         notification::UnitInfo,
         object::ResourceType,

@@ -9,7 +9,8 @@ use std::{
 use super::{
     attempts::RetryPolicy,
     core::CoreOptions,
-    handlers::{HandlerOptions, HandlerParts, HandlerSlot, Handlers, Leftover},
+    handlers::{HandlerOptions, Handlers, Leftover},
+    parts::{HandlerParts, HandlerSlot},
     route::{Route, RouteOptions},
     router::Router,
     run_time_tests::{run, until},
@@ -20,9 +21,8 @@ use super::{
     worker::{Open, OpenHandler, Worker},
 };
 use crate::{
+    change::{Change, Reached},
     handler::{Handler, HandlerError, blackhole},
-    indexer::Change,
-    indexer::store::Reached,
     journal::{Bounds, Journal, Sequence, UnitId, testing::*},
     notification::{Event, Notification, Stopped, UnitInfo},
     object::ResourceType,
@@ -295,7 +295,7 @@ fn i7_a_lane_whose_actor_panics_is_started_again_and_loses_nothing() {
         engine.add("other", thread(recording(&other, 0)), None);
         engine.commit(&[added("a", "a", 1)]);
         until(|| seen.lock().unwrap().len() == 1 && status.view(jiff::Timestamp::now()).queued == 0).await;
-        slot.get().unwrap().try_send(Heartbeat(Fault::new(Harm::Panic, Moment::Now))).unwrap();
+        slot.get().unwrap().heartbeats.try_send(Heartbeat(Fault::new(Harm::Panic, Moment::Now))).unwrap();
         engine.commit(&[updated("a", "a", 1, 2)]);
         until(|| status.view(jiff::Timestamp::now()).restarts == 1).await;
         assert_eq!(engine.stop(Duration::from_secs(30)).await, []);

@@ -16,24 +16,13 @@ use super::{
     arrivals::{Arrival, Arrivals},
 };
 use crate::{
-    reflector::{Comparison, Event, Listed},
+    reflector::{
+        Event,
+        messages::{Compare, Events},
+    },
     status::{Timings, UnitStatus},
     supervisor::{child::Heartbeat, fault::Moment},
 };
-
-/// Events of the reflector, in stream order. The answer means: there is room for more.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(crate) struct Events {
-    pub(crate) events: Vec<Event>,
-    /// When the reflector received them.
-    pub(crate) received: Instant,
-}
-
-/// A list to be held against what is known once everything queued is applied (D7).
-#[derive(Debug, Message)]
-#[rtype(result = "Comparison")]
-pub(crate) struct Compare(pub Listed);
 
 /// One transaction for the indexer. The answer means: applied, published and released.
 #[derive(Debug, Message)]

@@ -5,7 +5,6 @@ use std::{collections::HashSet, fmt};
 use super::{
     documents::{Group, Type},
     pattern::Pattern,
-    selection::identity,
 };
 use crate::object::ResourceType;
 
@@ -334,4 +333,15 @@ fn served_type(group: &str, version: &str, served: Type, preferred: bool) -> Ser
     let Type { plural, singular, kind, namespaced, short_names, verbs } = served;
     let resource = ResourceType { group: group.to_owned(), version: version.to_owned(), kind, plural, namespaced };
     ServedType { resource, singular, short_names, verbs, preferred }
+}
+
+/// What types have in common that are the same objects: group and plural, of both kinds of events the core group's.
+pub type Identity<'a> = (&'a str, &'a str);
+
+/// Returns which objects a type is about, whatever the version: two types with the same identity are one.
+pub fn identity(resource: &ResourceType) -> Identity<'_> {
+    match (&*resource.group, &*resource.plural) {
+        ("events.k8s.io", "events") => ("", "events"),
+        identity => identity,
+    }
 }

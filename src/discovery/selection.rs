@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    catalog::{Catalog, Resolution, ServedType},
+    catalog::{Catalog, Identity, Resolution, ServedType, identity},
     pattern::Pattern,
 };
 use crate::{object::ResourceType, scope::Namespaces};
@@ -94,9 +94,6 @@ struct Claim<'a> {
     specificity: Specificity,
     served: &'a ServedType,
 }
-
-/// What types have in common that are the same objects: group and plural, of both kinds of events the core group's.
-pub type Identity<'a> = (&'a str, &'a str);
 
 /// Decides which entry watches which type.
 ///
@@ -261,14 +258,6 @@ pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
     wanted.iter().flat_map(|entry| &entry.patterns).any(grows)
         || selection.owned.iter().any(|owned| is_custom(&owned.resource.group))
         || selection.unmatched.iter().filter(missing).filter_map(pattern).any(may_come)
-}
-
-/// Returns which objects a type is about, whatever the version: two types with the same identity are one.
-pub fn identity(resource: &ResourceType) -> Identity<'_> {
-    match (&*resource.group, &*resource.plural) {
-        ("events.k8s.io", "events") => ("", "events"),
-        identity => identity,
-    }
 }
 
 impl Specificity {

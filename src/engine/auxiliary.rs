@@ -9,18 +9,15 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use actix::{Actor, Addr};
 use tokio::task::JoinHandle;
 
-use super::{arbiters::Arbiters, options, plan::KnownNamespaces};
+use super::{options, plan::KnownNamespaces};
 use crate::{
-    indexer::{Cause, Change},
-    informer::{Informer, Shared},
+    change::{Cause, Change},
+    informer::{Informer, Shared, actor::UnitSupervisor, messages::StopUnit},
     journal::{ChangeSet, Interest, Journal, ReaderOptions, Start, UnitId, UnitInterest},
     object::ResourceType,
     reflector::ReflectorConfig,
     status::UnitState,
-    supervisor::{
-        SupervisorConfig,
-        actor::{StopUnit, UnitSupervisor},
-    },
+    supervisor::{SupervisorConfig, arbiters::Arbiters},
 };
 
 /// Changes that are read at once.

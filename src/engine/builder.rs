@@ -15,10 +15,9 @@ use tokio::{
 
 use super::{
     EngineError,
-    arbiters::Arbiters,
     conductor::{Auxiliaries, Conductor},
     handle::EngineHandle,
-    handlers::{self, OwnHandler, OwnSink},
+    handlers::{self, OwnHandler, OwnSink, Statuses},
     library::Library,
     options,
     rediscovery::Rediscovery,
@@ -29,7 +28,6 @@ use super::{
 };
 use crate::{
     config::{Config, HandlerOptions, Resource},
-    delivery::status::HandlerView,
     handler::{AsyncHandler, HandlerError},
     indexer::index_func::IndexFunc,
     informer::Shared,
@@ -43,14 +41,11 @@ use crate::{
     registry::Registry,
     serve::{self, ConnectionLimits, HandlerControl, ServeState, Server},
     subscribe::hub::Hub,
-    supervisor::fault::SharedFault,
+    supervisor::{arbiters::Arbiters, fault::SharedFault},
 };
 
 /// How long the handlers of an engine that cannot start may take to close.
 const FAILED_START_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// What the handlers show, asked for anew each time.
-pub(super) type Statuses = Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>;
 
 /// What is said of how a type is watched.
 type ResourceOptions = Box<dyn FnOnce(&mut Resource)>;
@@ -112,7 +107,7 @@ impl EngineBuilder {
     /// the next batch when it has answered the last one.
     #[must_use]
     pub fn handler(mut self, name: &str, options: HandlerOptions, actor: Recipient<Notification>) -> Self {
-        self.own_handlers.push(own(name, options, OwnSink::Actor(actor)));
+        self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Actor(actor)));
         self
     }
 
@@ -120,7 +115,7 @@ impl EngineBuilder {
     /// `concurrency` deliveries at a time, each for no longer than `timeout`.
     #[must_use]
     pub fn async_handler(mut self, name: &str, options: HandlerOptions, handler: Arc<dyn AsyncHandler>) -> Self {
-        self.own_handlers.push(own(name, options, OwnSink::Async(handler)));
+        self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Async(handler)));
         self
     }
 
@@ -133,7 +128,7 @@ impl EngineBuilder {
         options: HandlerOptions,
         function: impl FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static,
     ) -> Self {
-        self.own_handlers.push(own(name, options, OwnSink::Closure(Box::new(function))));
+        self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Closure(Box::new(function))));
         self
     }
 
@@ -233,10 +228,6 @@ impl EngineBuilder {
         let handle = EngineHandle { conductor, cluster: cluster.into(), statuses };
         Ok(RunningEngine::new(handle, servers, hub, conducting))
     }
-}
-
-pub(super) fn own(name: &str, options: HandlerOptions, sink: OwnSink) -> OwnHandler {
-    OwnHandler { name: name.to_owned(), resources: vec!["*".to_owned()], options, sink }
 }
 
 /// Takes up what an earlier run left; where that cannot be, what was started ends.

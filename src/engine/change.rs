@@ -36,20 +36,15 @@ use super::{
     state::{TypeState, Unit},
 };
 use crate::{
+    change::{Cause, Change, Reached},
     delivery::table::UnitOptions,
-    indexer::{
-        Cause, Change, FirstList, Retirement,
-        actor::MoveReader,
-        retirement,
-        store::{Meta, Reached},
-    },
-    informer::{Informer, Seed},
+    indexer::{FirstList, Retirement, actor::MoveReader, retirement, store::Meta},
+    informer::{Informer, Seed, actor::UnitSupervisor, messages::StopUnit},
     journal::{Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
     list_watch::scoped::Gate,
     mutex::lock,
     notification::UnitInfo,
     object::Object,
-    supervisor::actor::{StopUnit, UnitSupervisor},
 };
 
 /// How long moves may hold up a change of their units: a unit that restarts cannot answer.

@@ -28,7 +28,6 @@ use tokio::{
 use tracing::error;
 
 use super::{
-    arbiters::Arbiters,
     auxiliary::{Auxiliary, Parts},
     handlers::Delivery,
     library::Library,
@@ -36,7 +35,6 @@ use super::{
     options::{self, Extras},
     plan::{Plan, TypeName},
     reconcile::{First, Occasion, Steps, reconcile},
-    rights::note_refusal,
     state::{State, TypeState},
 };
 use crate::{
@@ -50,7 +48,7 @@ use crate::{
     mutex::lock,
     registry::{Registry, WaitingPattern},
     status::UnitState,
-    supervisor::{SupervisorConfig, child::exit_of, fault::SharedFault},
+    supervisor::{SupervisorConfig, arbiters::Arbiters, child::exit_of, fault::SharedFault},
 };
 
 /// How often is looked at what tells nobody: the state of units.
@@ -225,7 +223,7 @@ impl Conductor {
         }
         state.types.values_mut().for_each(TypeState::admit);
         for (name, refused) in refused {
-            note_refusal(&mut state, &name, refused);
+            state.note_refusal(&name, refused);
         }
     }
 

@@ -28,11 +28,11 @@ use super::{
     plan::NamespaceLabels,
 };
 use crate::{
+    change::{Cause, Change},
     cloud_event::{Encoder, Formatter},
     config::{Config, Handler, TypePattern},
     delivery::route::Route,
     discovery::{Assumed, Catalog, ObjectType},
-    indexer::{Cause, Change},
     journal::{ChangeKind, ChangeSet, Record, Sequence, UnitId},
     notification::Event,
     object::ResourceType,

@@ -11,18 +11,12 @@ use tokio::time::{sleep, timeout};
 use super::handlers::Spot;
 use super::{
     EngineError,
-    builder::{Statuses, own},
     conductor::Conductor,
-    handlers::{Delivery, OwnHandler, OwnSink},
+    handlers::{Delivery, OwnHandler, OwnSink, Statuses},
     library::Library,
     reconcile::Occasion,
     reload::{keep_until_restart, needs_restart},
     typed::TypedLister,
-};
-#[cfg(any(test, feature = "testing"))]
-use crate::supervisor::{
-    actor::Sabotage,
-    fault::{Fault, Harm, Moment},
 };
 use crate::{
     config::{Config, HandlerOptions, Resource},
@@ -37,6 +31,11 @@ use crate::{
     mutex::lock,
     notification::Notification,
     registry::{Registry, WatchedType, why_unready},
+};
+#[cfg(any(test, feature = "testing"))]
+use crate::{
+    informer::messages::Sabotage,
+    supervisor::fault::{Fault, Harm, Moment},
 };
 
 /// How often is looked whether something has come about.
@@ -154,7 +153,7 @@ impl EngineHandle {
         options: HandlerOptions,
         actor: Recipient<Notification>,
     ) -> Result<(), EngineError> {
-        self.add(own(name, options, OwnSink::Actor(actor)))
+        self.add(OwnHandler::new(name, options, OwnSink::Actor(actor)))
     }
 
     /// Adds a function as a handler while the engine runs: see [`EngineHandle::add_handler`] and
@@ -168,7 +167,7 @@ impl EngineHandle {
         options: HandlerOptions,
         function: impl FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static,
     ) -> Result<(), EngineError> {
-        self.add(own(name, options, OwnSink::Closure(Box::new(function))))
+        self.add(OwnHandler::new(name, options, OwnSink::Closure(Box::new(function))))
     }
 
     fn add(&self, handler: OwnHandler) -> Result<(), EngineError> {

@@ -20,12 +20,14 @@ use crate::supervisor::{
     fault::{Fault, Harm, Moment},
 };
 use crate::{
+    change::Cause,
     cloud_event::{Encoder, Formatter, SharedBodies},
     config::{self, Config, EventType, HandlerOptions, format::event_format},
     delivery::{
         attempts::RetryPolicy,
         core::CoreOptions,
-        handlers::{self, HandlerParts, HandlerSlot, Handlers, Leftover, Remove},
+        handlers::{self, Handlers, Leftover, Remove},
+        parts::{HandlerParts, HandlerSlot},
         route::{Route, RouteOptions},
         router::Router,
         sink::Sink,
@@ -39,7 +41,6 @@ use crate::{
         file::{Compression, FileHandler, FileOptions},
         stdout::Stdout,
     },
-    indexer::Cause,
     journal::{Bounds, ChangeSet, EventName, Journal, Move, MoveKind, OpenReaderError, ReaderId, UnitId},
     mutex::lock,
     notification::Notification,
@@ -47,6 +48,9 @@ use crate::{
     registry::Registry,
     rules::{Rules, RulesOptions},
 };
+
+/// Returns the views of the handlers, as they are now.
+pub(super) type Statuses = Arc<dyn Fn() -> Vec<HandlerView> + Send + Sync>;
 
 /// A handler of the library's user.
 pub struct OwnHandler {
@@ -58,6 +62,13 @@ pub struct OwnHandler {
     pub options: HandlerOptions,
     /// Where its events end.
     pub sink: OwnSink,
+}
+
+impl OwnHandler {
+    /// Makes a handler that gets the changes of all resources.
+    pub(super) fn new(name: &str, options: HandlerOptions, sink: OwnSink) -> Self {
+        Self { name: name.to_owned(), resources: vec!["*".to_owned()], options, sink }
+    }
 }
 
 /// What a handler of the library's user is.
@@ -381,8 +392,8 @@ impl Delivery {
         match self.running.get(name) {
             Some(Running { sink: Sink::Thread(worker), .. }) if spot == Spot::Thread => worker.sabotage(harm),
             Some(running) => {
-                if let Some(address) = running.slot.get() {
-                    drop(address.try_send(Heartbeat(Fault::new(harm, Moment::Now))));
+                if let Some(contact) = running.slot.get() {
+                    drop(contact.heartbeats.try_send(Heartbeat(Fault::new(harm, Moment::Now))));
                 }
             }
             None => {}

@@ -8,7 +8,7 @@
 //! [`distribute`].
 
 use super::plan::{Difference, UnitSpec};
-use crate::{config::Cache, indexer::Cause, journal::UnitId};
+use crate::{change::Cause, config::Cache, journal::UnitId};
 
 /// Why units are looked at: it says what the events of the change are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,9 +14,10 @@ use tracing::{error, info, warn};
 
 use super::{conductor::Conductor, options, plan::UnitSpec, reconcile::First, state::Unit};
 use crate::{
+    change::Cause,
     config::{Config, Resource},
     delivery::table::UnitOptions,
-    indexer::{Cause, FirstList},
+    indexer::FirstList,
     informer::{Informer, Seed},
     journal::{
         Journal, UnitId,

@@ -10,22 +10,12 @@ use super::{
     conductor::Conductor,
     plan::{Allowed, Plan, TypeName},
     reconcile::Occasion,
-    state::State,
+    state::{Inquiry, State},
 };
 use crate::{config::Config, discovery, object::ResourceType};
 
 /// How many questions about rights are under way at a time.
 const QUESTIONS: usize = 8;
-
-/// When the server is asked where a type may be listed and watched.
-pub(super) struct Inquiry {
-    /// The server is being asked.
-    pub(super) asking: bool,
-    /// When all is asked again.
-    pub(super) again_at: Instant,
-    /// Nothing is asked before: the last question failed.
-    pub(super) not_before: Option<Instant>,
-}
 
 impl Conductor {
     /// Asks about rights that are not known, and again about all that were refused some time ago.
@@ -125,20 +115,22 @@ impl State {
     }
 }
 
-/// Notes whether a type is refused in the whole cluster.
-pub(super) fn note_refusal(state: &mut State, name: &TypeName, refused: bool) {
-    match (state.inquiries.get(name), refused) {
-        (None, true) => {
-            info!(resource = %name, "not allowed in the whole cluster, looking for namespaces in which it is");
-            let again_at = ask_again_at(&state.known.config);
-            state.refuse(name, again_at);
-            state.due(name, Occasion::Scope);
+impl State {
+    /// Notes whether a type is refused in the whole cluster.
+    pub(super) fn note_refusal(&mut self, name: &TypeName, refused: bool) {
+        match (self.inquiries.get(name), refused) {
+            (None, true) => {
+                info!(resource = %name, "not allowed in the whole cluster, looking for namespaces in which it is");
+                let again_at = ask_again_at(&self.known.config);
+                self.refuse(name, again_at);
+                self.due(name, Occasion::Scope);
+            }
+            (Some(inquiry), false) if !inquiry.asking && self.is_watched_as_a_whole(name) => {
+                self.allow(name);
+                self.due(name, Occasion::Scope);
+            }
+            _ => {}
         }
-        (Some(inquiry), false) if !inquiry.asking && state.is_watched_as_a_whole(name) => {
-            state.allow(name);
-            state.due(name, Occasion::Scope);
-        }
-        _ => {}
     }
 }
 

@@ -15,6 +15,7 @@ use super::{
     handle::EngineHandle,
 };
 use crate::{
+    informer::messages::StopUnit,
     mutex::lock,
     serve::Server,
     subscribe::{
@@ -23,7 +24,6 @@ use crate::{
         query::Query,
         subscriber::Subscriber,
     },
-    supervisor::actor::StopUnit,
 };
 
 /// How often is looked whether no change of units is under way any more.

@@ -15,18 +15,26 @@ use super::{
     presence::{Looked, Served},
     reconcile::{First, History, Occasion, RunningSpec},
     rediscovery::Rediscovery,
-    rights::Inquiry,
 };
 use crate::{
     backoff::Backoff,
     config::{Config, OnRemoved},
     discovery::Catalog,
-    indexer::index_func::IndexFunc,
-    informer::Informer,
+    indexer::{index_func::IndexFunc, siblings::Siblings},
+    informer::{Informer, actor::UnitSupervisor},
     journal::{Move, UnitId},
-    status::{Siblings, UnitState, UnitStatus},
-    supervisor::actor::UnitSupervisor,
+    status::{UnitState, UnitStatus},
 };
+
+/// When the server is asked where a type may be listed and watched.
+pub(super) struct Inquiry {
+    /// The server is being asked.
+    pub(super) asking: bool,
+    /// When all is asked again.
+    pub(super) again_at: Instant,
+    /// Nothing is asked before: the last question failed.
+    pub(super) not_before: Option<Instant>,
+}
 
 /// One unit, from its start until it was replaced.
 #[derive(Clone)]

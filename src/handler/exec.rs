@@ -226,8 +226,8 @@ impl Drop for Group {
 mod tests {
     use super::*;
     use crate::{
+        change::{Cause, Change},
         cloud_event::Encoder,
-        indexer::{Cause, Change},
         journal::{Record, Sequence, UnitId},
         notification::{Event, UnitInfo},
         object::{Object, ResourceType},

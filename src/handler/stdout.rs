@@ -127,8 +127,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        change::Change,
         cloud_event::Encoder,
-        indexer::Change,
         journal::{Record, Sequence, UnitId, testing::*},
         notification::{Event, UnitInfo},
         object::ResourceType,

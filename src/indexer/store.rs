@@ -32,6 +32,7 @@ use super::{
     posting::Posting,
 };
 use crate::{
+    change::Reached,
     mutex::lock,
     object::{KeyRef, Object, ResourceVersion},
 };
@@ -72,19 +73,6 @@ impl Meta {
         let at = self.indexes.as_slice().iter().position(|index| index.name() == name)?;
         u32::try_from(at).ok()
     }
-}
-
-/// How far a transaction brings the store.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reached {
-    /// See [`Meta::generation`].
-    pub generation: u64,
-    /// See [`Meta::store_version`].
-    pub store_version: ResourceVersion,
-    /// See [`Meta::resume_version`].
-    pub resume_version: ResourceVersion,
-    /// See [`Meta::synced`].
-    pub synced: bool,
 }
 
 /// An index name is in use (I-7).

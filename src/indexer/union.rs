@@ -196,11 +196,9 @@ mod tests {
 
     use super::*;
     use crate::{
+        change::Reached,
         delta_fifo::tests::object,
-        indexer::{
-            index_func::IndexFunc,
-            store::{EvmapStore, Reached},
-        },
+        indexer::{index_func::IndexFunc, store::EvmapStore},
         lister::Lister,
         object::{Object, ResourceType},
     };

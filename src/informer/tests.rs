@@ -11,11 +11,14 @@ use actix::{Actor as _, System};
 
 use super::{testing::options, *};
 use crate::{
-    engine::arbiters::Arbiters,
     indexer::{
         Retirement,
         actor::{MoveError, MoveReader},
         retirement,
+    },
+    informer::{
+        actor::UnitSupervisor,
+        messages::{Sabotage, StopUnit},
     },
     journal::{
         Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record, Sequence,
@@ -34,7 +37,7 @@ use crate::{
     status::UnitState,
     supervisor::{
         SupervisorConfig,
-        actor::{Sabotage, StopUnit, UnitSupervisor},
+        arbiters::Arbiters,
         fault::{Fault, Harm, Moment},
     },
     testing::{FakeApiServer, Request, expired, object_with_uid, status},

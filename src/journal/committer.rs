@@ -19,12 +19,12 @@ use self::room::Room;
 use super::{
     Fsync,
     disk::{Disk, calls},
-    handle::Inner,
+    inner::Inner,
     store::{Append, StoreError},
 };
 use crate::{
     backoff::{Backoff, BackoffConfig},
-    indexer::Change,
+    change::Change,
     mutex::lock,
 };
 

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, HashMap};
 use roaring::RoaringTreemap;
 
 use super::ChangeKind;
-use crate::indexer::Cause;
+use crate::change::Cause;
 
 /// A hash of unit, namespace and name: wide enough that no two objects share one.
 pub(super) type LaneHash = [u64; 2];

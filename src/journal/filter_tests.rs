@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use jiff::Timestamp;
 
 use super::{testing::*, *};
-use crate::indexer::store::Reached;
+use crate::change::Reached;
 
 /// Refuses odd versions, cannot say anything of the seventh, and remembers what it was asked.
 #[derive(Debug, Default)]

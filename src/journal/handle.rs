@@ -3,21 +3,18 @@
 mod append;
 mod readers;
 mod reading;
-mod saving;
 mod units;
 
 use std::{
-    collections::HashMap,
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
 };
-
-use tokio::sync::Notify;
 
 use super::{
     JournalHealth, JournalOptions, OpenJournalError, ReaderId, Sequence, UnitId,
     committer::Committer,
     disk::Disk,
+    inner::Inner,
     memory::MemoryJournal,
     reader::Reader,
     store::{Recovered, StoreError, StoredUnit},
@@ -38,17 +35,6 @@ pub struct Journal {
 struct Shared {
     inner: Arc<Inner>,
     committer: Mutex<Option<Committer>>,
-}
-
-/// State that the committer shares with the handles.
-#[derive(Debug)]
-pub(super) struct Inner {
-    id: Box<str>,
-    /// The last position of earlier runs.
-    earlier: Sequence,
-    core: Mutex<MemoryJournal>,
-    wakers: Mutex<HashMap<ReaderId, Arc<Notify>>>,
-    disk: Option<Disk>,
 }
 
 impl Journal {
@@ -163,41 +149,5 @@ impl Journal {
     #[cfg(test)]
     pub(super) fn shared_core(&self) -> MutexGuard<'_, MemoryJournal> {
         self.core()
-    }
-}
-
-impl Inner {
-    fn new(id: &str, earlier: Sequence, core: MemoryJournal, disk: Option<Disk>) -> Arc<Self> {
-        Arc::new(Self { id: id.into(), earlier, core: Mutex::new(core), wakers: Mutex::default(), disk })
-    }
-
-    pub(super) fn core(&self) -> MutexGuard<'_, MemoryJournal> {
-        lock(&self.core)
-    }
-
-    pub(super) fn disk(&self) -> Option<&Disk> {
-        self.disk.as_ref()
-    }
-
-    /// Does something with a reader; nothing where it is closed.
-    pub(super) fn with<R: Default>(&self, reader: ReaderId, act: impl FnOnce(&mut Reader) -> R) -> R {
-        self.core().reader(reader).map(act).unwrap_or_default()
-    }
-
-    pub(super) fn wake(&self, readers: &[ReaderId]) {
-        if readers.is_empty() {
-            return;
-        }
-        // A woken reader asks for this lock first, and to wake a thread takes long: it is not held meanwhile.
-        let wakers = lock(&self.wakers);
-        let woken: Vec<_> = readers.iter().filter_map(|reader| wakers.get(reader)).cloned().collect();
-        drop(wakers);
-        for waker in woken {
-            waker.notify_one();
-        }
-    }
-
-    pub(super) fn wake_all(&self) {
-        lock(&self.wakers).values().for_each(|waker| waker.notify_one());
     }
 }

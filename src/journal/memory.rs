@@ -15,13 +15,13 @@ use std::{
     sync::Arc,
 };
 
-pub(crate) use self::units::{Lane, Origin, Unit, Units};
 use super::{
     Fenced, ReaderId, Record, Sequence, Ticket, UnitId,
     reader::Reader,
     store::{NOBODY, Recovered, StoredReader},
+    units::{Crossing, Lane, Unit, Units},
 };
-use crate::indexer::{Cause, Change, store::Reached};
+use crate::change::{Cause, Change, Reached};
 
 /// The pure core of [`Journal`](super::Journal), whose methods say what these do.
 #[derive(Debug)]
@@ -104,13 +104,6 @@ enum Turn {
     Seed,
     /// It ends what all readers see of the unit.
     Retire,
-}
-
-/// Begin or end of what one reader sees of a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Crossing {
-    Join,
-    Leave,
 }
 
 impl Default for MemoryJournal {

@@ -583,15 +583,6 @@ impl Run {
         self.hits.held_back += u64::from(batch.is_empty() && self.journal.stats(*id).queued > 0);
         for record in batch {
             assert!(record.sequence <= self.journal.released(), "I3: nothing above the release mark");
-            let uid = record.object().map(|object| object.uid().to_owned());
-            let same_name = |gone: &&Record| {
-                gone.is_gone()
-                    && self.places[&gone.unit] == self.places[&record.unit]
-                    && gone.object().map(|o| o.key()) == record.object().map(|o| o.key())
-            };
-            if let Some(gone) = consumer.in_flight.iter().find(same_name) {
-                panic!("{uid:?} is sent while {} is in flight", brief(gone));
-            }
             if consumer.again.first() != Some(&record.sequence.0) {
                 consumer.justify(&record, self.places[&record.unit]);
             }

@@ -11,10 +11,7 @@ mod queue;
 mod saved;
 mod spill;
 
-use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    hash::BuildHasher as _,
-};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 pub(super) use self::saved::{needs, waits_from};
 use self::{
@@ -28,10 +25,10 @@ pub use self::{saved::Held, spill::ToLoad};
 use super::{
     Bounds, ChangeSet, EventName, Losses, ReaderStats, Record, Sequence, UnitId, WhenFull,
     filter::RecordFilter,
-    memory::{Lane, Origin, Units},
     store::StoredReader,
+    units::{Lane, Origin, Units},
 };
-use crate::indexer::{Cause, Change};
+use crate::change::{Cause, Change};
 
 /// While this many records wait in memory, new ones wait packed, so that they take no more than the cache does. They are
 /// also judged at once, so that few are to be judged together before they are coalesced.
@@ -59,8 +56,6 @@ pub(crate) struct Reader {
     again: VecDeque<Waiting>,
     /// In the order of their positions.
     in_flight: VecDeque<Waiting>,
-    /// Deletions among `in_flight`, by the hash of their object's name.
-    gone_in_flight: Vec<(Sequence, u64)>,
     /// Records given up, to be replayed, of a reader without a name.
     given_up: BTreeMap<Sequence, Waiting>,
     abandoned: bool,
@@ -201,17 +196,14 @@ impl Reader {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < max_events.min(room) {
-            let Some((next, lane)) = self.peek() else { break };
+            let Some(next) = self.peek() else { break };
             bytes += next.body_bytes();
-            if (bytes > max_bytes && !batch.is_empty()) || self.follows_a_deletion_in_flight(next, lane) {
+            if bytes > max_bytes && !batch.is_empty() {
                 break;
             }
             let mut waiting = self.pop().expect("it was just seen");
             waiting.judged |= self.filter.is_none(); // it is handed out as it is, whatever a reload brings
             let sequence = waiting.sequence();
-            if waiting.record.is_gone() {
-                self.gone_in_flight.push((sequence, lane_hash(&waiting.record, waiting.origin.lane)));
-            }
             self.kept.shown = self.kept.shown.max(sequence.0);
             batch.push(waiting.record.clone());
             let at = self.in_flight.partition_point(|other| other.sequence() < sequence);
@@ -220,10 +212,9 @@ impl Reader {
         batch
     }
 
-    fn peek(&self) -> Option<(&Record, Lane)> {
+    fn peek(&self) -> Option<&Record> {
         let waiting = self.again.front().or_else(|| self.queue.waiting.front());
-        let waiting = waiting.map(|waiting| (&waiting.record, waiting.origin.lane));
-        waiting.or_else(|| self.backlog.as_ref()?.front())
+        waiting.map(|waiting| &waiting.record).or_else(|| self.backlog.as_ref()?.front())
     }
 
     fn pop(&mut self) -> Option<Waiting> {
@@ -262,14 +253,14 @@ impl Reader {
     /// Returns the position of the oldest record that is not acknowledged.
     pub(crate) fn first(&self) -> Option<Sequence> {
         let in_flight = self.in_flight.front().map(Waiting::sequence);
-        let waiting = self.peek().map(|(record, _)| record.sequence);
+        let waiting = self.peek().map(|record| record.sequence);
         let spilled = self.spill.as_ref().and_then(|spill| spill.positions.min()).map(Sequence);
         [in_flight, waiting, spilled].into_iter().flatten().min()
     }
 
     fn oldest_micros(&self) -> Option<i64> {
         let in_flight = self.in_flight.front().map(|waiting| waiting.record.time_micros);
-        let oldest = in_flight.or_else(|| self.peek().map(|(record, _)| record.time_micros));
+        let oldest = in_flight.or_else(|| self.peek().map(|record| record.time_micros));
         oldest.or_else(|| self.spill.as_ref()?.since_micros())
     }
 
@@ -280,12 +271,6 @@ impl Reader {
         let waiting = read.chain(self.backlog.iter().flat_map(Backlog::iter)).chain(queue);
         waiting.take(limit).map(Record::event_name).collect()
     }
-}
-
-/// Returns a hash of the type and the key of the object of a record.
-fn lane_hash(record: &Record, lane: Lane) -> u64 {
-    let key = record.object().map(|object| object.key());
-    foldhash::fast::FixedState::with_seed(7).hash_one((lane, key))
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use super::{
     ChangeKind, ChangeSet, Interest, Sequence, UnitId,
-    memory::Units,
     store::{Head, StoredReader},
+    units::Units,
 };
-use crate::indexer::Cause;
+use crate::change::Cause;
 
 /// Judge of records by their heads, for one reader.
 ///

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    indexer::store::Reached,
+    change::Reached,
     object::{Identity, Object, packer::Compression},
 };
 

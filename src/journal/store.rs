@@ -5,6 +5,7 @@
 mod append;
 mod body;
 mod compact;
+mod entries;
 mod error;
 mod files;
 mod lock;
@@ -13,6 +14,7 @@ mod page;
 mod read;
 mod recent;
 mod record;
+mod replace;
 mod retain;
 mod seal;
 mod state;
@@ -46,7 +48,7 @@ pub use self::{
 };
 use super::{Sequence, UnitId, UnitTerms};
 use crate::{
-    indexer::{Change, store::Reached},
+    change::{Change, Reached},
     object::packer::Packer,
 };
 

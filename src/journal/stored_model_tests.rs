@@ -20,7 +20,7 @@ use super::{
     testing::*,
     *,
 };
-use crate::indexer::store::Reached;
+use crate::change::Reached;
 
 const UNITS: u32 = 2;
 const NAMES: [&str; 3] = ["a", "b", "c"];

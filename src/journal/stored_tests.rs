@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::{testing::*, *};
-use crate::indexer::store::Reached;
+use crate::change::Reached;
 
 fn open(dir: &Path, options: JournalOptions) -> Journal {
     // what another test starts holds the lock of a closed one until it is a program of its own

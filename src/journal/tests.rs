@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{memory::MemoryJournal, reader::backlog::ENTRY_BYTES, testing::*, *};
-use crate::indexer::store::Reached;
+use crate::change::Reached;
 
 fn reader(journal: &mut MemoryJournal, max_events: usize, when_full: WhenFull) -> ReaderId {
     let bounds = Bounds { max_events, max_bytes: 1 << 20, when_full };
@@ -125,18 +125,6 @@ fn d7_nothing_in_flight_is_merged() {
     commit(&mut journal, 0, &[updated("a", "a", 1, 2), updated("a", "a", 2, 3)]);
     journal[full].rewind();
     assert_eq!(all(&mut journal, full), ["added a/1", "added b/1", "updated a/3<1"]);
-}
-
-#[test]
-fn d7_a_deletion_is_acknowledged_before_the_next_uid_of_that_name_is_sent() {
-    let mut journal = MemoryJournal::default();
-    let one = reader(&mut journal, 10, WhenFull::Coalesce);
-    commit(&mut journal, 0, &[deleted("a", "a", 1), added("b", "b", 1), added("a", "c", 2)]);
-    let batch = journal[one].read(10, usize::MAX);
-    assert_eq!(batch.iter().map(brief).collect::<Vec<_>>(), ["deleted a/1", "added b/1"]);
-    assert!(journal[one].read(10, usize::MAX).is_empty());
-    journal[one].ack(batch[0].sequence);
-    assert_eq!(journal[one].read(10, usize::MAX).iter().map(brief).collect::<Vec<_>>(), ["added c/2"]);
 }
 
 #[test]

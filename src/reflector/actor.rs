@@ -1,61 +1,20 @@
 //! The shell of `Reflector`: carries its requests to a [`ListWatch`] and its events to the DeltaFIFO.
 
-use std::{
-    rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use std::{rc::Rc, sync::Arc};
 
-use actix::{
-    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, Recipient,
-    WrapFuture as _,
-};
-use futures_util::StreamExt as _;
-use rand::RngExt as _;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-    time::{Instant, sleep_until},
-};
-use tracing::info;
+use actix::{Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, WrapFuture as _};
+use tokio::sync::{Semaphore, watch};
 
-use super::{Action, Event, Input, Reflector, Step, log::log};
+use super::{
+    Reflector,
+    messages::{Queue, Stop, Unit},
+    run::Run,
+};
 use crate::{
-    delta_fifo::actor::{Compare, Events},
-    failures::Failures,
-    list_watch::{Failure, ListWatch, WatchEvent, WatchStream},
-    object::{Keep, Object, ResourceType, ResourceVersion},
-    status::{Timings, UnitStatus},
+    list_watch::ListWatch,
+    object::{Keep, ResourceType},
     supervisor::{child::Heartbeat, fault::Moment},
-    trace::Span,
 };
-
-/// Ends the reflector: nothing is requested any more.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Stop;
-
-/// State that a reflector shares with its unit, and with the reflector before it.
-pub(crate) struct Unit {
-    pub(crate) status: Arc<UnitStatus>,
-    pub(crate) timings: Arc<Timings>,
-    /// Round of the last resync.
-    pub(crate) round: Arc<AtomicU32>,
-    /// Says whether anybody waits for a round (S-11). It must be quick.
-    pub(crate) is_due: Box<dyn Fn(u32) -> bool>,
-    /// Takes the server's version when that was asked for, before anything else of it is handed on. It must be quick.
-    pub(crate) server_is_at: Box<dyn Fn(&ResourceVersion)>,
-}
-
-/// The two ways to the DeltaFIFO: what is told, and what is asked.
-#[derive(Clone, Debug)]
-pub(crate) struct Queue {
-    /// Takes events.
-    pub(crate) events: Recipient<Events>,
-    /// Holds a list against what is known.
-    pub(crate) compare: Recipient<Compare>,
-}
 
 /// The actor around one `Reflector`. Its loop is a future of the actor, so a panic in it is the actor's.
 pub struct ReflectorActor {
@@ -74,23 +33,7 @@ impl ReflectorActor {
         unit: Unit,
     ) -> Self {
         let (stop, stopped) = watch::channel(false);
-        let run = Run {
-            reflector: reflector.after_round(unit.round.load(Ordering::Relaxed)),
-            source,
-            fifo,
-            list_permits,
-            resource,
-            keep,
-            unit,
-            stopped,
-            started: Instant::now(),
-            listing_since: None,
-            stream: None,
-            span: Span::NONE,
-            failures: Failures::default(),
-            permit: None,
-            told: None,
-        };
+        let run = Run::new(reflector, source, fifo, list_permits, (resource, keep), unit, stopped);
         Self { run: Some(run), stop }
     }
 }
@@ -117,189 +60,5 @@ impl Handler<Heartbeat> for ReflectorActor {
 
     fn handle(&mut self, Heartbeat(mut fault): Heartbeat, _ctx: &mut Self::Context) {
         fault.strike(Moment::Now, "reflector actor");
-    }
-}
-
-/// The loop: one step of the core, then the action it asked for.
-struct Run {
-    reflector: Reflector,
-    source: Rc<dyn ListWatch>,
-    fifo: Queue,
-    list_permits: Arc<Semaphore>,
-    resource: Arc<ResourceType>,
-    keep: Keep,
-    unit: Unit,
-    stopped: watch::Receiver<bool>,
-    started: Instant,
-    /// When the list under way was first asked for.
-    listing_since: Option<Instant>,
-    stream: Option<WatchStream>,
-    /// Span of the list or watch under way.
-    span: Span,
-    /// Failures since the last watch was opened.
-    failures: Failures,
-    permit: Option<OwnedSemaphorePermit>,
-    /// The failure shown last: one that is long over does not hide a later one of another actor.
-    told: Option<Failure>,
-}
-
-impl Run {
-    async fn run(mut self) {
-        let mut input = Input::Start;
-        let mut doing = Action::Done;
-        loop {
-            let received = Instant::now();
-            if matches!(input, Input::Page(Ok(_)) | Input::Opened(Ok(())) | Input::Received(_)) {
-                self.unit.status.lock().last_activity = Some(received.into_std());
-            }
-            if let Input::Page(Err(failure)) | Input::Opened(Err(failure)) | Input::Ended(Err(failure)) = &input {
-                self.span.fail(failure);
-            }
-            if matches!(input, Input::Opened(Ok(())) | Input::Received(_))
-                && let Some(failures) = self.failures.worked()
-            {
-                info!(resource = %self.resource, failures, "watched again");
-            }
-            let mut step = self.reflector.step(input, received - self.started, rand::rng().random());
-            self.observe(&step);
-            self.observe_list(&step, received);
-            self.leave_out_resync(&mut step.events);
-            match step.action {
-                Action::Done => return,
-                Action::Keep => {}
-                action => doing = action,
-            }
-            let mut stopped = self.stopped.clone();
-            let events = Events { events: step.events, received };
-            input = tokio::select! {
-                biased;
-                _ = stopped.wait_for(|stopped| *stopped) => Input::Stop,
-                next = self.hand_on_and_perform(events, step.holds_list_permit, &doing) => match next {
-                    Some(input) => input,
-                    None => return,
-                },
-            };
-            if step.holds_list_permit {
-                self.pack(&mut input);
-            }
-            if matches!(doing, Action::Compare(_)) {
-                doing = Action::Keep; // the core is then the only one that holds the list, and need not copy it
-            }
-        }
-    }
-
-    /// Packs what came of a list: it is held until all of it is there.
-    fn pack(&self, input: &mut Input) {
-        if !self.keep.is_whole() {
-            return;
-        }
-        let mut objects: Vec<&mut Object> = match input {
-            Input::Page(Ok(page)) => page.items.iter_mut().collect(),
-            Input::Received(events) => events.iter_mut().filter_map(WatchEvent::object_mut).collect(),
-            _ => return,
-        };
-        self.keep.look_at(objects.iter().map(|object| &**object));
-        for object in &mut objects {
-            **object = self.keep.of(object);
-        }
-    }
-
-    /// Counts a resync, which is the last event of its step, and keeps it back if it is for nobody.
-    fn leave_out_resync(&self, events: &mut Vec<Event>) {
-        if let Some(&Event::Resync { round }) = events.last() {
-            self.unit.round.store(round, Ordering::Relaxed);
-            if !(self.unit.is_due)(round) {
-                events.pop();
-            }
-        }
-    }
-
-    /// Hands events on, then carries out the action; `None` ends the loop.
-    async fn hand_on_and_perform(&mut self, events: Events, listing: bool, action: &Action) -> Option<Input> {
-        if !events.events.is_empty() && self.fifo.events.send(events).await.is_err() {
-            return None; // the queue is gone: the unit is about to be restarted as a whole
-        }
-        if !listing {
-            self.permit = None;
-        } else if self.permit.is_none() {
-            self.permit = Arc::clone(&self.list_permits).acquire_owned().await.ok();
-        }
-        self.perform(action).await
-    }
-
-    async fn perform(&mut self, action: &Action) -> Option<Input> {
-        if !matches!(action, Action::Read { .. } | Action::Compare(_)) {
-            self.stream = None;
-        }
-        match action {
-            Action::List(request) if request.continue_token.is_none() => {
-                self.span = self.unit.status.begin_span("list");
-            }
-            Action::OpenWatch(_) => self.span = self.unit.status.begin_span("watch"),
-            Action::Wait { .. } => self.span = Span::NONE,
-            _ => {}
-        }
-        let asked = Instant::now();
-        Some(match action {
-            Action::List(request) => {
-                if request.continue_token.is_none() {
-                    self.listing_since = Some(asked);
-                }
-                Input::Page(self.source.list(request.clone()).await)
-            }
-            Action::Compare(listed) => Input::Compared(self.fifo.compare.send(Compare(listed.clone())).await.ok()?),
-            Action::OpenWatch(request) => {
-                if request.initial_events {
-                    self.listing_since = Some(asked);
-                }
-                let opened = self.source.watch(request.clone()).await;
-                if opened.is_ok() {
-                    self.unit.timings.watch_open.observe(asked.elapsed());
-                }
-                Input::Opened(opened.map(|stream| self.stream = Some(stream)))
-            }
-            Action::Read { until } => {
-                let stream = self.stream.as_mut().expect("the core reads only what it opened");
-                tokio::select! {
-                    biased;
-                    batch = stream.next() => match batch {
-                        Some(Ok(events)) => Input::Received(events),
-                        Some(Err(failure)) => Input::Ended(Err(failure)),
-                        None => Input::Ended(Ok(())),
-                    },
-                    () = sleep_until(self.started + *until) => Input::Timer,
-                }
-            }
-            Action::Wait { until, .. } => {
-                sleep_until(self.started + *until).await;
-                Input::Timer
-            }
-            Action::Keep | Action::Done => return None,
-        })
-    }
-
-    /// Counts how long a list took, once it is complete: it is compared with what is known, or handed on.
-    fn observe_list(&mut self, step: &Step, received: Instant) {
-        let is_complete = matches!(step.action, Action::Compare(_))
-            || step.events.iter().any(|event| matches!(event, Event::Replace { .. }));
-        if is_complete && let Some(since) = self.listing_since.take() {
-            self.unit.status.lock().list_duration.observe(received - since);
-        }
-    }
-
-    fn observe(&mut self, step: &Step) {
-        for report in &step.reports {
-            log(report, &self.resource, &mut self.failures, self.started.elapsed());
-        }
-        if let Some(version) = &step.server_version {
-            (self.unit.server_is_at)(version);
-        }
-        let mut view = self.unit.status.lock();
-        view.show_reflector(&self.reflector, &self.resource);
-        let failure = self.reflector.last_error();
-        if failure != self.told.as_ref() {
-            self.told = failure.cloned();
-            view.last_error = failure.map(ToString::to_string).or(view.last_error.take());
-        }
     }
 }

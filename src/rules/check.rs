@@ -9,7 +9,7 @@ use cel::{
 use regex::{Regex, RegexBuilder};
 
 use super::{
-    RuleError,
+    MATCHES, RuleError,
     meter::{PatternLimits, RuleLimits},
     reads::{children, text},
 };
@@ -18,8 +18,6 @@ use super::{
 pub(super) const VARIABLES: [&str; 6] = ["object", "old", "type", "changes", "changed_by", "cluster"];
 /// What `type(x)` may be compared with.
 const TYPES: [&str; 10] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "google"];
-/// The function that is not the crate's own.
-pub(super) const MATCHES: &str = "matches";
 /// Names that a misspelt function may have meant.
 const FUNCTIONS: [&str; 25] = [
     "startsWith",

@@ -17,7 +17,7 @@ use cel::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{check::MATCHES, reads::children};
+use super::{MATCHES, reads::children};
 
 /// Variable that counts an iteration; it cannot be written in an expression.
 pub(super) const STEP: &str = "@step";

@@ -23,8 +23,8 @@ use cel::{
 use regex::{Regex, RegexBuilder};
 
 use super::{
-    Before, RuleError,
-    check::{MATCHES, check},
+    Before, MATCHES, RuleError,
+    check::check,
     meter::{Meter, RuleLimits, STEP, Weight, instrument},
     reads::{Part, Reads, children},
     value::{Any, Subject, decode},

@@ -9,11 +9,11 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::{
-    hub::{Hub, LOOK, is_initial, now_micros},
-    ring::Entry,
+    hub::{Hub, LOOK, SubscribeError, is_initial, now_micros},
+    ring::{Entry, Ring},
 };
 use crate::{
-    journal::{ReaderId, Record},
+    journal::{Bounds, ReaderId, Record, WhenFull},
     notification::Event,
 };
 
@@ -30,6 +30,27 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 pub(super) struct Feed {
     pub(super) hub: Arc<Hub>,
     pub(super) reader: ReaderId,
+}
+
+impl Hub {
+    /// Starts a feed where there is none.
+    pub(super) fn feed(self: &Arc<Self>) -> Result<(), SubscribeError> {
+        let mut ring = self.ring();
+        if ring.is_some() {
+            return Ok(());
+        }
+        let bounds = &self.options().bounds;
+        let when_full = WhenFull::DropOldest; // merged, they would not be what happened
+        let bounds = Bounds { max_events: bounds.max_events.max(1), max_bytes: bounds.max_bytes, when_full };
+        let reader = self.router.open_feed(bounds)?;
+        let feed = Feed { hub: Arc::clone(self), reader };
+        // Whatever of it is wanted and lies behind its position will be read.
+        let place = self.journal.stats(reader).position;
+        *ring = Some((reader, Ring::new(place, now_micros(), self.options().bounds)));
+        drop(ring);
+        tokio::spawn(feed.run());
+        Ok(())
+    }
 }
 
 impl Drop for Feed {

@@ -74,7 +74,7 @@ mod tests {
         *,
     };
     use crate::{
-        indexer::{Cause, Change},
+        change::{Cause, Change},
         journal::testing::{deleted, synced, updated},
         object::{Identity, Object},
     };

@@ -15,12 +15,12 @@ use tokio::{
 };
 use tracing::info;
 
-use super::{SubscribeCounts, SubscribeOptions, feed::Feed, judge::Judge, query::QueryError, ring::Ring};
+use super::{SubscribeCounts, SubscribeOptions, judge::Judge, query::QueryError, ring::Ring};
 use crate::{
+    change::{Cause, Change},
     cloud_event::Encoder,
     delivery::router::Router,
-    indexer::{Cause, Change},
-    journal::{Bounds, Journal, OpenReaderError, ReaderId, WhenFull},
+    journal::{Journal, OpenReaderError, ReaderId},
     mutex::lock,
     notification::Event,
     registry::Registry,
@@ -212,25 +212,6 @@ impl Hub {
     /// Does something with the ring; `None` where nobody feeds it, after a panic of who did.
     pub(super) fn with_ring<T>(&self, act: impl FnOnce(&Ring) -> T) -> Option<T> {
         lock(&self.ring).as_ref().map(|(_, ring)| act(ring))
-    }
-
-    /// Starts a feed where there is none.
-    fn feed(self: &Arc<Self>) -> Result<(), SubscribeError> {
-        let mut ring = lock(&self.ring);
-        if ring.is_some() {
-            return Ok(());
-        }
-        let bounds = &self.options.bounds;
-        let when_full = WhenFull::DropOldest; // merged, they would not be what happened
-        let bounds = Bounds { max_events: bounds.max_events.max(1), max_bytes: bounds.max_bytes, when_full };
-        let reader = self.router.open_feed(bounds)?;
-        let feed = Feed { hub: Arc::clone(self), reader };
-        // Whatever of it is wanted and lies behind its position will be read.
-        let place = self.journal.stats(reader).position;
-        *ring = Some((reader, Ring::new(place, now_micros(), self.options.bounds)));
-        drop(ring);
-        tokio::spawn(feed.run());
-        Ok(())
     }
 
     pub(super) fn ring(&self) -> MutexGuard<'_, Option<(ReaderId, Ring)>> {

@@ -108,7 +108,7 @@ mod tests {
         *,
     };
     use crate::{
-        indexer::{Cause, Change},
+        change::{Cause, Change},
         journal::testing::{synced, updated},
         object::Object,
     };

@@ -7,11 +7,9 @@ use jiff::Timestamp;
 
 use super::{cursor::Cursor, filter::Filter};
 use crate::{
+    change::{Cause, Change},
     delivery::router::Router,
-    indexer::{
-        Cause, Change,
-        store::{ReadStore as _, Snapshot},
-    },
+    indexer::store::{ReadStore as _, Snapshot},
     informer::Informer,
     journal::{ChangeKind, Record, Sequence, UnitId},
     notification::{Event, UnitInfo},

@@ -146,7 +146,7 @@ pub(super) mod testing {
 
     use super::*;
     use crate::{
-        indexer::Change,
+        change::Change,
         journal::{Record, UnitId, testing::added},
         notification::UnitInfo,
         object::ResourceType,

@@ -76,10 +76,10 @@ impl World<'_> {
     }
 
     fn feed(&mut self, input: Input) {
-        let backed_off = matches!(self.unit.state(), UnitState::BackingOff { .. });
+        let backed_off = matches!(self.unit.state(), SupervisorState::BackingOff { .. });
         let verdict = self.unit.step(input, self.now, 0.3);
         self.wake_at = verdict.wake_at;
-        if !backed_off && matches!(self.unit.state(), UnitState::BackingOff { .. }) {
+        if !backed_off && matches!(self.unit.state(), SupervisorState::BackingOff { .. }) {
             self.failed_at = Some(self.now);
         }
         match verdict.decision {
@@ -136,27 +136,31 @@ impl World<'_> {
     fn check_state(&self) {
         let alive = self.actors.iter().filter(|actor| actor.alive).count();
         match self.unit.state() {
-            UnitState::Running => assert!(self.booted && alive == ACTORS),
-            UnitState::Degraded { failures } => {
+            SupervisorState::Running => assert!(self.booted && alive == ACTORS),
+            SupervisorState::Degraded { failures } => {
                 assert!(alive == ACTORS && failures > 0);
                 self.hit("degraded");
             }
-            UnitState::Starting => assert_eq!((self.booted, alive), (false, ACTORS)),
-            UnitState::BackingOff { attempt, until, .. } => {
+            SupervisorState::Starting => assert_eq!((self.booted, alive), (false, ACTORS)),
+            SupervisorState::BackingOff { attempt, until, .. } => {
                 assert!(attempt > 0 && self.wanted);
                 assert!(until <= self.now + Duration::from_mins(1));
             }
-            UnitState::Stopping => assert!(!self.wanted && alive > 0),
-            UnitState::Stopped => assert_eq!(alive, 0),
+            SupervisorState::Stopping => assert!(!self.wanted && alive > 0),
+            SupervisorState::Stopped => assert_eq!(alive, 0),
         }
-        assert_eq!(self.wake_at.is_none(), self.unit.state() == UnitState::Stopped, "nothing waits without a timer");
+        assert_eq!(
+            self.wake_at.is_none(),
+            self.unit.state() == SupervisorState::Stopped,
+            "nothing waits without a timer"
+        );
         assert_eq!(self.unit.generation().0, self.generation);
     }
 
     fn apply(&mut self, op: &Op) {
         match *op {
             Op::Start => {
-                if self.unit.state() == UnitState::Stopped {
+                if self.unit.state() == SupervisorState::Stopped {
                     (self.wanted, self.failed_at) = (true, None);
                 }
                 self.feed(Input::Start);
@@ -179,7 +183,9 @@ impl World<'_> {
     }
 
     fn boot(&mut self) {
-        if self.unit.state() != UnitState::Starting && !matches!(self.unit.state(), UnitState::Degraded { .. }) {
+        if self.unit.state() != SupervisorState::Starting
+            && !matches!(self.unit.state(), SupervisorState::Degraded { .. })
+        {
             return;
         }
         self.booted = true;
@@ -224,9 +230,9 @@ impl World<'_> {
         while let Some(at) = self.wake_at.filter(|at| *at <= end) {
             self.now = self.now.max(at);
             let before = self.unit.last_exit().map(|(_, exit)| exit.clone());
-            let was_up = !matches!(self.unit.state(), UnitState::BackingOff { .. } | UnitState::Stopping);
+            let was_up = !matches!(self.unit.state(), SupervisorState::BackingOff { .. } | SupervisorState::Stopping);
             self.feed(Input::Timer);
-            if was_up && matches!(self.unit.state(), UnitState::BackingOff { cause: Exit::Hung, .. }) {
+            if was_up && matches!(self.unit.state(), SupervisorState::BackingOff { cause: Exit::Hung, .. }) {
                 self.hit("hung");
             } else if was_up {
                 assert_eq!(self.unit.last_exit().map(|(_, exit)| exit.clone()), before);
@@ -236,7 +242,7 @@ impl World<'_> {
         }
         self.now = end;
         let overdue = |actor: &Actor| actor.pinged_at.is_some_and(|at| at + Duration::from_secs(30) < self.now);
-        let up = matches!(self.unit.state(), UnitState::Running | UnitState::Degraded { .. });
+        let up = matches!(self.unit.state(), SupervisorState::Running | SupervisorState::Degraded { .. });
         assert!(!up || !self.booted || !self.actors.iter().any(overdue), "an actor hangs unnoticed");
     }
 
@@ -251,7 +257,7 @@ impl World<'_> {
             }
             self.pass(Duration::from_secs(5));
         }
-        let expected = if self.wanted { UnitState::Running } else { UnitState::Stopped };
+        let expected = if self.wanted { SupervisorState::Running } else { SupervisorState::Stopped };
         assert_eq!(self.unit.state(), expected, "after 1,000 s of health");
     }
 }

@@ -46,14 +46,14 @@ fn unit(state: &str) -> Supervisor {
     unit
 }
 
-fn name(state: &UnitState) -> &'static str {
+fn name(state: &SupervisorState) -> &'static str {
     match state {
-        UnitState::Starting => "starting",
-        UnitState::Running => "running",
-        UnitState::BackingOff { .. } => "backing off",
-        UnitState::Degraded { .. } => "degraded",
-        UnitState::Stopping => "stopping",
-        UnitState::Stopped => "stopped",
+        SupervisorState::Starting => "starting",
+        SupervisorState::Running => "running",
+        SupervisorState::BackingOff { .. } => "backing off",
+        SupervisorState::Degraded { .. } => "degraded",
+        SupervisorState::Stopping => "stopping",
+        SupervisorState::Stopped => "stopped",
     }
 }
 
@@ -208,7 +208,7 @@ fn one_for_all_and_the_next_generation_waits_for_the_delay_and_for_the_last_acto
         let verdict = unit.step(exited(1, 1, exit.clone()), SECOND, 0.5);
         assert_eq!(verdict.decision, Decision::Stop(generation(1)));
         let until = at(2.2);
-        assert_eq!(unit.state(), UnitState::BackingOff { attempt: 1, until, cause: exit.clone() });
+        assert_eq!(unit.state(), SupervisorState::BackingOff { attempt: 1, until, cause: exit.clone() });
         assert_eq!(unit.last_exit(), Some((Some(1), &exit)));
         unit.step(exited(1, 0, Exit::Stopped), SECOND, 0.0);
         assert_eq!(unit.step(Input::Timer, until, 0.0).decision, Decision::Nothing, "actor 2 still lives");
@@ -232,7 +232,7 @@ fn fail_often(unit: &mut Supervisor, times: u32, mut now: Duration) -> Duration 
         for actor in 0..3 {
             unit.step(failed(running.0, actor), now, 0.0);
         }
-        let UnitState::BackingOff { until, .. } = unit.state() else { panic!("expected a wait") };
+        let SupervisorState::BackingOff { until, .. } = unit.state() else { panic!("expected a wait") };
         now = until;
         assert_eq!(unit.step(Input::Timer, now, 0.0).decision, start(running.0 + 1));
     }
@@ -254,9 +254,9 @@ fn five_failures_within_five_minutes_degrade_and_two_minutes_of_health_heal() {
     let now = fail_often(&mut unit, 4, Duration::ZERO);
     assert!(!unit.is_degraded());
     let now = fail_often(&mut unit, 1, now);
-    assert_eq!(unit.state(), UnitState::Degraded { failures: 5 }, "while it starts");
+    assert_eq!(unit.state(), SupervisorState::Degraded { failures: 5 }, "while it starts");
     let verdict = unit.step(Input::Started(generation(6)), now, 0.0);
-    assert_eq!(unit.state(), UnitState::Degraded { failures: 5 });
+    assert_eq!(unit.state(), SupervisorState::Degraded { failures: 5 });
     assert!(verdict.wake_at.is_some());
     unit.step(Input::Timer, now + at(119.0), 0.0);
     for actor in 0..3 {
@@ -264,9 +264,9 @@ fn five_failures_within_five_minutes_degrade_and_two_minutes_of_health_heal() {
     }
     assert!(unit.is_degraded());
     unit.step(Input::Timer, now + at(120.0), 0.0);
-    assert_eq!(unit.state(), UnitState::Running);
+    assert_eq!(unit.state(), SupervisorState::Running);
     unit.step(failed(6, 0), now + at(121.0), 0.0);
-    assert!(matches!(unit.state(), UnitState::BackingOff { attempt: 1, .. }), "delays begin anew");
+    assert!(matches!(unit.state(), SupervisorState::BackingOff { attempt: 1, .. }), "delays begin anew");
 }
 
 #[test]

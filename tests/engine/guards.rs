@@ -10,8 +10,9 @@ use crate::support::{
 use actix::System;
 use deltabus::{
     backoff::BackoffConfig,
+    change::Change,
     delta_fifo::Order,
-    indexer::{Change, IndexerOptions, store::Meta},
+    indexer::{IndexerOptions, siblings::Siblings, store::Meta},
     informer::{Actors, Informer, InformerOptions, Seed, Shared, SourceFactory},
     journal::{Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, Start, UnitId, UnitInterest},
     list_watch::{
@@ -22,7 +23,6 @@ use deltabus::{
     object::{ResourceType, scan::ScanPlan},
     reflector::{ReflectorConfig, StreamingLists},
     simulator::{Fault, Simulator, SimulatorOptions, StreamFault, Times, Verb},
-    status::Siblings,
 };
 use serde_json::json;
 use tokio::sync::Semaphore;

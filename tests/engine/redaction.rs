@@ -16,8 +16,8 @@ use crate::support::{
     simulated::Simulated,
 };
 use deltabus::{
+    change::Change,
     engine::RunningEngine,
-    indexer::Change,
     lister::Selector,
     notification::Notification,
     simulator::{Simulator, SimulatorOptions},

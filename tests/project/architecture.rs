@@ -1,7 +1,7 @@
 //! The layering of the crate, held by reading its source: `lib.rs` names the order, and every file keeps to it.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -25,6 +25,7 @@ const EFFECTS: &[&str] = &[
 
 /// The machines of the stages and what they are made of (D1).
 const CORES: &[&str] = &[
+    "change.rs",
     "redact.rs",
     "object.rs",
     "object/",
@@ -76,6 +77,7 @@ const CORES: &[&str] = &[
     "work_queue/",
     "supervisor.rs",
     "supervisor/policy.rs",
+    "supervisor/view.rs",
     "delivery.rs",
     "delivery/attempts.rs",
     "delivery/core.rs",
@@ -93,17 +95,7 @@ const CORES: &[&str] = &[
 ];
 
 /// Files among them that are shells.
-const SHELLS: &[&str] = &["actor.rs", "log.rs", "ask.rs", "handle.rs"];
-
-/// What a shell may name although it comes later in the order, and why.
-const LATER: &[(&str, &[&str])] = &[
-    // it sends to the next stage, answers heartbeats, and shows what it does
-    ("reflector/actor.rs", &["delta_fifo", "supervisor", "status"]),
-    ("delta_fifo/actor.rs", &["supervisor", "status"]),
-    ("indexer/actor.rs", &["journal", "supervisor", "status"]),
-    // it starts and restarts units
-    ("supervisor/actor.rs", &["informer", "status", "engine"]),
-];
+const SHELLS: &[&str] = &["actor.rs", "log.rs", "ask.rs", "handle.rs", "run.rs", "writer.rs"];
 
 /// One file of `src`, without comments and without its tests.
 struct Source {
@@ -200,9 +192,8 @@ fn a_file_names_only_what_stands_before_it_in_lib_rs() {
     let mut wrong = Vec::new();
     for source in sources() {
         let Some(own) = rank(source.module()) else { continue }; // lib.rs, main.rs, cli
-        let allowed = LATER.iter().find(|(path, _)| *path == source.path).map_or(&[][..], |(_, later)| later);
         for named in source.named() {
-            if rank(named).is_some_and(|named| named > own) && !allowed.contains(&named) {
+            if rank(named).is_some_and(|named| named > own) {
                 wrong.push(format!("{} names crate::{named}, which comes later", source.path));
             }
         }
@@ -258,4 +249,48 @@ fn every_file_says_what_it_is_for() {
         let text = fs::read_to_string(root.join(&source.path)).expect("source is readable");
         assert!(text.starts_with("//! "), "{} begins with its purpose", source.path);
     }
+}
+
+/// The crate-wide types that a file declares.
+fn declared(source: &Source) -> impl Iterator<Item = &str> {
+    let declaration =
+        Regex::new(r"(?m)^pub(?:\(crate\))? (?:struct|enum|trait|type|union) (\w+)").expect("a valid pattern");
+    let names: Vec<_> = declaration.captures_iter(&source.text).filter_map(|found| found.get(1)).collect();
+    names.into_iter().map(|name| name.as_str())
+}
+
+#[test]
+fn crate_wide_types_have_names_of_their_own() {
+    let (sources, mut files) = (sources(), BTreeMap::<_, Vec<_>>::new());
+    for source in &sources {
+        declared(source).for_each(|name| files.entry(name).or_default().push(&source.path));
+    }
+    assert!(files.len() > 300, "{} types were found", files.len());
+    files.retain(|_, files| files.len() > 1);
+    assert!(files.is_empty(), "{files:#?}");
+}
+
+#[test]
+fn architecture_page_names_existing_files_and_types() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/architecture.md")).expect("the page is there");
+    let sources = sources();
+    let declaration =
+        Regex::new(r"(?m)^(?:pub(?:\([a-z]+\))? )?(?:struct|enum|trait|type) (\w+)").expect("a valid pattern");
+    let types: BTreeSet<_> = sources
+        .iter()
+        .flat_map(|source| declaration.captures_iter(&source.text))
+        .map(|found| found[1].to_owned())
+        .collect();
+    let (file, name) =
+        (Regex::new("`([a-z_/]+(?:\\.rs|/))`"), Regex::new("`([A-Z][A-Za-z]+)`|\\b((?:[A-Z][a-z]+){2,})\\b"));
+    let (file, name) = (file.expect("a valid pattern"), name.expect("a valid pattern"));
+    let files: BTreeSet<_> = file.captures_iter(&page).map(|found| found[1].to_owned()).collect();
+    let names: BTreeSet<_> =
+        name.captures_iter(&page).filter_map(|found| Some(found.get(1).or(found.get(2))?.as_str())).collect();
+    assert!(files.len() > 40 && names.len() > 20, "{files:?} {names:?}");
+    let is_there = |path: &String| root.join("src").join(path).exists() || root.join(path).exists();
+    let files: Vec<_> = files.iter().filter(|path| !is_there(path)).collect();
+    let names: Vec<_> = names.iter().filter(|name| !types.contains(**name)).collect();
+    assert!(files.is_empty() && names.is_empty(), "not in the source: {files:?} {names:?}");
 }

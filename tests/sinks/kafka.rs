@@ -12,6 +12,7 @@ use crate::support::{
     nats::{added, batch, config_map, deleted, event, updated},
 };
 use deltabus::{
+    change::{Cause, Change},
     cloud_event::{ContentMode, Encoder},
     handler::{
         AsyncHandler as _, Form, HandlerError,
@@ -20,7 +21,6 @@ use deltabus::{
             template::{KeyTemplate, TopicTemplate},
         },
     },
-    indexer::{Cause, Change},
     notification::Event,
 };
 

@@ -10,13 +10,13 @@ use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 use crate::support::nats::{Keys, NatsServer, added, batch, config_map, deleted, event, stored, updated};
 use async_nats::jetstream::{self, context::PublishAckFuture, message::PublishMessage, stream::Config};
 use deltabus::{
+    change::{Cause, Change},
     cloud_event::{ContentMode, Encoder, Format, Formatter, template::Template as TextTemplate},
     delivery::attempts::RetryPolicy,
     handler::{
         AsyncHandler as _, Form, HandlerError,
         nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions, NatsTls, subject::Template},
     },
-    indexer::{Cause, Change},
     notification::Event,
     secret::SecretRef,
 };

@@ -8,12 +8,12 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::support::receiver::{Authority, Seen, Server, Signed, fine, replace};
 use deltabus::{
+    change::{Cause, Change},
     cloud_event::{ContentMode, Encoder, Formatter},
     handler::{
         AsyncHandler, Form, HandlerError,
         webhook::{Auth, TlsOptions, Webhook, WebhookOptions},
     },
-    indexer::{Cause, Change},
     journal::{Record, Sequence, UnitId},
     notification::{Event, Notification, UnitInfo},
     object::{Object, ResourceType},

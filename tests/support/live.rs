@@ -9,9 +9,9 @@ use std::{
 
 use actix::{Actor, Context, Handler};
 use deltabus::{
+    change::Change,
     config::{Config, EventType, HandlerOptions, Initial},
     engine::{Engine, EngineBuilder, RunningEngine, StopReport},
-    indexer::Change,
     list_watch::kube::ClusterAccess,
     notification::{Notification, Stopped},
     simulator::{SeenRequest, Simulator, SimulatorOptions, Verb},

@@ -15,8 +15,8 @@ use async_nats::{
     },
 };
 use deltabus::{
+    change::{Cause, Change},
     handler::nats::{JetStreamOptions, NatsAuth, NatsOptions, subject::Template},
-    indexer::{Cause, Change},
     journal::{Record, Sequence, UnitId},
     notification::{Event, Notification, UnitInfo},
     object::{Object, ResourceType},

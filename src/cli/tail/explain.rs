@@ -3,11 +3,11 @@
 use std::io;
 
 use deltabus::{
+    change::{Cause, Change},
     config::Config,
     discovery::{Catalog, ObjectType},
     engine::dry_run::DryRun,
     handler::stdout::line::printable,
-    indexer::{Cause, Change},
     journal::{ChangeKind, Record, Sequence, UnitId},
     object::{Object, ResourceType},
     subscribe::query::kind,

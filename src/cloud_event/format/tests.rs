@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::tests::*;
 use super::*;
-use crate::{indexer::Cause, journal::testing::synced, object::Identity};
+use crate::{change::Cause, journal::testing::synced, object::Identity};
 
 const OLD: &str = r#"{"kind":"Pod","metadata":{"name":"web"},"spec":{"image":"web:1","gone":[1]}}"#;
 const NEW: &str = "{\"kind\":\"Pod\",\n\"metadata\":{\"name\":\"web\"},\"spec\":{\"image\":\"web:2\",\"come\":{}}}";

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::tests::*;
 use super::*;
 use crate::{
-    indexer::{Cause, Change},
+    change::{Cause, Change},
     journal::testing::synced,
 };
 

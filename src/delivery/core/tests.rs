@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    change::Change,
     delivery::schedule,
-    indexer::Change,
     journal::{Record, UnitId, testing::*},
     notification::UnitInfo,
     object::ResourceType,
@@ -50,7 +50,7 @@ fn brief(action: Option<Action>) -> String {
         None => "wait".to_owned(),
         Some(Action::Send(id, events, _)) => format!("send {} {}+{}", id.0, first(&events), events.events().len()),
         Some(Action::Cancel(id)) => format!("cancel {}", id.0),
-        Some(Action::GiveUp(id, events, ..)) => {
+        Some(Action::GiveUp(id, GivenUp { events, .. })) => {
             format!("give up {} {}+{}", id.0, first(&events), events.events().len())
         }
         Some(Action::Acknowledge(id, sequences)) => format!("acknowledge {} {}", id.0, sequences.len()),

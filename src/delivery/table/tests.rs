@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
+    change::{Cause, Change},
     delivery::route::{RESYNC_MIN, RouteOptions},
-    indexer::{Cause, Change},
     journal::{Sequence, testing::*},
     notification::Notification,
 };

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{State, WhyNot};
 use crate::{
+    change::Change,
     config::Config,
     delta_fifo::{DeltaFifo, Order},
     discovery::{Catalog, Owned, WantedEntry, identity, select},
@@ -19,7 +20,7 @@ use crate::{
         plan::{KnownNamespaces, NamespaceLabels, UnitSpec, World, plan},
         redaction::DigestKey,
     },
-    indexer::{Change, Indexer, store::EvmapStore},
+    indexer::{Indexer, store::EvmapStore},
     informer::InformerOptions,
     list_watch::{PassedOver, WatchEvent, decode::WatchDecoder},
     lister::selector::{FieldSelector, LabelSelector},

@@ -4,8 +4,8 @@ use std::{cell::Cell, collections::BTreeMap, fs, sync::Arc};
 
 use super::*;
 use crate::{
+    change::Change,
     cloud_event::Encoder,
-    indexer::Change,
     journal::{Record, Sequence, UnitId, testing::*},
     notification::{Event, UnitInfo},
     object::ResourceType,

@@ -4,9 +4,9 @@ use std::mem;
 
 use super::template::{KeyTemplate, TOPIC_LEN_MAX, TopicTemplate};
 use crate::{
+    change::Change,
     cloud_event::{self, Attribute, ContentMode, Form, Formatter},
     handler::HandlerError,
-    indexer::Change,
     notification::Event,
     trace::TraceContext,
 };
@@ -143,8 +143,8 @@ mod tests {
     use super::super::testing::{event, synced, unit};
     use super::*;
     use crate::{
+        change::Cause,
         cloud_event::Encoder,
-        indexer::Cause,
         journal::testing::{added, deleted, pod, updated},
     };
 

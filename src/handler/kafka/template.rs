@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{indexer::Change, notification::Event};
+use crate::{change::Change, notification::Event};
 
 /// Longest name of a topic.
 pub const TOPIC_LEN_MAX: usize = 249;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    indexer::Change,
+    change::Change,
     journal::{Record, Sequence, UnitId},
     notification::{Event, UnitInfo},
     object::ResourceType,

@@ -8,9 +8,9 @@ use bytes::Bytes;
 
 use super::subject::{SUBJECT_LEN_MAX, Template};
 use crate::{
+    change::Change,
     cloud_event::{self, Attribute, Body, ContentMode, Form, Formatter, header_value},
     handler::HandlerError,
-    indexer::Change,
     notification::Event,
     trace::TraceContext,
 };

@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use jiff::{Timestamp, tz::TimeZone};
 
 use crate::{
-    indexer::{Cause, Change},
+    change::{Cause, Change},
     journal::ChangeKind,
     notification::Event,
 };

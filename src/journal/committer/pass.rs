@@ -9,7 +9,7 @@ use super::now;
 use crate::journal::{
     Held, ReaderId, Sequence,
     disk::Disk,
-    handle::Inner,
+    inner::Inner,
     reader::Reader,
     store::{Compactor, StoreError},
 };

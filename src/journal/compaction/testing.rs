@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, hash::BuildHasher as _};
 
 use super::*;
 use crate::{
-    indexer::Change,
+    change::Change,
     journal::{Held, Record},
 };
 

@@ -2,14 +2,15 @@
 
 use jiff::Timestamp;
 
-use super::{Inner, Journal};
+use super::Journal;
+use crate::journal::inner::Inner;
 use crate::{
-    indexer::{Cause, Change, store::Reached},
+    change::{Cause, Change, Reached},
     journal::{
         AppendError, NotWritable, ReaderId, Sequence, Ticket, UnitId,
         disk::{Disk, calls},
-        memory::Crossing,
         store::{Append, NOBODY},
+        units::Crossing,
     },
     mutex::lock,
     object::Object,

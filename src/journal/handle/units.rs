@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Journal;
 use crate::{
-    indexer::store::Reached,
+    change::Reached,
     journal::{
         ReaderId, Sequence, UnitId, UnitTerms,
         store::{StoreError, StoredUnit},
@@ -92,7 +92,7 @@ impl Journal {
     }
 
     /// Returns whether every unit that the reader takes has synced, and the reader has acknowledged everything up to
-    /// there (S-8). A type has synced with the first [`Synced`](crate::indexer::Change::Synced) of one of its units. No reader
+    /// there (S-8). A type has synced with the first [`Synced`](crate::change::Change::Synced) of one of its units. No reader
     /// has before [`Journal::set_discovered`]. A reader that takes more has synced again once it is done with that too.
     pub fn has_synced(&self, reader: ReaderId) -> bool {
         self.core().has_synced(reader)

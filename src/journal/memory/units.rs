@@ -1,43 +1,10 @@
-//! Units of a journal: their terms, epochs and resyncs, and whether their initial state is complete.
-
-use std::collections::HashMap;
+//! The units of a journal: their terms, epochs and resyncs, and whether their initial state is complete.
 
 use super::{Batch, MemoryJournal, Turn};
-use crate::journal::{Fenced, ReaderId, Sequence, TypeNumber, UnitId, UnitTerms};
-
-/// The units of one type: an object is in one of them only, and may move to another.
-pub(crate) type Lane = u64;
-
-pub(crate) type Units = HashMap<UnitId, Unit>;
-
-/// Facts about the unit of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) lane: Lane,
-    /// Its cache holds the bodies of living objects.
-    pub(crate) cached: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unit {
-    pub(crate) id: UnitId,
-    pub(crate) origin: Origin,
-    /// Nothing of its first list existed at the very first start.
-    pub(crate) late: bool,
-    /// Its last resync.
-    pub(crate) round: u32,
-    /// It appends nothing more, and no reader sees it.
-    pub(crate) retired: bool,
-    pub(super) epoch: u64,
-}
-
-impl Unit {
-    fn new(id: UnitId) -> Self {
-        // A unit without terms shares its lane with no other.
-        let origin = Origin { lane: u64::MAX - u64::from(id.0), cached: true };
-        Self { id, origin, late: false, round: 0, retired: false, epoch: 0 }
-    }
-}
+use crate::journal::{
+    Fenced, ReaderId, Sequence, TypeNumber, UnitId, UnitTerms,
+    units::{Origin, Unit},
+};
 
 impl MemoryJournal {
     pub(super) fn unit(&mut self, id: UnitId) -> &mut Unit {

@@ -1,7 +1,7 @@
 //! Records that were read: acknowledged, given up and replayed, rewound, abandoned.
 
-use super::{Reader, lane_hash, queue::Waiting, saved::forget_removed};
-use crate::journal::{Record, Replayed, Sequence, memory::Lane};
+use super::{Reader, queue::Waiting, saved::forget_removed};
+use crate::journal::{Replayed, Sequence};
 
 /// Records given up that are kept in memory for a replay.
 const GIVEN_UP_MAX: usize = 1_000;
@@ -12,31 +12,14 @@ impl Reader {
         self.in_flight.binary_search_by_key(&position, Waiting::sequence).ok()
     }
 
-    /// Returns whether the deletion of an object of that name is in flight.
-    pub(super) fn follows_a_deletion_in_flight(&self, record: &Record, lane: Lane) -> bool {
-        if self.gone_in_flight.is_empty() || record.object().is_none() {
-            return false;
-        }
-        // Two names with one hash wait for each other; that costs a round trip and nothing else.
-        let hash = lane_hash(record, lane);
-        self.gone_in_flight.iter().any(|(_, gone)| *gone == hash)
-    }
-
     /// Removes records from what is in flight. Ignores those that are not in flight.
     pub(super) fn take_in_flight(&mut self, positions: &[Sequence]) -> Vec<Waiting> {
         let mut taken = Vec::with_capacity(positions.len());
         for position in positions {
             taken.extend(self.find(*position).and_then(|at| self.in_flight.remove(at)));
         }
-        self.note_taken();
-        taken
-    }
-
-    fn note_taken(&mut self) {
-        let in_flight = &self.in_flight;
-        let is_there = |gone: &Sequence| in_flight.binary_search_by_key(gone, Waiting::sequence).is_ok();
-        self.gone_in_flight.retain(|(gone, _)| is_there(gone));
         self.touch();
+        taken
     }
 
     /// Acknowledges everything in flight up to a position.
@@ -44,7 +27,7 @@ impl Reader {
         while self.in_flight.pop_front_if(|waiting| waiting.sequence() <= upto).is_some() {
             self.tally.stats.acknowledged += 1;
         }
-        self.note_taken();
+        self.touch();
     }
 
     /// Acknowledges records in flight. Returns their count.
@@ -95,7 +78,6 @@ impl Reader {
 
     /// Hands out again what was read and not acknowledged.
     pub(crate) fn rewind(&mut self) {
-        self.gone_in_flight.clear();
         self.again.extend(self.in_flight.drain(..));
         self.again.make_contiguous().sort_by_key(Waiting::sequence); // a replay may wait there
     }
@@ -106,7 +88,6 @@ impl Reader {
         if std::mem::replace(&mut self.abandoned, true) {
             return;
         }
-        self.gone_in_flight.clear();
         if let Some(spill) = self.spill.as_mut().filter(|_| !self.kept.name.is_empty()) {
             let read = self.in_flight.drain(..).chain(self.again.drain(..));
             read.chain(std::mem::take(&mut self.queue).waiting).for_each(|waiting| spill.put_back(&waiting));

@@ -28,11 +28,11 @@ use hashbrown::{Equivalent, HashMap};
 
 use super::queue::Waiting;
 use crate::{
-    indexer::Change,
+    change::Change,
     journal::{
         Bounds, Losses, ReaderStats, Record, Sequence,
         filter::Failures,
-        memory::{Lane, Origin},
+        units::{Lane, Origin},
     },
     object::{KeyRef, Object, ObjectKey},
 };
@@ -164,8 +164,8 @@ impl Backlog {
         self.entries.len()
     }
 
-    pub(super) fn front(&self) -> Option<(&Record, Lane)> {
-        self.entries.first_key_value().map(|(_, entry)| (&entry.record, entry.origin.lane))
+    pub(super) fn front(&self) -> Option<&Record> {
+        self.entries.first_key_value().map(|(_, entry)| &entry.record)
     }
 
     pub(super) fn pop_front(&mut self) -> Option<Waiting> {

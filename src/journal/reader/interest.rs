@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::Reader;
 use crate::{
-    indexer::{Cause, Change},
+    change::{Cause, Change},
     journal::{
         ChangeKind, ChangeSet, Interest, Record, Sequence, UnitId,
-        memory::{Crossing, Lane, Unit, Units},
+        units::{Crossing, Lane, Unit, Units},
     },
 };
 

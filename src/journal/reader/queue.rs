@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::journal::{Bounds, Record, Sequence, memory::Origin};
+use crate::journal::{Bounds, Record, Sequence, units::Origin};
 
 /// A waiting record. One that is not wanted follows one that is: it changes what is known of its object.
 #[derive(Clone, Debug)]

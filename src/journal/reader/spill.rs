@@ -6,7 +6,7 @@
 use roaring::RoaringTreemap;
 
 use super::{Reader, queue::Waiting};
-use crate::journal::{Record, Sequence, UnitId, memory::Origin};
+use crate::journal::{Record, Sequence, UnitId, units::Origin};
 
 /// Records asked for at a time: at first, and at most.
 const CHUNK: (usize, usize) = (8, 1024);

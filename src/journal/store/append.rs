@@ -14,7 +14,7 @@ use super::{
     tail::{MARK_KEY, Mark},
 };
 use crate::{
-    indexer::{Cause, Change},
+    change::{Cause, Change},
     journal::{ChangeKind, UnitId},
     mutex::lock,
     object::{Object, packer::Packer},

@@ -12,12 +12,13 @@ use fjall::{OwnedWriteBatch, UserValue};
 use roaring::RoaringTreemap;
 
 use super::{
-    Fault, Files, Inner, Store, StoreError, StoredReader,
+    Fault, Files, Store, StoreError, StoredReader,
     body::{Part, compacted_body_key, compacted_key, old_key, sequence_key, split_compacted_key},
+    entries::{ENTRIES_A_BATCH, decode_entry, forget_all_but, known_of, remove_entries, remove_entry, unreadable},
     read::{Finder, head_of},
     record::{Body, Head, Old},
     state,
-    wire::{Wire, put_number},
+    wire::put_number,
 };
 use crate::{
     journal::{
@@ -29,9 +30,6 @@ use crate::{
 
 /// Entries looked through a call.
 const ENTRIES_A_SCAN: usize = 16_384;
-
-/// Entries removed a batch.
-const ENTRIES_A_BATCH: usize = 4096;
 
 /// Compaction of one reader's records, step by step. Its memory grows with the count of objects.
 #[derive(Debug)]
@@ -220,17 +218,6 @@ impl Sources<'_> {
     }
 }
 
-/// Reads an entry: its head, and the position that its object is from.
-pub(super) fn decode_entry<'a>(files: &Files, place: u64, value: &'a [u8]) -> Result<(u64, Head<'a>), Fault> {
-    let mut wire = Wire(value);
-    let decoded = wire.number().and_then(|behind| Some((place + behind, Head::decode(place, wire.0)?)));
-    decoded.ok_or_else(|| unreadable(files, place))
-}
-
-fn unreadable(files: &Files, place: u64) -> Fault {
-    Fault::corrupt(files.compacted.path(), format!("the merged record {place} is unreadable"))
-}
-
 impl Store {
     /// Writes a step with the state of its reader, all of it or nothing. The same step again changes nothing.
     pub(crate) fn put_compacted(&self, step: &CompactionStep, state: &StoredReader) -> Result<(), StoreError> {
@@ -259,40 +246,6 @@ impl Store {
             forget_all_but(inner, files, reader, &state.compacted)
         })
     }
-}
-
-/// Removes entries that a reader does not need any more.
-pub(super) fn forget_all_but(inner: &Inner, files: &Files, reader: &str, needed: &RoaringTreemap) -> Result<(), Fault> {
-    let mut known = known_of(inner, reader);
-    let stale: Vec<u64> = (&known - needed).iter().collect();
-    for part in stale.chunks(ENTRIES_A_BATCH) {
-        remove_entries(files, reader, part)?;
-        known -= part.iter().copied().collect::<RoaringTreemap>();
-        lock(&inner.compacted).insert(reader.to_owned(), known.clone());
-    }
-    if known.is_empty() && !stale.is_empty() {
-        lock(&inner.compacted).remove(reader);
-    }
-    Ok(())
-}
-
-fn remove_entries(files: &Files, reader: &str, positions: &[u64]) -> Result<(), Fault> {
-    let mut batch = files.db.batch();
-    for position in positions {
-        remove_entry(files, &mut batch, reader, *position);
-    }
-    files.commit(batch)
-}
-
-fn remove_entry(files: &Files, batch: &mut OwnedWriteBatch, reader: &str, position: u64) {
-    batch.remove(&files.compacted, compacted_key(reader, position));
-    for part in [Part::Object, Part::Old] {
-        batch.remove(&files.bodies, compacted_body_key(reader, position, part));
-    }
-}
-
-fn known_of(inner: &Inner, reader: &str) -> RoaringTreemap {
-    lock(&inner.compacted).get(reader).cloned().unwrap_or_default()
 }
 
 /// Finds the entries of each reader, and sets [`StoredReader::compacted`]. Removes the entries of readers that are gone.

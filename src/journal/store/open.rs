@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, File, Permissions},
-    io::{self, Write},
+    io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::{
@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use super::{
     DB, Fault, Files, Inner, Lock, Recovered, State, Store, StoreError, compact, read,
+    replace::replace,
     retain::FIRST_KEY,
     seal::{self, Facts, Sealer},
     state, sync,
@@ -185,16 +186,6 @@ fn format_of(dir: &Path) -> Result<u32, Fault> {
 fn write_format(dir: &Path) -> io::Result<()> {
     replace(dir, FORMAT_FILE, &FORMAT.to_string())?;
     File::open(dir)?.sync_all()
-}
-
-/// Replaces a small file of the state directory by another text, as a whole. Its content is synced, its name is not: after a
-/// power failure the file before may be there.
-pub(super) fn replace(dir: &Path, name: &str, text: &str) -> io::Result<()> {
-    let new = dir.join(format!("{name}.new"));
-    let mut file = private_dir::file().create(true).truncate(true).open(&new)?;
-    writeln!(file, "{text}")?;
-    file.sync_all()?;
-    fs::rename(new, dir.join(name))
 }
 
 /// Reads what the store holds, and notes that a run has begun. Returns the forgotten units too.

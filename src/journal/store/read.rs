@@ -7,7 +7,7 @@ use fjall::{Keyspace, KvPair, UserValue};
 use super::{
     Fault, Files, Inner, Store, StoreError,
     body::{Part, Pointer, compacted_body_key, compacted_key, decode_body, old_key, sequence_key, split_object_key},
-    compact::decode_entry,
+    entries::decode_entry,
     record::{Body, Head, Old},
 };
 use crate::{

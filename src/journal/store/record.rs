@@ -5,7 +5,7 @@ use super::{
     wire::{Uid, Wire, put_number, put_text, put_uid},
 };
 use crate::{
-    indexer::{Cause, Change},
+    change::{Cause, Change},
     journal::{ChangeKind, Record, Sequence, UnitId},
     object::{KeyRef, Object, ResourceVersion},
 };

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fs, io, path::Path, sync::Mutex};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{DB, Fault, Store, StoreError, StoredReader, open::replace};
+use super::{DB, Fault, Store, StoreError, StoredReader, replace::replace};
 use crate::{mutex::lock, regular_file};
 
 /// The file, in the state directory.

@@ -5,11 +5,11 @@ use std::collections::{BTreeSet, HashSet};
 use roaring::RoaringTreemap;
 
 use super::{
-    Fault, Files, Store, StoreError, StoredReader, StoredUnit, compact,
+    Fault, Files, Store, StoreError, StoredReader, StoredUnit, entries,
     wire::{Wire, put_number, put_text},
 };
 use crate::{
-    indexer::store::Reached,
+    change::Reached,
     journal::{Sequence, UnitId},
     mutex::lock,
     object::ResourceVersion,
@@ -115,7 +115,7 @@ impl Store {
             }
             files.commit(batch)?;
             inner.sealer.wrote(readers);
-            readers.iter().try_for_each(|reader| compact::forget_all_but(inner, files, &reader.name, &reader.compacted))
+            readers.iter().try_for_each(|reader| entries::forget_all_but(inner, files, &reader.name, &reader.compacted))
         })
     }
 
@@ -126,7 +126,7 @@ impl Store {
             let mut batch = files.db.batch();
             batch.remove(&files.readers, name.as_bytes());
             files.commit(batch)?;
-            compact::forget_all_but(inner, files, name, &RoaringTreemap::new())
+            entries::forget_all_but(inner, files, name, &RoaringTreemap::new())
         })
     }
 }

@@ -18,7 +18,7 @@ use super::{
     *,
 };
 use crate::{
-    indexer::Cause,
+    change::Cause,
     journal::{
         ChangeKind, Held, Record, TypeNumber,
         testing::{added, brief, deleted, initial, pod, removed, synced, updated},

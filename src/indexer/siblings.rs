@@ -12,7 +12,7 @@ use crate::{journal::UnitId, mutex::lock};
 
 /// What the units of one type know of each other. It outlives them: units that take the place of others join the same.
 ///
-/// **Invariant:** [`Change::Synced`](crate::indexer::Change::Synced) is appended once for all the units that ever join,
+/// **Invariant:** [`Change::Synced`](crate::change::Change::Synced) is appended once for all the units that ever join,
 /// by the one that completes them, and behind the first list of each: who appends it holds the lock meanwhile.
 #[derive(Debug, Default)]
 pub struct Siblings {

@@ -3,11 +3,15 @@
 //! The three actors of a unit share an arbiter, so a batch crosses no thread on its way from socket to cache. Each
 //! arbiter has a current-thread runtime of its own, and the unit's connections live on it.
 
-use std::sync::Mutex;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Mutex,
+};
 
 use actix::Arbiter;
-use actix_rt::ArbiterHandle;
+use tokio::sync::oneshot;
 
+use super::{Exit, child::panic_text};
 use crate::mutex::lock;
 
 /// A fixed number of arbiters.
@@ -51,9 +55,20 @@ impl Arbiters {
         Seat { index, generation: pool.seats[index].generation }
     }
 
-    /// Returns the arbiter that stands at the seat's place now.
-    pub fn arbiter(&self, seat: Seat) -> ArbiterHandle {
-        self.lock().seats[seat.index].arbiter.handle()
+    /// Runs `work` on the thread of the seat. The future fails where `work` does, panics, or where the thread has ended.
+    pub fn run<T, W>(&self, seat: Seat, work: W) -> impl Future<Output = Result<T, Exit>> + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> Result<T, Exit> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let arbiter = self.lock().seats[seat.index].arbiter.handle();
+        // A thread that has ended drops the closure, and `reply` with it.
+        let _sent = arbiter.spawn_fn(move || {
+            let done = catch_unwind(AssertUnwindSafe(work));
+            drop(reply.send(done.unwrap_or_else(|panic| Err(Exit::Panicked(panic_text(panic.as_ref()))))));
+        });
+        async move { answer.await.unwrap_or(Err(Exit::ArbiterGone)) }
     }
 
     /// Returns the seat with a new arbiter in it, unless another unit replaced the hung one already. The old thread

@@ -1,0 +1,171 @@
+//! The path of a batch into journal and cache: append → publish → release, in this order and nowhere else (D7, I3).
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tracing::info;
+
+use super::{Indexer, Retirement, Transaction, retirement, siblings::Siblings, slot::IndexerLease, view};
+use crate::{
+    change::{Cause, Change},
+    delta_fifo::{Deltas, Repacked},
+    journal::{AppendError, Journal, Move, MoveKind, Ticket, UnitId},
+    status::UnitStatus,
+    supervisor::fault::{Fault, Moment},
+};
+
+/// Brings the cache to where the journal is, after an actor that ended between append and release.
+pub(crate) fn recover(lease: &mut IndexerLease, journal: &Journal, unit: UnitId, status: &UnitStatus) {
+    let in_flight = lease.slot.in_flight();
+    lease.indexer().discard(); // what may be half staged
+    finish(lease.indexer(), in_flight.as_deref(), journal.outstanding(unit), status);
+    lease.set_in_flight(None);
+    if let Some(ticket) = journal.outstanding(unit) {
+        journal.release(ticket);
+    }
+}
+
+/// Applies and publishes a transaction whose records lie in the journal, unreleased; does nothing without a ticket.
+/// Whoever calls it releases the ticket then.
+pub(crate) fn finish(
+    indexer: &mut Indexer,
+    in_flight: Option<&Transaction>,
+    ticket: Option<Ticket>,
+    status: &UnitStatus,
+) {
+    if let (Some(transaction), Some(ticket)) = (in_flight, ticket) {
+        indexer.commit(transaction);
+        indexer.reach_place(ticket.last.0);
+        indexer.publish(now_micros());
+        observe(indexer, &transaction.changes, status);
+        info!(changes = transaction.changes.len(), "applied the batch that was journaled before the restart");
+    }
+}
+
+fn observe(indexer: &Indexer, changes: &[Change], status: &UnitStatus) {
+    let mut shown = status.lock();
+    view::count(&mut shown.events, changes);
+    view::show(&mut shown, indexer.store().meta());
+}
+
+pub(super) fn now_micros() -> i64 {
+    Timestamp::now().as_microsecond()
+}
+
+/// Writes the batches of one unit in one epoch; a later epoch fences it off the journal.
+pub(crate) struct Writer {
+    lease: IndexerLease,
+    journal: Journal,
+    unit: UnitId,
+    epoch: u64,
+    siblings: Arc<Siblings>,
+    status: Arc<UnitStatus>,
+    /// Fault that a test has put into the next batch.
+    fault: Fault,
+}
+
+impl Writer {
+    /// Makes the writer of a unit in one epoch.
+    pub(crate) fn new(
+        lease: IndexerLease,
+        journal: Journal,
+        (unit, epoch): (UnitId, u64),
+        siblings: Arc<Siblings>,
+        status: Arc<UnitStatus>,
+    ) -> Self {
+        Self { lease, journal, unit, epoch, siblings, status, fault: Fault::default() }
+    }
+
+    /// Returns the cache.
+    pub(super) fn indexer(&mut self) -> &mut Indexer {
+        self.lease.indexer()
+    }
+
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Plans a batch, and keeps the plan for the next actor in case this one ends.
+    pub(super) fn plan(&mut self, deltas: Deltas) -> Arc<Transaction> {
+        let transaction = Arc::new(self.lease.indexer().plan(deltas));
+        self.lease.set_in_flight(Some(Arc::clone(&transaction)));
+        self.strike(Moment::BeforeAppend);
+        transaction
+    }
+
+    /// Appends, publishes and releases a transaction. After an error nothing has happened.
+    pub(super) fn write(&mut self, transaction: &Arc<Transaction>) -> Result<(), AppendError> {
+        let mut span = self.status.begin_batch(transaction.changes.len());
+        let (transaction, ticket) = self.append(Arc::clone(transaction))?;
+        if ticket.first <= ticket.last {
+            span.appended(ticket.first.0, ticket.last.0);
+        }
+        self.strike(Moment::BeforePublish);
+        let indexer = self.lease.indexer();
+        indexer.commit(&transaction);
+        indexer.reach_place(ticket.last.0);
+        indexer.publish(now_micros());
+        self.strike(Moment::BeforeRelease);
+        self.journal.release(ticket);
+        self.lease.set_in_flight(None);
+        observe(self.lease.indexer(), &transaction.changes, &self.status);
+        Ok(())
+    }
+
+    /// Appends a transaction. The one that completes the unit says whether it completes its type.
+    fn append(&self, transaction: Arc<Transaction>) -> Result<(Arc<Transaction>, Ticket), AppendError> {
+        let append = |transaction: Arc<Transaction>| {
+            self.lease.set_in_flight(Some(Arc::clone(&transaction)));
+            let Transaction { changes, reached, .. } = &*transaction;
+            let ticket = self.journal.append(self.unit, self.epoch, changes, reached, Timestamp::now())?;
+            Ok((transaction, ticket))
+        };
+        let objects = transaction.objects;
+        if !transaction.completes_initial() {
+            self.siblings.note(self.unit, objects);
+            return append(transaction);
+        }
+        self.siblings.sync(self.unit, objects, |total| {
+            let mut transaction = Arc::unwrap_or_clone(transaction);
+            transaction.set_total(total);
+            append(Arc::new(transaction))
+        })
+    }
+
+    /// Shows a reader that comes what there is, or one that goes that it is gone, each object once and by its key.
+    pub(super) fn move_reader(&self, Move { reader, kind }: Move) -> Result<(), AppendError> {
+        let indexer = self.lease.get();
+        let now = Timestamp::now();
+        match kind {
+            MoveKind::Join(cause) => {
+                let shown = cause.filter(|_| indexer.keeps_bodies());
+                let changes: Vec<_> = shown.map_or_else(Vec::new, |cause| {
+                    let objects = indexer.objects().into_iter();
+                    objects.map(|object| Change::Added { object, cause }).collect()
+                });
+                self.journal.join(reader, self.unit, self.epoch, &changes, now)
+            }
+            MoveKind::Leave => {
+                let changes = retirement(indexer.objects(), Retirement::Removed(Cause::Reload));
+                self.journal.leave(reader, self.unit, self.epoch, &changes, now)
+            }
+        }
+    }
+
+    /// Packs some of the cache again.
+    pub(super) fn repack(&mut self) -> Repacked {
+        let repacked = self.lease.indexer().repack();
+        view::show(&mut self.status.lock(), self.lease.get().store().meta());
+        repacked
+    }
+
+    /// Puts in a fault of a test; one that is due at once happens now.
+    pub(super) fn harm(&mut self, fault: Fault) {
+        self.fault.put(fault);
+        self.strike(Moment::Now);
+    }
+
+    fn strike(&mut self, moment: Moment) {
+        self.fault.strike(moment, "indexer actor");
+    }
+}

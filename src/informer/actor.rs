@@ -1,0 +1,205 @@
+//! The supervisor of one unit, the shell of [`Supervisor`]: boots its actors on an arbiter, asks for heartbeats, reports exits.
+//!
+//! It lives on the system's arbiter, so it survives whatever happens to the unit's. actix's own `Supervisor` is not
+//! used: it restarts without delay, keeps the same instance, and does not restart after a panic.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, SpawnHandle, WrapFuture as _};
+use tokio::{sync::oneshot, time::Instant};
+use tracing::{error, info, warn};
+
+use super::{
+    Informer, Shared,
+    running::{Actors, Running, STAGES},
+};
+use crate::supervisor::{
+    ActorIndex, Decision, Exit, Generation, Input, Supervisor, SupervisorConfig,
+    arbiters::{Arbiters, Seat},
+    child::{Heartbeat, exit_of},
+    fault::Fault,
+    view::NextRestart,
+};
+
+/// How long a unit that was asked to stop may take before it is left behind.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Supervises one [`Informer`].
+pub(crate) struct UnitSupervisor {
+    informer: Arc<Informer>,
+    shared: Shared,
+    arbiters: Arc<Arbiters>,
+    seat: Seat,
+    core: Supervisor,
+    clock: Instant,
+    timer: Option<SpawnHandle>,
+    pub(super) running: Option<Running>,
+    pub(super) stop_waiters: Vec<oneshot::Sender<()>>,
+    /// Faults that wait for actors that are up, in a test.
+    pub(super) faults: [Fault; 3],
+}
+
+impl UnitSupervisor {
+    /// Makes a supervisor; the unit starts with the actor.
+    pub(crate) fn new(
+        informer: Arc<Informer>,
+        shared: Shared,
+        arbiters: Arc<Arbiters>,
+        config: SupervisorConfig,
+    ) -> Self {
+        let config = SupervisorConfig { stop_timeout: STOP_TIMEOUT.min(config.stop_timeout), ..config };
+        Self {
+            seat: arbiters.seat(),
+            core: Supervisor::new(config, STAGES.len()),
+            clock: Instant::now(),
+            timer: None,
+            running: None,
+            stop_waiters: Vec::new(),
+            faults: Default::default(),
+            informer,
+            shared,
+            arbiters,
+        }
+    }
+
+    /// One step of the core, and what it decided.
+    pub(super) fn step(&mut self, input: Input, ctx: &mut Context<Self>) {
+        let verdict = self.core.step(input, self.clock.elapsed(), rand::random());
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        if let Some(wake_at) = verdict.wake_at {
+            let delay = wake_at.saturating_sub(self.clock.elapsed());
+            self.timer = Some(ctx.run_later(delay, |supervisor, ctx| supervisor.step(Input::Timer, ctx)));
+        }
+        match verdict.decision {
+            Decision::Nothing => {}
+            Decision::Start { generation, abandoned } => self.boot(generation, &abandoned, ctx),
+            Decision::Stop(_) => {
+                if let Some(running) = &mut self.running {
+                    running.stop();
+                }
+            }
+            Decision::Ping { generation, actors } => self.ping(generation, &actors, ctx),
+            Decision::Done { abandoned } => {
+                self.complain_of(&abandoned);
+                if !abandoned.is_empty() {
+                    // What it appended was accepted, and holds everything behind it up (I4).
+                    self.informer.take_over(self.core.generation().0 + 1, &self.shared.journal);
+                }
+                for waiter in self.stop_waiters.drain(..) {
+                    let _nobody_waits_any_more = waiter.send(());
+                }
+                ctx.stop();
+            }
+        }
+        self.publish();
+    }
+
+    fn boot(&mut self, generation: Generation, abandoned: &[ActorIndex], ctx: &mut Context<Self>) {
+        if !abandoned.is_empty() {
+            self.complain_of(abandoned);
+            self.seat = self.arbiters.replace(self.seat);
+        }
+        let (informer, shared) = (Arc::clone(&self.informer), self.shared.clone());
+        let launch = move || informer.launch(generation.0, &shared).map_err(|error| Exit::Failed(error.to_string()));
+        let booted = self.arbiters.run(self.seat, launch);
+        ctx.spawn(booted.into_actor(self).map(move |booted, supervisor, ctx| match booted {
+            // It hung until it was given up on; what it started ends with its thread.
+            _ if generation != supervisor.core.generation() => {}
+            Ok(actors) => supervisor.watch(generation, actors, ctx),
+            Err(exit) => supervisor.failed_to_boot(generation, &exit, ctx),
+        }));
+    }
+
+    fn failed_to_boot(&mut self, generation: Generation, exit: &Exit, ctx: &mut Context<Self>) {
+        if *exit == Exit::ArbiterGone {
+            self.seat = self.arbiters.replace(self.seat);
+        }
+        for actor in 0..STAGES.len() {
+            self.exited(generation, actor, exit.clone(), ctx);
+        }
+    }
+
+    fn watch(&mut self, generation: Generation, actors: Actors, ctx: &mut Context<Self>) {
+        let (mut running, exits) = Running::new(generation, actors);
+        for (actor, exit) in exits.into_iter().enumerate() {
+            ctx.spawn(exit.into_actor(self).map(move |ended, supervisor, ctx| {
+                supervisor.exited(generation, actor, exit_of(ended), ctx);
+            }));
+        }
+        if !self.stop_waiters.is_empty() {
+            running.stop(); // asked while the unit was starting
+        }
+        self.running = Some(running);
+        self.step(Input::Started(generation), ctx);
+        self.strike();
+    }
+
+    /// Returns the actors of this generation, unless they have been replaced or were never up.
+    fn running(&self, generation: Generation) -> Option<&Running> {
+        self.running.as_ref().filter(|running| running.generation() == generation)
+    }
+
+    /// Puts faults into the actors of this generation once they are up: a cache that is brought up to the journal counts
+    /// events before that.
+    pub(super) fn strike(&mut self) {
+        let mut faults = std::mem::take(&mut self.faults);
+        if let Some(running) = self.running(self.core.generation()) {
+            running.harm(&mut faults);
+        }
+        self.faults = faults;
+    }
+
+    fn exited(&mut self, generation: Generation, actor: ActorIndex, exit: Exit, ctx: &mut Context<Self>) {
+        if generation != self.core.generation() {
+            return; // an actor that was left behind
+        }
+        let expected = self.running.as_ref().is_some_and(Running::is_stopping);
+        let resource = &*self.informer.resource;
+        if exit != Exit::Stopped {
+            error!(%resource, actor = STAGES[actor], cause = %exit, "actor ended");
+            self.informer.status.lock().last_error = Some(format!("{} {exit}", STAGES[actor]));
+        } else if !expected {
+            warn!(%resource, actor = STAGES[actor], "actor stopped unasked");
+        }
+        if let Some(running) = self.running.as_mut().filter(|running| running.generation() == generation) {
+            running.ended(actor);
+        }
+        self.step(Input::Exited { generation, actor, exit }, ctx);
+    }
+
+    fn ping(&mut self, generation: Generation, actors: &[ActorIndex], ctx: &mut Context<Self>) {
+        let Some(running) = self.running(generation) else { return };
+        for &actor in actors {
+            let answer = running.heartbeat(actor).send(Heartbeat::default());
+            ctx.spawn(answer.into_actor(self).map(move |answer, supervisor, ctx| {
+                if answer.is_ok() {
+                    supervisor.step(Input::Answered { generation, actor }, ctx);
+                }
+            }));
+        }
+    }
+
+    fn complain_of(&self, abandoned: &[ActorIndex]) {
+        for &actor in abandoned {
+            let resource = &*self.informer.resource;
+            error!(%resource, actor = STAGES[actor], "left a hung actor behind; its thread is lost until it returns");
+        }
+    }
+
+    fn publish(&self) {
+        let restart = self.core.show(&mut self.informer.status.lock(), &STAGES, self.clock.elapsed());
+        if let Some(NextRestart { attempt, delay, cause }) = restart {
+            info!(resource = %self.informer.resource, attempt, ?delay, %cause, "unit restarts");
+        }
+    }
+}
+
+impl Actor for UnitSupervisor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        self.step(Input::Start, ctx);
+    }
+}

@@ -1,0 +1,101 @@
+//! The actors of one generation of a unit: how they are reached, and in which order they stop.
+
+use actix::{Addr, Recipient};
+use tokio::task::JoinHandle;
+use tracing::warn;
+
+use crate::{
+    delta_fifo::actor::{DeltaFifoActor, Drain},
+    indexer::actor::{IndexerActor, Terminate},
+    reflector::{actor::ReflectorActor, messages::Stop},
+    supervisor::{ActorIndex, Generation, child::Heartbeat, fault::Fault},
+};
+
+/// Names of the stages, in the order in which a supervisor counts its actors.
+pub(super) const STAGES: [&str; 3] = ["reflector", "DeltaFIFO", "indexer"];
+
+/// The running actors of a unit. Their exits are the supervisor's to await.
+#[derive(Debug)]
+pub struct Actors {
+    /// First stage.
+    pub reflector: Addr<ReflectorActor>,
+    /// Second stage.
+    pub fifo: Addr<DeltaFifoActor>,
+    /// Third stage.
+    pub indexer: Addr<IndexerActor>,
+    /// One for each stage, in the same order; a panic shows as a `JoinError`.
+    pub exits: [JoinHandle<()>; 3],
+}
+
+/// The addresses of one generation, and which of its actors live.
+pub(super) struct Running {
+    generation: Generation,
+    reflector: Addr<ReflectorActor>,
+    fifo: Addr<DeltaFifoActor>,
+    indexer: Addr<IndexerActor>,
+    heartbeats: [Recipient<Heartbeat>; 3],
+    alive: [bool; 3],
+    stopping: bool,
+}
+
+impl Running {
+    /// Takes the addresses of actors that have just started; returns what ends with each of them.
+    pub(super) fn new(generation: Generation, actors: Actors) -> (Self, [JoinHandle<()>; 3]) {
+        let Actors { reflector, fifo, indexer, exits } = actors;
+        let heartbeats = [reflector.clone().recipient(), fifo.clone().recipient(), indexer.clone().recipient()];
+        let alive = [true; 3];
+        (Self { generation, reflector, fifo, indexer, heartbeats, alive, stopping: false }, exits)
+    }
+
+    pub(super) fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    pub(super) fn indexer(&self) -> Addr<IndexerActor> {
+        self.indexer.clone()
+    }
+
+    pub(super) fn heartbeat(&self, actor: ActorIndex) -> &Recipient<Heartbeat> {
+        &self.heartbeats[actor]
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Begins to stop the actors, one after the other.
+    pub(super) fn stop(&mut self) {
+        self.stopping = true;
+        self.stop_next();
+    }
+
+    /// Notes that an actor has ended; the next one follows if all are to stop.
+    pub(super) fn ended(&mut self, actor: ActorIndex) {
+        self.alive[actor] = false;
+        if self.stopping {
+            self.stop_next();
+        }
+    }
+
+    /// Asks the first stage that still lives to end: a later one follows when it has, so all that was read is applied.
+    fn stop_next(&self) {
+        let asked = match self.alive {
+            [true, ..] => self.reflector.try_send(Stop).is_ok(),
+            [_, true, _] => self.fifo.try_send(Drain).is_ok(),
+            [.., true] => self.indexer.try_send(Terminate).is_ok(),
+            _ => return,
+        };
+        if !asked {
+            warn!("the mailbox of an actor accepts no request to stop; the actor will be left behind");
+        }
+    }
+
+    /// Puts the faults of a test into the actors.
+    pub(super) fn harm(&self, faults: &mut [Fault; 3]) {
+        for (heartbeat, fault) in self.heartbeats.iter().zip(faults) {
+            if let Some(fault) = fault.take() {
+                drop(heartbeat.try_send(Heartbeat(fault)));
+            }
+        }
+    }
+}

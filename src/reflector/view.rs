@@ -1,0 +1,92 @@
+//! State, message and counters of a reflector, as people see them.
+
+use super::{Availability, Reflector, ReflectorState};
+use crate::{
+    object::ResourceType,
+    status::{UnitState, UnitView},
+};
+
+/// Message where the server answers 401.
+const UNAUTHORIZED: &str =
+    "the API server does not accept the credentials (401): check the kubeconfig or the service account's token";
+
+/// Message while the version of the server is looked up: the cache was saved, or the server is silent.
+const CHECKING: &str = "asking whether the API server is as new as what is cached";
+
+/// Describes a list that a second one has to confirm.
+fn confirming(missing: usize, known: usize) -> String {
+    format!("confirming a list that lacks {} of {} objects", grouped(missing), grouped(known))
+}
+
+/// Writes a number with a comma before each three digits.
+fn grouped(number: usize) -> String {
+    match number {
+        0..1_000 => number.to_string(),
+        _ => format!("{},{:03}", grouped(number / 1_000), number % 1_000),
+    }
+}
+
+/// Describes the missing right, and how to grant it.
+fn forbidden(verb: &str, resource: &ResourceType, namespace: Option<&str>) -> String {
+    let grant = format!("grant the verbs list and watch on {resource}");
+    match namespace {
+        _ if !resource.namespaced => format!("not allowed to {verb} {resource} (403): {grant}, with a ClusterRole"),
+        Some(namespace) => {
+            format!(
+                "not allowed to {verb} {resource} in namespace {namespace} (403): {grant}, with a Role in {namespace}"
+            )
+        }
+        None => format!(
+            "not allowed to {verb} {resource} in all namespaces (403): {grant}, with a ClusterRole, or name the namespaces \
+             that may be read"
+        ),
+    }
+}
+
+/// Describes the type that the server does not have.
+fn missing(resource: &ResourceType, namespace: Option<&str>) -> String {
+    let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+    format!("the API server serves no {resource}{place} (404): what is cached is kept, and it is asked again")
+}
+
+impl Reflector {
+    /// Writes state, message and counters into the view of its unit.
+    pub(super) fn show(&self, view: &mut UnitView, resource: &ResourceType) {
+        let (availability, state) = (self.availability(), self.state());
+        let namespace = view.namespace.as_deref();
+        (view.state, view.message) = match (availability, state) {
+            (_, ReflectorState::Stopped) => (UnitState::Stopped, None),
+            (Availability::Forbidden(verb), _) => {
+                (UnitState::Forbidden, Some(forbidden(verb.as_str(), resource, namespace)))
+            }
+            (Availability::Unauthorized, _) => (UnitState::Forbidden, Some(UNAUTHORIZED.to_owned())),
+            (Availability::Missing, _) => (UnitState::Waiting, Some(missing(resource, namespace))),
+            (_, ReflectorState::Watching) => (UnitState::Watching, None),
+            (_, ReflectorState::Waiting { .. }) => (UnitState::BackingOff, None),
+            (_, ReflectorState::Checking) => (UnitState::Listing, Some(CHECKING.to_owned())),
+            (_, ReflectorState::Confirming(lacks)) => {
+                (UnitState::Listing, Some(confirming(lacks.missing, lacks.known)))
+            }
+            _ => (UnitState::Listing, None),
+        };
+        let counters = self.counters();
+        view.lists = counters.lists + counters.streaming_lists + counters.checks;
+        view.confirmations = counters.confirmations;
+        view.watches = counters.watches;
+        view.skipped = counters.skipped + counters.rejected;
+        view.transform_failures = counters.transform_failures;
+        view.stalls = counters.stalls;
+        view.unreadable = counters.undecodable + counters.frames_too_long;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d7_a_list_in_doubt_is_told_with_its_numbers() {
+        assert_eq!(confirming(812, 1_000), "confirming a list that lacks 812 of 1,000 objects");
+        assert_eq!(confirming(1_234_567, 1_300_000), "confirming a list that lacks 1,234,567 of 1,300,000 objects");
+    }
+}
