@@ -9,7 +9,7 @@ pub mod index_func;
 mod model_test;
 mod posting;
 mod repacking;
-pub(crate) mod siblings;
+pub mod siblings;
 pub(crate) mod slot;
 pub mod store;
 pub mod union;

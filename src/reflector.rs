@@ -20,7 +20,7 @@ mod check;
 mod confirm;
 mod log;
 mod listing;
-pub(crate) mod messages;
+pub mod messages;
 mod pager;
 mod report;
 mod run;

@@ -15,10 +15,11 @@ use proptest::{
 use super::{
     Absence, Cause, FirstList, Indexer, IndexerOptions, Recreated, Transaction,
     index_func::IndexFunc,
-    store::{EvmapStore, KeyHasher, Reached, ReadStore},
+    store::{EvmapStore, KeyHasher, ReadStore},
     tests::{BadHasher, show},
 };
 use crate::{
+    change::Reached,
     delta_fifo::{Delta, DeltaKind, Deltas, is_same_state, tests::object_with},
     object::{FieldPath, IgnoredPaths, Keep, KeyRef, Object, scan::TypeMeta},
 };

@@ -15,7 +15,8 @@ use roaring::RoaringTreemap;
 
 use super::{
     compaction::testing::{Entry, Merger, Step},
-    memory::{Crossing, Durability, MemoryJournal},
+    memory::{Durability, MemoryJournal},
+    units::Crossing,
     store::{Head, Recovered, StoredReader, StoredUnit},
     testing::*,
     *,
