@@ -7,7 +7,7 @@ use std::future::Future;
 use actix::System;
 use deltabus::{
     change::Change,
-    config::HandlerOptions,
+    config::HandlerDefaults,
     engine::{Engine, EngineBuilder, EngineError},
     notification::Notification,
 };
@@ -34,7 +34,7 @@ pub(crate) async fn watch_deletions(
         }
         Ok(())
     };
-    let builder = builder.watch::<Pod>().on_change("deletions", HandlerOptions::default(), on_change);
+    let builder = builder.watch::<Pod>().on_change("deletions", HandlerDefaults::default(), on_change);
     let engine = builder.start().await?;
     done.await;
     engine.stop().await;

@@ -3,7 +3,7 @@
 //! `cargo run --example controller`; on Ctrl-C or SIGTERM what is queued is finished first.
 
 use actix::{Actor, Context, Handler, System};
-use deltabus::config::{Config, HandlerOptions, Initial};
+use deltabus::config::{Config, HandlerDefaults, Initial};
 use deltabus::{engine::Engine, list_watch::kube::ClusterAccess, lister::Lister, object::FieldPath};
 use deltabus::{
     notification::{Notification, Stopped},
@@ -65,7 +65,8 @@ pub(crate) async fn control(config: Config, stop: impl Future<Output = ()>) -> R
     let client = ClusterAccess::load(&config.kube.access())?.client()?;
     let queue = WorkQueue::default();
     let enqueue = Enqueue(queue.clone(), FieldPath::parse(OWNER)?).start().recipient();
-    let wish = HandlerOptions { initial: Initial::Send, resync: Duration::from_mins(10), ..HandlerOptions::default() };
+    let wish =
+        HandlerDefaults { initial: Initial::Send, resync: Duration::from_mins(10), ..HandlerDefaults::default() };
     let engine = Engine::builder().config(config).handler("enqueue", wish, enqueue).start().await?;
     engine.wait_for_sync().await;
     let [owners, owned] = ["owners", "owned"].map(|entry| engine.listers(entry).pop().expect("it is in sync"));

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, future::Future};
 
 use actix::{Actor, Context, Handler, System};
 use deltabus::change::Change;
-use deltabus::config::{Config, HandlerOptions};
+use deltabus::config::{Config, HandlerDefaults};
 use deltabus::engine::{Engine, EngineError};
 use deltabus::notification::{Notification, Stopped};
 use deltabus::object::{FieldPath, Object};
@@ -52,7 +52,7 @@ pub(crate) async fn count_restarts(
     let path = FieldPath::parse("status.containerStatuses[*].restartCount").expect("a path");
     let restarts = Restarts { path, by_namespace: BTreeMap::new(), tell }.start().recipient();
     let engine =
-        Engine::builder().config(config).handler("restarts", HandlerOptions::default(), restarts).start().await?;
+        Engine::builder().config(config).handler("restarts", HandlerDefaults::default(), restarts).start().await?;
     done.await;
     engine.stop().await;
     Ok(())

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 pub(crate) async fn pods_by_node(
     builder: EngineBuilder,
 ) -> Result<Vec<(String, Vec<Pod>)>, Box<dyn std::error::Error>> {
-    let by_node = |pods: &mut deltabus::config::Resource| pods.index = vec!["spec.nodeName".to_owned()];
+    let by_node = |pods: &mut deltabus::config::ResourceConfig| pods.index = vec!["spec.nodeName".to_owned()];
     let engine = builder.watch_type("pods", by_node).start().await?;
     engine.wait_for_sync().await;
     let pods = engine.lister_of::<Pod>().ok_or("every server has pods")?;

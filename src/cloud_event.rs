@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub use binary::{Attribute, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
-pub use format::{Body, Format, FormatError, Formatter};
+pub use format::{DataFormat, FormatError, Formatter, MessageBody};
 pub use shared::SharedBodies;
 
 /// How much of an event is sent: what a sink finds too large is tried again with less (`interfaces.md` §3).

@@ -45,13 +45,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use engine::{Backoff, Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, Supervision};
-pub use error::{ConfigErrors, Finding, Origin, nearest};
+pub use engine::{BackoffSettings, Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, Supervision};
+pub use error::{ConfigErrors, Finding, ValueOrigin, nearest};
 pub use exec::ExecSink;
 pub use external::External;
-pub use format::Format;
+pub use format::FormatSettings;
 pub use handler::{
-    Batch, Buffer, EventType, FileSink, Handler, HandlerOptions, Initial, Permissions, Retry, Rotate, Sink,
+    Batch, Buffer, EventType, FileSink, HandlerConfig, HandlerDefaults, Initial, Permissions, RetrySettings, Rotate,
+    SinkConfig,
 };
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
@@ -59,8 +60,8 @@ pub use kafka::KafkaSink;
 pub(crate) use layers::files;
 pub use nats::{NatsJetStream, NatsSink};
 pub use redact::{Redact, RedactedPath, SecretValues};
-pub use resource::{Cache, Mode, OnMissing, OnRemoved, Resource, ResourceOptions, TypePattern};
-pub use state::State;
+pub use resource::{Cache, Mode, OnMissing, OnRemoved, ResourceConfig, ResourceDefaults, TypePattern};
+pub use state::StateConfig;
 pub use subscribe::Subscribe;
 pub use telemetry::Telemetry;
 pub use test_case::TestCase;
@@ -70,10 +71,10 @@ pub use webhook::{WebhookMethod, WebhookSink, WebhookTls};
 use crate::discovery::WantedEntry;
 /// Options that a stage reads as they are written.
 pub use crate::{
-    delivery::schedule::Order as DeliveryOrder,
-    delta_fifo::Order as QueueOrder,
+    delivery::schedule::DeliveryOrder,
+    delta_fifo::QueueOrder,
     handler::{
-        file::{Compression as Compress, Fsync},
+        file::{FileCompression as Compress, FileFsync},
         kafka::KafkaSasl as Sasl,
         nats::{ExpectLast, NatsAuth},
         webhook::Auth as WebhookAuth,
@@ -83,7 +84,7 @@ pub use crate::{
     object::packer::Compression,
     reflector::StreamingLists,
 };
-use text::Text;
+use text::AsText;
 
 /// The version of the file format that this program reads.
 pub const CONFIG_VERSION: u32 = 1;
@@ -99,7 +100,7 @@ pub struct Config {
     #[schemars(range(min = 1))]
     pub config_version: u32,
     /// How long a stop may take to deliver what was accepted.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub shutdown_timeout: Duration,
     /// The cluster that is watched.
     pub cluster: Cluster,
@@ -112,7 +113,7 @@ pub struct Config {
     /// How streams of events are served.
     pub subscribe: Subscribe,
     /// What outlives a restart.
-    pub state: State,
+    pub state: StateConfig,
     /// What is logged, and how.
     pub log: Log,
     /// Traces of the engine's own work.
@@ -123,10 +124,10 @@ pub struct Config {
     pub redact: Redact,
     /// What is watched: entries by name.
     #[schemars(transform = schema::names)]
-    pub resources: BTreeMap<String, Resource>,
+    pub resources: BTreeMap<String, ResourceConfig>,
     /// Where changes go: handlers by name.
     #[schemars(transform = schema::names)]
-    pub handlers: BTreeMap<String, Handler>,
+    pub handlers: BTreeMap<String, HandlerConfig>,
     /// Who changed objects is noted of all of them, for the program that runs the engine; no file says it.
     #[serde(skip)]
     pub notes_who_changed: bool,
@@ -145,7 +146,7 @@ impl Default for Config {
             supervision: Supervision::default(),
             http: Http::default(),
             subscribe: Subscribe::default(),
-            state: State::default(),
+            state: StateConfig::default(),
             log: Log::default(),
             telemetry: Telemetry::default(),
             reload: Reload::default(),
@@ -187,7 +188,7 @@ impl Config {
     ) -> Result<Loaded, ConfigErrors> {
         let mut layers = layers::Layers::of(paths);
         layers.add_environment(environment);
-        resolve(layers, Place::Here)
+        resolve(layers, ConfigPlace::Here)
     }
 
     /// Loads files as [`Config::load`] does, for another machine: without the environment of this one, and without looking
@@ -195,14 +196,14 @@ impl Config {
     pub fn load_for_elsewhere<P: AsRef<Path>>(paths: &[P]) -> Result<(Loaded, Vec<(PathBuf, String)>), ConfigErrors> {
         let mut layers = layers::Layers::of(paths);
         let texts = std::mem::take(&mut layers.texts);
-        Ok((resolve(layers, Place::Elsewhere)?, texts))
+        Ok((resolve(layers, ConfigPlace::Elsewhere)?, texts))
     }
 
     /// Reads a configuration from the text of one file, without the environment. Warnings are left out.
     pub fn from_toml_str(text: &str) -> Result<Self, ConfigErrors> {
         let mut layers = layers::Layers::default();
         layers.add_text("configuration", text);
-        resolve(layers, Place::Here).map(|loaded| loaded.config)
+        resolve(layers, ConfigPlace::Here).map(|loaded| loaded.config)
     }
 
     /// Returns whether who changed the objects of an entry is to be noted: a handler asks that gets its changes, or takes
@@ -254,7 +255,7 @@ impl Config {
     fn to_tree(&self) -> toml::Table {
         let mut tree = toml::Table::try_from(self).expect("numbers are in TOML's range");
         // Nobody asked for Secrets in full: where their values are never fetched, that would not load.
-        let unsaid = |resource: &Resource| {
+        let unsaid = |resource: &ResourceConfig| {
             self.redact.secrets == SecretValues::Metadata
                 && resource.mode == Mode::Full
                 && resource.patterns.iter().any(TypePattern::names_secrets)
@@ -276,17 +277,17 @@ pub fn environment() -> Vec<(OsString, OsString)> {
 
 /// Machine that a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ConfigPlace {
     /// This one: what the configuration names must be here.
     Here,
     /// Another one.
     Elsewhere,
 }
 
-fn resolve(layers: layers::Layers, place: Place) -> Result<Loaded, ConfigErrors> {
+fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigErrors> {
     let (mut tree, mut positions) = layers.merge().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
     let names = meaning::Names::of(&tree);
-    let structure::Report { mut errors, meant, shortened } =
+    let structure::StructureReport { mut errors, meant, shortened } =
         structure::check(schema::schema().as_value(), &mut tree, &positions);
     positions.set_shortened(shortened);
     inherit(&mut tree);
@@ -298,7 +299,7 @@ fn resolve(layers: layers::Layers, place: Place) -> Result<Loaded, ConfigErrors>
         }
         // The schema let something through: it is an error all the same, only less well told.
         Err(error) => {
-            errors.push(Finding::new(Origin::Nowhere, String::new(), error.to_string()));
+            errors.push(Finding::new(ValueOrigin::Nowhere, String::new(), error.to_string()));
             (Config::default(), Vec::new())
         }
     };

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use self::{known::Known, per_key::PerKeyQueue, stream::StreamQueue};
 use crate::{
     object::{Keep, KeyRef, Object, ResourceVersion},
-    reflector::{Comparison, Event},
+    reflector::{Comparison, ReflectorEvent},
 };
 
 /// The most deltas one batch holds (F-40), a Replace excepted.
@@ -97,7 +97,7 @@ pub struct Deltas {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "QueueOrder")]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum QueueOrder {
     /// As it arrived (F-20 … F-24, F-40).
     #[default]
     Stream,
@@ -162,10 +162,10 @@ impl DeltaFifo {
     ///
     /// What is known to a unit that is not synced was cached by another, which may have cut other parts from it: the
     /// first Replace keeps the bodies that it brings.
-    pub fn new(order: Order, known: impl Iterator<Item = Object>, synced: bool) -> Self {
+    pub fn new(order: QueueOrder, known: impl Iterator<Item = Object>, synced: bool) -> Self {
         let queue = match order {
-            Order::Stream => Queue::Stream(StreamQueue::default()),
-            Order::PerKey => Queue::PerKey(PerKeyQueue::default()),
+            QueueOrder::Stream => Queue::Stream(StreamQueue::default()),
+            QueueOrder::PerKey => Queue::PerKey(PerKeyQueue::default()),
         };
         let sync = if synced { SyncState::Synced } else { SyncState::Unpopulated };
         Self { queue, known: known.collect(), keep: Keep::Whole, sync, closed: false, repacked: 0 }
@@ -179,17 +179,19 @@ impl DeltaFifo {
 
     /// Appends what `event` means. Costs a look at every known key for a Replace or a Resync. A closed queue takes
     /// events too (F-70).
-    pub fn push(&mut self, event: Event) {
+    pub fn push(&mut self, event: ReflectorEvent) {
         match event {
-            Event::Added(object) => self.push_change(DeltaKind::Added, object),
-            Event::Updated(object) => self.push_change(DeltaKind::Updated, object),
-            Event::Deleted(object) => self.push_change(DeltaKind::Deleted, object),
-            Event::Replace { items, spared, resource_version } => self.push_replace(items, &spared, resource_version),
-            Event::Bookmark(version) => match &mut self.queue {
+            ReflectorEvent::Added(object) => self.push_change(DeltaKind::Added, object),
+            ReflectorEvent::Updated(object) => self.push_change(DeltaKind::Updated, object),
+            ReflectorEvent::Deleted(object) => self.push_change(DeltaKind::Deleted, object),
+            ReflectorEvent::Replace { items, spared, resource_version } => {
+                self.push_replace(items, &spared, resource_version)
+            }
+            ReflectorEvent::Bookmark(version) => match &mut self.queue {
                 Queue::Stream(queue) => queue.push_bookmark(version),
                 Queue::PerKey(queue) => queue.reach_version(version),
             },
-            Event::Resync { round } => match &mut self.queue {
+            ReflectorEvent::Resync { round } => match &mut self.queue {
                 Queue::Stream(queue) => queue.push_resync(&self.known, round),
                 Queue::PerKey(queue) => queue.push_resync(&self.known, round),
             },

@@ -23,10 +23,10 @@ mod selection;
 mod tests;
 
 pub use ask::{
-    Access, DiscoveryError, allowed, allowed_each, cluster_uid, count_each, discover, namespaces, refused_fields,
+    DiscoveryError, TypeAccess, allowed, allowed_each, cluster_uid, count_each, discover, namespaces, refused_fields,
 };
 pub use assumed::{Assumed, ObjectType};
 pub(crate) use built_in::built_in;
-pub use catalog::{Catalog, Identity, Resolution, ServedType, Unavailable, identity};
+pub use catalog::{Catalog, Resolution, ServedType, TypeIdentity, Unavailable, identity};
 pub use pattern::{Pattern, PatternError};
-pub use selection::{Conflict, Owned, Place, Selection, Unmatched, WantedEntry, depends_on_crds, select};
+pub use selection::{Conflict, Owned, PatternPlace, Selection, Unmatched, WantedEntry, depends_on_crds, select};

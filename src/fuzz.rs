@@ -28,7 +28,7 @@ use crate::{
     rules::{RuleLimits, Rules, RulesOptions, cpu_time},
     scope::Namespaces,
     serve::kube_api,
-    subscribe::query::{Query, Since},
+    subscribe::query::{Since, SubscriberQuery},
 };
 
 /// Runs a target over its committed inputs. The output of a failure ends with the file at fault.
@@ -298,7 +298,7 @@ fn event_query(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let (query, id) = text.split_once('\n').map_or((text, None), |(query, id)| (query, Some(id)));
     let now = Timestamp::from_second(1_800_000_000).expect("a time");
-    let parsed = match Query::parse(query, id, now) {
+    let parsed = match SubscriberQuery::parse(query, id, now) {
         Ok(parsed) => parsed,
         Err(error) => return assert!(error.to_string().len() <= ANSWER_BYTES_MAX, "{error}"),
     };
@@ -312,7 +312,7 @@ fn event_query(input: &[u8]) {
         again.append_pair("since", text);
     }
     again.append_pair("initial", &parsed.filter.initial.to_string());
-    let again = Query::parse(&again.finish(), None, now).expect("it was understood before");
+    let again = SubscriberQuery::parse(&again.finish(), None, now).expect("it was understood before");
     assert_eq!(format!("{again:?}"), format!("{parsed:?}"));
 }
 

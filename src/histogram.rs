@@ -20,7 +20,7 @@ pub struct Histogram {
 
 /// Contents of a [`Histogram`] at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Snapshot {
+pub struct HistogramSnapshot {
     bounds: &'static [f64],
     counts: Vec<u64>,
     sum: f64,
@@ -57,8 +57,8 @@ impl Histogram {
     }
 
     /// Returns what was counted so far.
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    pub fn snapshot(&self) -> HistogramSnapshot {
+        HistogramSnapshot {
             bounds: self.bounds,
             counts: self.counts.iter().map(|count| count.load(Relaxed)).collect(),
             sum: f64::from_bits(self.sum.load(Relaxed)),
@@ -66,7 +66,7 @@ impl Histogram {
     }
 }
 
-impl Snapshot {
+impl HistogramSnapshot {
     /// Adds what another histogram of the same bounds has counted. An empty snapshot takes its bounds.
     pub fn add(&mut self, other: &Self) {
         if self.counts.is_empty() {
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(snapshot.buckets().collect::<Vec<_>>(), [(1.0, 4), (f64::INFINITY, 1)]);
         snapshot.add(&histogram.snapshot());
         assert_eq!((snapshot.count(), snapshot.sum()), (10, 5.0));
-        let mut empty = Snapshot::default();
+        let mut empty = HistogramSnapshot::default();
         empty.add(&snapshot);
         assert_eq!(empty, snapshot);
     }

@@ -23,7 +23,7 @@ use tracing::error;
 use crate::{
     change::{Cause, Change, Reached},
     delta_fifo::{
-        DeltaFifo, Order,
+        DeltaFifo, QueueOrder,
         actor::{Consumer, DeltaFifoActor},
     },
     indexer::{
@@ -35,7 +35,7 @@ use crate::{
         slot::{IndexerLease, IndexerSlot},
         store::{EvmapStore, Meta, ReadStore as _, ReaderFactory, StoreReader},
         view,
-        writer::{Writer, finish, recover},
+        writer::{IndexerWriter, finish, recover},
     },
     journal::{AppendError, Journal, NotWritable, ReaderId, UnitId},
     list_watch::{
@@ -47,9 +47,9 @@ use crate::{
     mutex::lock,
     object::{Object, ResourceType, ResourceVersion, scan::ScanPlan},
     reflector::{
-        Reflector, ReflectorConfig, Start,
+        Reflector, ReflectorConfig, ReflectorStart,
         actor::ReflectorActor,
-        messages::{Queue, Unit},
+        messages::{Queue, UnitHooks},
     },
     status::{Timings, UnitStatus},
     supervisor::child::spawn,
@@ -68,7 +68,7 @@ pub struct InformerOptions {
     /// What is cut from objects.
     pub plan: ScanPlan,
     /// Of the queue.
-    pub order: Order,
+    pub order: QueueOrder,
     /// Bytes of queued objects at which the socket is not read.
     pub fifo_max_bytes: usize,
     /// Of the cache. A cache without bodies is not resynced, and nothing in it is replayed: there is nothing to show.
@@ -332,9 +332,9 @@ impl Informer {
 
         let Meta { synced, resume_version, .. } = lease.indexer().store().meta().clone();
         let start = match synced {
-            true if self.absence.lasts() => Start::Saved(resume_version),
-            true => Start::Resume(resume_version),
-            false => Start::Fresh,
+            true if self.absence.lasts() => ReflectorStart::Saved(resume_version),
+            true => ReflectorStart::Resume(resume_version),
+            false => ReflectorStart::Fresh,
         };
         let keep = &self.options.indexer.keep;
         let fifo = DeltaFifo::new(self.options.order, self.objects().into_iter(), synced).keeping(keep.clone());
@@ -342,7 +342,7 @@ impl Informer {
 
         let siblings = Arc::clone(&self.siblings);
         let indexer =
-            IndexerActor::new(Writer::new(lease, shared.journal.clone(), (self.id, epoch), siblings, status()));
+            IndexerActor::new(IndexerWriter::new(lease, shared.journal.clone(), (self.id, epoch), siblings, status()));
         let (indexer, indexer_exit) = spawn(indexer);
         let consumer = Consumer { apply: indexer.clone().recipient(), repack: indexer.clone().recipient() };
         let timings = || Arc::clone(&shared.timings);
@@ -361,7 +361,7 @@ impl Informer {
             Queue { events: fifo.clone().recipient(), compare: fifo.clone().recipient() },
             permits,
             (Arc::clone(&self.resource), keep.clone()),
-            Unit {
+            UnitHooks {
                 status: status(),
                 timings: timings(),
                 round: Arc::clone(&self.round),
@@ -451,7 +451,7 @@ pub(crate) mod testing {
             scope: Scope::default(),
             gate: Gate::default(),
             plan: ScanPlan::default(),
-            order: Order::Stream,
+            order: QueueOrder::Stream,
             fifo_max_bytes: 1 << 20,
             indexer: IndexerOptions::default(),
             indexers: Vec::new(),

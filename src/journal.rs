@@ -47,7 +47,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     disk::{Fsync, JournalHealth, JournalOptions, NotWritable, OnFull, OpenJournalError},
-    filter::{Filter, Judgement, RecordFilter},
+    filter::{Judgement, ReaderFilter, RecordFilter},
     handle::Journal,
     reader::{Held, ToLoad},
 };
@@ -227,7 +227,7 @@ pub struct ReaderId(pub u32);
 
 /// Begin of a new reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum ReaderStart {
     /// The next record to be released.
     Next,
     /// The record after this position.
@@ -549,7 +549,7 @@ pub(crate) mod testing {
         }
     }
 
-    impl Filter for ByVersions {
+    impl ReaderFilter for ByVersions {
         fn judge(&self, record: &Record) -> Judgement {
             match Self::passes(&record.change) {
                 true => Judgement::Wanted,

@@ -19,7 +19,7 @@ use prometheus_client::{
 use crate::{
     build_info,
     delivery::status::{HandlerState, HandlerView},
-    histogram::{Histogram, Snapshot},
+    histogram::{Histogram, HistogramSnapshot},
     journal::JournalHealth,
     process::Usage,
     status::{ReloadCounts, Timings, UnitView},
@@ -33,7 +33,7 @@ type Labels = Vec<(&'static str, String)>;
 enum Value {
     Whole(u64),
     Float(f64),
-    Histogram(Snapshot),
+    Histogram(HistogramSnapshot),
 }
 
 impl Value {

@@ -30,13 +30,13 @@ use self::{
     shared::{Room, Shared},
 };
 pub use changed_by::ChangedBy;
-pub(crate) use field_path::Step;
+pub(crate) use field_path::PathStep;
 pub use field_path::{FieldPath, FieldPathError};
 
 pub use ignored::IgnoredPaths;
 pub use keep::Keep;
 pub use opt_out::IGNORE_ANNOTATION;
-pub use scan::{Owner, Plucker};
+pub use scan::{OwnerReference, Plucker};
 
 /// One resource type the API server serves: what kubectl calls `deployments.v1.apps`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -20,7 +20,7 @@ use serde_json::Value;
 use sha2::Sha256;
 
 use crate::{
-    object::{FieldPath, Object, ResourceType, Step},
+    object::{FieldPath, Object, PathStep, ResourceType},
     rules::{Condition, RuleError},
 };
 
@@ -229,7 +229,7 @@ impl Redactor {
     }
 
     /// Follows `steps` from `value`; returns whether something was replaced or cut.
-    fn redact(&self, value: &mut Value, steps: &[Step], path: &mut String, rule: &Rule, owner: &str) -> bool {
+    fn redact(&self, value: &mut Value, steps: &[PathStep], path: &mut String, rule: &Rule, owner: &str) -> bool {
         let Some((step, rest)) = steps.split_first() else {
             return self.replace(value, path, rule, owner);
         };
@@ -243,16 +243,16 @@ impl Redactor {
         };
         let is_cut = rest.is_empty() && rule.treatment == Treatment::Drop;
         match (step, value) {
-            (Step::Member(name), Value::Object(members)) if is_cut => members.remove(&**name).is_some(),
-            (Step::Member(name), Value::Object(members)) => {
+            (PathStep::Member(name), Value::Object(members)) if is_cut => members.remove(&**name).is_some(),
+            (PathStep::Member(name), Value::Object(members)) => {
                 members.get_mut(&**name).is_some_and(|member| follow(name, member))
             }
-            (Step::Each, Value::Object(members)) if is_cut => !std::mem::take(members).is_empty(),
-            (Step::Each, Value::Object(members)) => {
+            (PathStep::Each, Value::Object(members)) if is_cut => !std::mem::take(members).is_empty(),
+            (PathStep::Each, Value::Object(members)) => {
                 members.iter_mut().fold(false, |changed, (name, member)| follow(name, member) | changed)
             }
-            (Step::Each, Value::Array(items)) if is_cut => !std::mem::take(items).is_empty(),
-            (Step::Each, Value::Array(items)) => {
+            (PathStep::Each, Value::Array(items)) if is_cut => !std::mem::take(items).is_empty(),
+            (PathStep::Each, Value::Array(items)) => {
                 items.iter_mut().enumerate().fold(false, |changed, (at, item)| follow(&at.to_string(), item) | changed)
             }
             _ => false,

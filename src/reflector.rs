@@ -47,7 +47,9 @@ use crate::{
 };
 
 pub(crate) use confirm::{Comparison, Listed};
-pub(crate) use report::{Availability, Counters, EndCause, GiveUpCause, ReflectorState, Report, Verb, WaitReason};
+pub(crate) use report::{
+    Availability, Counters, EndCause, GiveUpCause, ReflectorReport, ReflectorState, Verb, WaitReason,
+};
 use {
     confirm::{Doubted, Held},
     listing::Listing,
@@ -57,7 +59,7 @@ use {
 
 /// What the reflector emits: changes in stream order, and whole lists.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum ReflectorEvent {
     /// The server said `ADDED`.
     Added(Object),
     /// The server said `MODIFIED`.
@@ -144,7 +146,7 @@ impl Default for ReflectorConfig {
 
 /// Where a reflector begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Start {
+pub(crate) enum ReflectorStart {
     /// With the initial state.
     #[default]
     Fresh,
@@ -158,7 +160,7 @@ pub(crate) enum Start {
 
 /// What has happened, as the shell tells it.
 #[derive(Debug)]
-pub(crate) enum Input {
+pub(crate) enum ReflectorInput {
     /// Begin; the first input.
     Start,
     /// The answer to [`Action::List`].
@@ -180,7 +182,7 @@ pub(crate) enum Input {
 /// What the shell does next. Everything but [`Action::Read`], [`Action::Compare`] and [`Action::Keep`] closes a stream that
 /// is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum ReflectorAction {
     /// Ask for a page and answer with [`Input::Page`]. How long that may take is the source's to bound.
     List(ListRequest),
     /// Hold a list against what is known once all events are applied, and answer with [`Input::Compared`].
@@ -202,10 +204,10 @@ pub(crate) enum Action {
 
 /// What one input led to.
 #[derive(Debug)]
-pub(crate) struct Step {
-    pub(crate) events: Vec<Event>,
-    pub(crate) action: Action,
-    pub(crate) reports: Vec<Report>,
+pub(crate) struct ReflectorStep {
+    pub(crate) events: Vec<ReflectorEvent>,
+    pub(crate) action: ReflectorAction,
+    pub(crate) reports: Vec<ReflectorReport>,
     /// Set when `events` moved the version from which a watch may be resumed once they are applied.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests hold it against what the queue makes of the events"))]
     pub(crate) resume_version: Option<ResourceVersion>,
@@ -290,19 +292,19 @@ enum Then {
 struct Turn {
     now: Duration,
     jitter: f64,
-    events: Vec<Event>,
-    reports: Vec<Report>,
+    events: Vec<ReflectorEvent>,
+    reports: Vec<ReflectorReport>,
     version_moved: bool,
     server_version: Option<ResourceVersion>,
 }
 
 impl Reflector {
     /// Makes a reflector. Its first input is [`Input::Start`].
-    pub(crate) fn new(config: ReflectorConfig, start: Start) -> Self {
+    pub(crate) fn new(config: ReflectorConfig, start: ReflectorStart) -> Self {
         let (last, check) = match start {
-            Start::Fresh => (ResourceVersion::unset(), false),
-            Start::Resume(version) => (version, false),
-            Start::Saved(version) => (version, true),
+            ReflectorStart::Fresh => (ResourceVersion::unset(), false),
+            ReflectorStart::Resume(version) => (version, false),
+            ReflectorStart::Saved(version) => (version, true),
         };
         let last = Some(last).filter(stream::is_usable).unwrap_or_default();
         Self {
@@ -327,11 +329,11 @@ impl Reflector {
     }
 
     /// Takes what has happened and returns what to do. `jitter` is uniform in `[0, 1)`, a new one for each step.
-    pub(crate) fn step(&mut self, input: Input, now: Duration, jitter: f64) -> Step {
+    pub(crate) fn step(&mut self, input: ReflectorInput, now: Duration, jitter: f64) -> ReflectorStep {
         let mut turn =
             Turn { now, jitter, events: Vec::new(), reports: Vec::new(), version_moved: false, server_version: None };
         let action = self.advance(input, &mut turn);
-        Step {
+        ReflectorStep {
             holds_list_permit: matches!(
                 self.state,
                 State::Checking | State::Listing(_) | State::Streaming(_) | State::Comparing(_)
@@ -379,47 +381,55 @@ impl Reflector {
         &self.counters
     }
 
-    fn advance(&mut self, input: Input, turn: &mut Turn) -> Action {
+    fn advance(&mut self, input: ReflectorInput, turn: &mut Turn) -> ReflectorAction {
         match (std::mem::replace(&mut self.state, State::Stopped), input) {
-            (State::Stopped, _) | (_, Input::Stop) => Action::Done,
-            (State::Idle { check: true }, Input::Start) if self.has_listed => self.begin_check(),
-            (State::Idle { .. }, Input::Start) if self.has_listed => self.begin_watch(turn),
-            (State::Idle { .. }, Input::Start) => self.begin_cycle(turn),
-            (State::Checking, Input::Page(answer)) => self.checked(answer, turn),
-            (State::Comparing(held), Input::Compared(comparison)) => self.compared(held, comparison, turn),
-            (State::Listing(listing), Input::Page(answer)) => self.page(listing, answer, turn),
-            (State::Streaming(list), Input::Opened(Ok(()))) if !list.is_open() => self.streaming_opened(list, turn),
-            (State::Streaming(list), Input::Opened(Err(failure))) if !list.is_open() => {
+            (State::Stopped, _) | (_, ReflectorInput::Stop) => ReflectorAction::Done,
+            (State::Idle { check: true }, ReflectorInput::Start) if self.has_listed => self.begin_check(),
+            (State::Idle { .. }, ReflectorInput::Start) if self.has_listed => self.begin_watch(turn),
+            (State::Idle { .. }, ReflectorInput::Start) => self.begin_cycle(turn),
+            (State::Checking, ReflectorInput::Page(answer)) => self.checked(answer, turn),
+            (State::Comparing(held), ReflectorInput::Compared(comparison)) => self.compared(held, comparison, turn),
+            (State::Listing(listing), ReflectorInput::Page(answer)) => self.page(listing, answer, turn),
+            (State::Streaming(list), ReflectorInput::Opened(Ok(()))) if !list.is_open() => {
+                self.streaming_opened(list, turn)
+            }
+            (State::Streaming(list), ReflectorInput::Opened(Err(failure))) if !list.is_open() => {
                 self.streaming_failed(&list, failure, turn)
             }
-            (State::Streaming(list), Input::Received(batch)) if list.is_open() => {
+            (State::Streaming(list), ReflectorInput::Received(batch)) if list.is_open() => {
                 self.receive_streaming(list, batch, turn)
             }
-            (State::Streaming(list), Input::Ended(end)) if list.is_open() => self.streaming_ended(&list, end, turn),
-            (State::Streaming(list), Input::Timer) if list.is_open() => self.read_streaming(list, turn),
-            (State::Watching(stream), Input::Opened(Ok(()))) if !stream.is_open() => self.watch_opened(stream, turn),
-            (State::Watching(stream), Input::Opened(Err(failure))) if !stream.is_open() => {
+            (State::Streaming(list), ReflectorInput::Ended(end)) if list.is_open() => {
+                self.streaming_ended(&list, end, turn)
+            }
+            (State::Streaming(list), ReflectorInput::Timer) if list.is_open() => self.read_streaming(list, turn),
+            (State::Watching(stream), ReflectorInput::Opened(Ok(()))) if !stream.is_open() => {
+                self.watch_opened(stream, turn)
+            }
+            (State::Watching(stream), ReflectorInput::Opened(Err(failure))) if !stream.is_open() => {
                 self.watch_refused(&stream, failure, turn)
             }
-            (State::Watching(stream), Input::Received(batch)) if stream.is_open() => {
+            (State::Watching(stream), ReflectorInput::Received(batch)) if stream.is_open() => {
                 self.receive(stream, batch.into_iter(), turn)
             }
-            (State::Watching(stream), Input::Ended(end)) if stream.is_open() => self.watch_ended(&stream, end, turn),
-            (State::Watching(stream), Input::Timer) if stream.is_open() => self.read(stream, turn),
-            (State::Waiting { until, then, .. }, Input::Timer) if until <= turn.now => self.resume(then, turn),
-            (State::Waiting { until, reason, then }, Input::Timer) => {
+            (State::Watching(stream), ReflectorInput::Ended(end)) if stream.is_open() => {
+                self.watch_ended(&stream, end, turn)
+            }
+            (State::Watching(stream), ReflectorInput::Timer) if stream.is_open() => self.read(stream, turn),
+            (State::Waiting { until, then, .. }, ReflectorInput::Timer) if until <= turn.now => self.resume(then, turn),
+            (State::Waiting { until, reason, then }, ReflectorInput::Timer) => {
                 self.state = State::Waiting { until, reason, then };
-                Action::Wait { until, reason }
+                ReflectorAction::Wait { until, reason }
             }
             (state, _) => {
                 self.state = state;
-                Action::Keep
+                ReflectorAction::Keep
             }
         }
     }
 
     /// Starts a cycle with its initial state.
-    fn begin_cycle(&mut self, turn: &mut Turn) -> Action {
+    fn begin_cycle(&mut self, turn: &mut Turn) -> ReflectorAction {
         self.unmarked = 0;
         let stream = match self.config.streaming_lists {
             StreamingLists::Never => false,
@@ -430,7 +440,7 @@ impl Reflector {
     }
 
     /// Waits for one backoff delay, and for as long as the server asks.
-    fn wait(&mut self, reason: WaitReason, then: Then, retry_after: Option<Duration>, turn: &Turn) -> Action {
+    fn wait(&mut self, reason: WaitReason, then: Then, retry_after: Option<Duration>, turn: &Turn) -> ReflectorAction {
         let delay = self.backoff.fail(turn.now, turn.jitter);
         let delay = retry_after.map_or(delay, |after| delay.max(after.min(RETRY_AFTER_MAX)));
         let until = turn.now.saturating_add(delay);
@@ -439,10 +449,10 @@ impl Reflector {
             self.doubted = None;
         }
         self.state = State::Waiting { until, reason, then };
-        Action::Wait { until, reason }
+        ReflectorAction::Wait { until, reason }
     }
 
-    fn resume(&mut self, then: Then, turn: &mut Turn) -> Action {
+    fn resume(&mut self, then: Then, turn: &mut Turn) -> ReflectorAction {
         match then {
             Then::Cycle => self.begin_cycle(turn),
             Then::Stream => self.begin_streaming(turn),
@@ -459,7 +469,7 @@ impl Reflector {
         self.backoff.healthy(turn.now);
         self.last = version.clone();
         turn.version_moved = true;
-        turn.events.push(Event::Replace { items, spared, resource_version: version });
+        turn.events.push(ReflectorEvent::Replace { items, spared, resource_version: version });
     }
 
     /// Notes a failure for those who look, and counts it.

@@ -38,7 +38,7 @@ pub use self::{
     meter::{PatternLimits, RuleLimits},
 };
 use crate::{
-    journal::{ChangeKind, Filter, Judgement, Record},
+    journal::{ChangeKind, Judgement, ReaderFilter, Record},
     object::{FieldPath, Object, difference::paths_between},
 };
 
@@ -74,11 +74,11 @@ pub struct RuleError {
 
 /// What rules say of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RuleVerdict {
     /// The handler gets it.
     Match,
     /// The handler does not get it.
-    NoMatch(Reason),
+    NoMatch(MismatchReason),
     /// The expression could not be evaluated, which does not match: what went wrong.
     Error(String),
     /// The evaluation has exceeded a limit, which does not match: which one.
@@ -87,14 +87,14 @@ pub enum Verdict {
 
 /// Why a change does not match. [`Rules::explain`] says more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum MismatchReason {
     /// None of the paths in `changed` differs.
     Changed,
     /// The expression in `when` is false.
     When,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for MismatchReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Changed => "`changed`: none of the paths differs",
@@ -147,9 +147,9 @@ impl Rules {
 
     /// Judges a change of `object`; `old` is the state before an update where it is known, and of no use with any other
     /// kind. [`ChangeKind::Synced`] is about no object, and matches.
-    pub fn judge(&self, kind: ChangeKind, old: Option<&Object>, object: &Object) -> Verdict {
+    pub fn judge(&self, kind: ChangeKind, old: Option<&Object>, object: &Object) -> RuleVerdict {
         let before = match (kind, old) {
-            (ChangeKind::Synced, _) => return Verdict::Match,
+            (ChangeKind::Synced, _) => return RuleVerdict::Match,
             (ChangeKind::Unchanged, _) => Before::Same,
             (ChangeKind::Updated, None) => Before::Unknown,
             (ChangeKind::Updated, Some(old)) => Before::State(old),
@@ -158,14 +158,14 @@ impl Rules {
         let (subject, old) = (Subject::new(object), Subject::before(before, object));
         match self.has_changed(before, &subject, &old) {
             Ok(true) => {}
-            Ok(false) => return Verdict::NoMatch(Reason::Changed),
-            Err(error) => return Verdict::Error(format!("`changed`: {error}")),
+            Ok(false) => return RuleVerdict::NoMatch(MismatchReason::Changed),
+            Err(error) => return RuleVerdict::Error(format!("`changed`: {error}")),
         }
         match self.when.as_ref().map(|when| when.is_true(kind, before, &subject, &old)) {
-            None | Some(Ok(true)) => Verdict::Match,
-            Some(Ok(false)) => Verdict::NoMatch(Reason::When),
-            Some(Err(Failure::Exceeded(limit))) => Verdict::Exceeded(format!("`when`: {limit}")),
-            Some(Err(Failure::Other(error))) => Verdict::Error(format!("`when`: {error}")),
+            None | Some(Ok(true)) => RuleVerdict::Match,
+            Some(Ok(false)) => RuleVerdict::NoMatch(MismatchReason::When),
+            Some(Err(Failure::Exceeded(limit))) => RuleVerdict::Exceeded(format!("`when`: {limit}")),
+            Some(Err(Failure::Other(error))) => RuleVerdict::Error(format!("`when`: {error}")),
         }
     }
 
@@ -181,14 +181,14 @@ impl Rules {
     /// Says in words why a change does not match; `None` where it does. It costs more than [`Rules::judge`]: for people.
     pub fn explain(&self, kind: ChangeKind, old: Option<&Object>, object: &Object) -> Option<String> {
         match self.judge(kind, old, object) {
-            Verdict::Match => None,
-            Verdict::Error(error) | Verdict::Exceeded(error) => Some(error),
-            Verdict::NoMatch(Reason::When) => {
+            RuleVerdict::Match => None,
+            RuleVerdict::Error(error) | RuleVerdict::Exceeded(error) => Some(error),
+            RuleVerdict::NoMatch(MismatchReason::When) => {
                 let when = self.options.when.as_deref().unwrap_or_default();
                 let lines: Vec<_> = when.trim().lines().map(str::trim).collect();
-                Some(format!("{}: {}", Reason::When, lines.join(" ")))
+                Some(format!("{}: {}", MismatchReason::When, lines.join(" ")))
             }
-            Verdict::NoMatch(Reason::Changed) => {
+            RuleVerdict::NoMatch(MismatchReason::Changed) => {
                 let mut changes = match old.filter(|_| kind == ChangeKind::Updated) {
                     Some(old) => paths_between(&old.json(), &object.json()),
                     None => Vec::new(),
@@ -208,14 +208,14 @@ impl Rules {
     }
 }
 
-impl Filter for Rules {
+impl ReaderFilter for Rules {
     fn judge(&self, record: &Record) -> Judgement {
         let Some(object) = record.object() else { return Judgement::Wanted };
         let old = record.old();
         match self.judge(ChangeKind::of(&record.change), old, object) {
-            Verdict::Match => Judgement::Wanted,
-            Verdict::NoMatch(_) => Judgement::Refused,
-            Verdict::Error(error) | Verdict::Exceeded(error) => Judgement::Failed(error),
+            RuleVerdict::Match => Judgement::Wanted,
+            RuleVerdict::NoMatch(_) => Judgement::Refused,
+            RuleVerdict::Error(error) | RuleVerdict::Exceeded(error) => Judgement::Failed(error),
         }
     }
 }

@@ -42,7 +42,7 @@ use tokio::{
 };
 
 pub use self::{
-    auth::{Access, Token},
+    auth::{ListenerAccess, Token},
     browser::AllowedHosts,
     connection::ConnectionLimits,
     tls::TlsFiles,
@@ -126,12 +126,12 @@ impl ServeState {
 
 /// A running server; dropping it closes the listener and ends the thread.
 #[derive(Debug)]
-pub struct Server {
+pub struct HttpServer {
     address: SocketAddr,
     _stop: watch::Sender<bool>,
 }
 
-impl Server {
+impl HttpServer {
     /// Returns where it listens: the port, where 0 was asked for.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -142,7 +142,7 @@ impl Server {
 #[derive(Clone, Debug)]
 pub enum Surface {
     /// Everything, to clients that are accepted.
-    Full(Access),
+    Full(ListenerAccess),
     /// `/livez /readyz /healthz /metrics` alone, to every client (`probe_listen`).
     Probes,
 }
@@ -164,7 +164,7 @@ pub struct ServeOptions {
 ///
 /// # Errors
 /// When the address cannot be bound, or the certificate cannot be used.
-pub fn start(options: ServeOptions, state: ServeState) -> io::Result<Server> {
+pub fn start(options: ServeOptions, state: ServeState) -> io::Result<HttpServer> {
     let ServeOptions { listen, surface, tls, limits } = options;
     let listener = TcpListener::bind(listen)?;
     listener.set_nonblocking(true)?;
@@ -196,7 +196,7 @@ pub fn start(options: ServeOptions, state: ServeState) -> io::Result<Server> {
             }
         });
     })?;
-    Ok(Server { address, _stop: stop })
+    Ok(HttpServer { address, _stop: stop })
 }
 
 /// Drops expired snapshots, which hold objects, until the runtime ends.

@@ -41,7 +41,7 @@ use std::{
 use crate::mutex::lock;
 
 pub use error::ApiError;
-pub use faults::{Fault, Faults, StreamFault, Times, Verb};
+pub use faults::{Faults, RequestKind, ServerFault, StreamFault, Times};
 pub use random::Random;
 pub use rights::Area;
 pub use server::SeenRequest;
@@ -52,7 +52,7 @@ pub use workload::{News, Running, Sizes, Workload, bench_type};
 
 /// How the server treats `sendInitialEvents` on watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StreamingLists {
+pub enum StreamingSupport {
     /// As current servers: synthetic events, then the bookmark that ends them.
     #[default]
     Served,
@@ -70,7 +70,7 @@ pub struct SimulatorOptions {
     /// Port on 127.0.0.1; 0 for any free one.
     pub port: u16,
     /// How `sendInitialEvents` is treated.
-    pub streaming_lists: StreamingLists,
+    pub streaming_lists: StreamingSupport,
     /// Time between bookmarks.
     pub bookmark_interval: Duration,
     /// How long a watch lives that asks for no `timeoutSeconds`.
@@ -88,7 +88,7 @@ impl Default for SimulatorOptions {
         Self {
             seed: 1,
             port: 0,
-            streaming_lists: StreamingLists::default(),
+            streaming_lists: StreamingSupport::default(),
             bookmark_interval: Duration::from_mins(1),
             watch_timeout: Duration::from_mins(45),
             fresh_timeout: Duration::from_secs(3),

@@ -245,6 +245,6 @@ impl UnitStatus {
     }
 }
 
-fn unit(view: &UnitView) -> trace::Unit<'_> {
-    trace::Unit { api_version: &view.api_version, plural: &view.plural, namespace: view.namespace.as_deref() }
+fn unit(view: &UnitView) -> trace::SpanUnit<'_> {
+    trace::SpanUnit { api_version: &view.api_version, plural: &view.plural, namespace: view.namespace.as_deref() }
 }

@@ -86,7 +86,7 @@ pub(crate) struct Generation(pub u64);
 
 /// What has happened, as the shell tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
+pub(crate) enum SupervisorInput {
     /// Start the unit, if it is stopped.
     Start,
     /// Every actor of this generation is up.
@@ -119,7 +119,7 @@ pub(crate) enum Decision {
 
 /// What one input led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct SupervisorVerdict {
     pub(crate) decision: Decision,
     /// When to say [`Input::Timer`]; replaces every earlier time.
     pub(crate) wake_at: Option<Duration>,
@@ -197,17 +197,17 @@ impl Supervisor {
     }
 
     /// Takes what has happened and returns what to do. `jitter` is uniform in `[0, 1)`.
-    pub(crate) fn step(&mut self, input: Input, now: Duration, jitter: f64) -> Verdict {
+    pub(crate) fn step(&mut self, input: SupervisorInput, now: Duration, jitter: f64) -> SupervisorVerdict {
         let decision = match input {
-            Input::Start if matches!(self.phase, Phase::Stopped) => self.boot(now),
-            Input::Start => Decision::Nothing,
-            Input::Started(generation) => self.started(generation, now),
-            Input::Exited { generation, actor, exit } => self.exited(generation, actor, exit, now, jitter),
-            Input::Answered { generation, actor } => self.answered(generation, actor),
-            Input::Timer => self.timer(now, jitter),
-            Input::Stop => self.stop(now),
+            SupervisorInput::Start if matches!(self.phase, Phase::Stopped) => self.boot(now),
+            SupervisorInput::Start => Decision::Nothing,
+            SupervisorInput::Started(generation) => self.started(generation, now),
+            SupervisorInput::Exited { generation, actor, exit } => self.exited(generation, actor, exit, now, jitter),
+            SupervisorInput::Answered { generation, actor } => self.answered(generation, actor),
+            SupervisorInput::Timer => self.timer(now, jitter),
+            SupervisorInput::Stop => self.stop(now),
         };
-        Verdict { decision, wake_at: self.wake_at() }
+        SupervisorVerdict { decision, wake_at: self.wake_at() }
     }
 
     /// Returns the state to show.

@@ -100,7 +100,7 @@ impl Span {
     pub(crate) const NONE: Self = Self(None);
 
     /// Begins the span of a list or a watch, as `does` says.
-    pub(crate) fn of_unit(does: &str, unit: &Unit<'_>) -> Self {
+    pub(crate) fn of_unit(does: &str, unit: &SpanUnit<'_>) -> Self {
         Self(otlp::is_on().then(|| {
             let mut span = otlp::Span::begin(format!("{does} {}", unit.plural), Kind::Client, None, &[]);
             unit.describe(&mut span);
@@ -109,7 +109,7 @@ impl Span {
     }
 
     /// Begins the span of a batch that is being applied, linked to that of the list or watch it came by.
-    pub(crate) fn of_batch(unit: &Unit<'_>, by: Option<TraceContext>, events: usize) -> Self {
+    pub(crate) fn of_batch(unit: &SpanUnit<'_>, by: Option<TraceContext>, events: usize) -> Self {
         Self(otlp::is_on().then(|| {
             let mut span = otlp::Span::begin(format!("apply {}", unit.plural), Kind::Internal, None, by.as_slice());
             unit.describe(&mut span);
@@ -168,7 +168,7 @@ impl Span {
 }
 
 /// Attributes of the spans of a unit.
-pub(crate) struct Unit<'a> {
+pub(crate) struct SpanUnit<'a> {
     /// `apps/v1`
     pub(crate) api_version: &'a str,
     pub(crate) plural: &'a str,
@@ -176,7 +176,7 @@ pub(crate) struct Unit<'a> {
     pub(crate) namespace: Option<&'a str>,
 }
 
-impl Unit<'_> {
+impl SpanUnit<'_> {
     fn describe(&self, span: &mut otlp::Span) {
         span.set("deltabus.api_version", Value::Text(self.api_version));
         span.set("deltabus.resource", Value::Text(self.plural));

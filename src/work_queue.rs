@@ -54,7 +54,7 @@ use std::{
 };
 
 use delayed::Delayed;
-pub use handle::{Item, WorkQueue};
+pub use handle::{WorkItem, WorkQueue};
 pub use limiter::{
     Exponential, FastSlow, MaxOf, MaxWait, RateLimiter, TokenBucket, default_controller_limiter, default_item_limiter,
 };

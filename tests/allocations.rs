@@ -8,10 +8,10 @@ use std::{ops::Range, sync::Arc};
 use deltabus::{
     bench::{Generator, Shape},
     change::Reached,
-    delta_fifo::{DeltaFifo, Order},
+    delta_fifo::{DeltaFifo, QueueOrder},
     indexer::{Indexer, IndexerOptions, store::EvmapStore},
     journal::{
-        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, Start, TypeNumber, UnitId, UnitInterest,
+        Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, ReaderStart, TypeNumber, UnitId, UnitInterest,
         UnitTerms,
     },
     list_watch::{WatchEvent, decode::WatchDecoder},
@@ -20,7 +20,7 @@ use deltabus::{
         packer::{Compression, Packer},
         scan::{ScanPlan, TypeMeta},
     },
-    reflector::Event,
+    reflector::ReflectorEvent,
 };
 use jiff::Timestamp;
 
@@ -68,12 +68,12 @@ impl Stages {
         let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
         let interest = Interest { changes: ChangeSet::ALL, filter: None, units };
         let reader = journal
-            .open_reader(Start::Next, ReaderOptions { bounds: Bounds::default(), interest, name: None })
+            .open_reader(ReaderStart::Next, ReaderOptions { bounds: Bounds::default(), interest, name: None })
             .expect("a reader");
         Self {
             keep,
             decoder: WatchDecoder::new(pods, plan, 1 << 24),
-            fifo: DeltaFifo::new(Order::Stream, std::iter::empty(), true),
+            fifo: DeltaFifo::new(QueueOrder::Stream, std::iter::empty(), true),
             indexer: Indexer::new(EvmapStore::new(1, []), options),
             journal,
             reader,
@@ -96,7 +96,7 @@ impl Stages {
 
         for event in events {
             let WatchEvent::Modified(object) = event else { panic!("unexpected {event:?}") };
-            self.fifo.push(Event::Updated(object));
+            self.fifo.push(ReflectorEvent::Updated(object));
         }
         let deltas = self.fifo.pop().expect("a batch");
         self.fifo.processed();

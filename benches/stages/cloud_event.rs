@@ -6,7 +6,7 @@ use criterion::{Criterion, Throughput};
 use deltabus::{
     bench::Shape,
     change::{Cause, Change},
-    cloud_event::{Encoder, Format, Formatter, template::Template},
+    cloud_event::{DataFormat, Encoder, Formatter, template::Template},
     journal::{Record, Sequence, UnitId},
     notification::{Event, UnitInfo},
     object::Object,
@@ -46,11 +46,11 @@ pub(crate) fn benches(criterion: &mut Criterion) {
     });
     let template = Template::compile("{{ object.metadata.name }}: {{ changes | tojson }}").expect("a template");
     for (name, format) in [
-        ("object", Format::Object),
-        ("patch", Format::Patch),
-        ("merge_patch", Format::MergePatch),
-        ("diff", Format::Diff),
-        ("template", Format::Template(Arc::new(template))),
+        ("object", DataFormat::Object),
+        ("patch", DataFormat::Patch),
+        ("merge_patch", DataFormat::MergePatch),
+        ("diff", DataFormat::Diff),
+        ("template", DataFormat::Template(Arc::new(template))),
     ] {
         let formatter = Formatter::new(encoder.clone(), format);
         group.bench_function(format!("update_6k_as_{name}"), |bencher| {

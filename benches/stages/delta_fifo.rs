@@ -4,9 +4,9 @@ use std::{cell::LazyCell, hint::black_box};
 
 use criterion::{BatchSize, Criterion, Throughput};
 use deltabus::{
-    delta_fifo::{DeltaFifo, Order},
+    delta_fifo::{DeltaFifo, QueueOrder},
     object::Object,
-    reflector::Event,
+    reflector::ReflectorEvent,
 };
 
 use crate::{SMOKE, small_pod};
@@ -15,18 +15,20 @@ const KEYS: usize = 100_000 / SMOKE;
 
 pub(crate) fn benches(c: &mut Criterion) {
     let known: LazyCell<Vec<Object>> = LazyCell::new(|| (0..KEYS).map(|n| small_pod(100, n, 1)).collect());
-    for (order, name) in [(Order::Stream, "stream"), (Order::PerKey, "per_key")] {
+    for (order, name) in [(QueueOrder::Stream, "stream"), (QueueOrder::PerKey, "per_key")] {
         let mut group = c.benchmark_group(format!("delta_fifo/{name}"));
         for len in [1, 64, 1024] {
             group.throughput(Throughput::Elements(len as u64));
             group.bench_function(format!("batch of {len}"), |b| {
                 let mut fifo = DeltaFifo::new(order, known.iter().cloned(), true);
                 let mut next = 0;
-                let events = || -> Vec<Event> {
+                let events = || -> Vec<ReflectorEvent> {
                     next += len;
-                    (next..next + len).map(|n| Event::Updated(small_pod(100, n * 7919 % KEYS, n + 2))).collect()
+                    (next..next + len)
+                        .map(|n| ReflectorEvent::Updated(small_pod(100, n * 7919 % KEYS, n + 2)))
+                        .collect()
                 };
-                let push_and_pop = |events: Vec<Event>| {
+                let push_and_pop = |events: Vec<ReflectorEvent>| {
                     for event in events {
                         fifo.push(event);
                     }
@@ -43,7 +45,7 @@ pub(crate) fn benches(c: &mut Criterion) {
         group.bench_function("relist without a change", |b| {
             let mut fifo = DeltaFifo::new(order, known.iter().cloned(), true);
             let replace = |items| {
-                fifo.push(Event::Replace { items, spared: Vec::new(), resource_version: "9".into() });
+                fifo.push(ReflectorEvent::Replace { items, spared: Vec::new(), resource_version: "9".into() });
                 black_box(fifo.pop());
             };
             b.iter_batched(|| known.clone(), replace, BatchSize::LargeInput);

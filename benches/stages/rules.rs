@@ -15,8 +15,8 @@ use deltabus::{
     bench::Shape,
     change::{Cause, Change, Reached},
     journal::{
-        Bounds, ChangeSet, Filter, Interest, Journal, ReaderId, ReaderOptions, RecordFilter, Start, TypeNumber, UnitId,
-        UnitInterest, UnitTerms,
+        Bounds, ChangeSet, Interest, Journal, ReaderFilter, ReaderId, ReaderOptions, ReaderStart, RecordFilter,
+        TypeNumber, UnitId, UnitInterest, UnitTerms,
     },
     object::{
         FieldPath,
@@ -141,9 +141,9 @@ fn reader(journal: &Journal, row: &Row, number: usize) -> ReaderId {
     let when = template.map(|template| template.replace("{n}", &number.to_string()));
     let rules = Rules::compile(RulesOptions { changed, when, cluster: "bench".to_owned(), ..RulesOptions::default() })
         .expect("a rule");
-    let filter = (!rules.is_empty()).then(|| RecordFilter::new(Arc::new(rules) as Arc<dyn Filter>));
+    let filter = (!rules.is_empty()).then(|| RecordFilter::new(Arc::new(rules) as Arc<dyn ReaderFilter>));
     let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
     let interest = Interest { changes: ChangeSet::ALL, filter, units };
     let options = ReaderOptions { bounds: Bounds::default(), interest, name: None };
-    journal.open_reader(Start::Next, options).expect("a reader")
+    journal.open_reader(ReaderStart::Next, options).expect("a reader")
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use crate::simulator::{Random, template::Template};
+use crate::simulator::{Random, template::ObjectTemplate};
 
 /// Base 32: five bits a letter, all of them allowed in names.
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -67,7 +67,7 @@ pub(super) struct State {
     pub(super) version: u64,
 }
 
-impl Template<Field> {
+impl ObjectTemplate<Field> {
     /// Appends a state of an object. [`Field::Blocks`] draws from `pool`.
     pub(super) fn object(&self, state: State, pool: &[u8], out: &mut Vec<u8>) {
         let mut own = Random::new(state.seed ^ state.number.wrapping_mul(0x9e6d_62d0_6f6a_9a9b));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::orders::{Reached, Stamp, Synced};
+use super::orders::{EventsCost, Stamp, Synced};
 
 /// All that was measured in one run: one engine, from its start to its end.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Run {
     /// Changes that the server made after that; 0: it was watched as it is, for a time.
     pub changes: u64,
     /// Cost of events.
-    pub events: Option<Reached>,
+    pub events: Option<EventsCost>,
     /// Single changes.
     pub latency: Option<Latency>,
     /// Reads while nothing changes.
@@ -113,11 +113,11 @@ fn per(value: u64, by: u64) -> Option<f64> {
 }
 
 /// Events a second from first to last; `None` for a single event.
-fn rate(events: &Reached) -> Option<f64> {
+fn rate(events: &EventsCost) -> Option<f64> {
     (events.delivered > 1 && events.wall_nanos > 0).then(|| per_second(events.delivered, events.wall_nanos))
 }
 
-fn per_event(run: &Run, value: impl Fn(&Reached) -> u64) -> Option<f64> {
+fn per_event(run: &Run, value: impl Fn(&EventsCost) -> u64) -> Option<f64> {
     let events = run.events.as_ref()?;
     per(value(events), if run.changes > 0 { run.changes } else { events.delivered })
 }
@@ -274,7 +274,7 @@ pub(super) mod testing {
             },
             flow: Some(1_000.0),
             changes: 50_000,
-            events: Some(Reached {
+            events: Some(EventsCost {
                 delivered: 49_000,
                 wall_nanos: 500_000_000,
                 cpu_nanos: 450_000_000,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     object::{ObjectKey, ResourceType},
-    simulator::{APPS, POD, RUNNING, Random, WEBSITE, template::Template},
+    simulator::{APPS, POD, RUNNING, Random, WEBSITE, template::ObjectTemplate},
 };
 
 const EVENT: &str = include_str!("shapes/event.json");
@@ -29,7 +29,7 @@ pub struct Generator {
     /// `"kind":"Pod","apiVersion":"v1",`
     type_meta: String,
     /// One for each application.
-    templates: Vec<Template<Field>>,
+    templates: Vec<ObjectTemplate<Field>>,
     pool: Vec<u8>,
 }
 
@@ -86,7 +86,7 @@ impl Generator {
         };
         let text = if shape == Shape::Diverse { text } else { text.replace("${E2}", DATABASE).replace("${E3}", CACHE) };
         let text = &text[1..]; // the opening brace: the type goes behind it
-        let templates = APPS.iter().map(|app| Template::compile(text, |hole| fill(shape, app, hole))).collect();
+        let templates = APPS.iter().map(|app| ObjectTemplate::compile(text, |hole| fill(shape, app, hole))).collect();
         let pool = if shape == Shape::Configmaps { field::pool(seed) } else { Vec::new() };
         Self { shape, objects: objects.max(1), seed, resource, type_meta, templates, pool }
     }
@@ -170,7 +170,7 @@ impl Generator {
         out.len() / place(looked_at)
     }
 
-    fn template(&self, number: u64) -> &Template<Field> {
+    fn template(&self, number: u64) -> &ObjectTemplate<Field> {
         &self.templates[place(number % APPS.len() as u64)]
     }
 

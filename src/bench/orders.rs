@@ -127,7 +127,7 @@ pub struct Synced {
 /// Cost of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Reached {
+pub struct EventsCost {
     /// Events that the handler was called with.
     pub delivered: u64,
     /// From the first to the last of them; nanoseconds.

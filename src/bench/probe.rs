@@ -14,11 +14,11 @@ use tokio::{sync::Notify, time::sleep};
 use super::{
     figures::{Reads, per_second},
     measure::{cpu, monotonic, resident, resident_peak, written},
-    orders::{EngineOptions, Reached, Stamp, Synced},
+    orders::{EngineOptions, EventsCost, Stamp, Synced},
     reads::Reading,
 };
 use crate::{
-    config::{Config, ConfigErrors, EventType, HandlerOptions},
+    config::{Config, ConfigErrors, EventType, HandlerDefaults},
     engine::{Engine, EngineError, RunningEngine},
     list_watch::kube::{AccessError, ClusterAccess},
     lister::{Lister, Selector},
@@ -140,7 +140,7 @@ impl Probe {
         let seen = Arc::new(Seen::default());
         let of_handler = Arc::clone(&seen);
         let on = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed, EventType::Synced];
-        let handler = HandlerOptions { on, ..HandlerOptions::default() };
+        let handler = HandlerDefaults { on, ..HandlerDefaults::default() };
         let start = monotonic();
         let builder = Engine::builder().config(config).cluster(access);
         let builder = builder.on_change("bench", handler, move |notification| {
@@ -208,7 +208,7 @@ impl Probe {
     ///
     /// # Errors
     /// When the engine has ended.
-    pub async fn reached(&self, version: u64, mut tell: impl FnMut(u64)) -> Result<Reached, ProbeError> {
+    pub async fn reached(&self, version: u64, mut tell: impl FnMut(u64)) -> Result<EventsCost, ProbeError> {
         if self.version() < version {
             self.meanwhile(self.seen.reach(version), &mut tell).await?;
         }
@@ -220,7 +220,7 @@ impl Probe {
     ///
     /// # Errors
     /// When the engine has ended.
-    pub async fn follow(&self, within: Duration, mut tell: impl FnMut(u64)) -> Result<Reached, ProbeError> {
+    pub async fn follow(&self, within: Duration, mut tell: impl FnMut(u64)) -> Result<EventsCost, ProbeError> {
         self.meanwhile(sleep(within), &mut tell).await?;
         Ok(self.used())
     }
@@ -280,9 +280,9 @@ impl Probe {
         self.seen.events.load(Ordering::Acquire) - self.phase.events
     }
 
-    fn used(&self) -> Reached {
+    fn used(&self) -> EventsCost {
         let (first, last) = (self.seen.first.load(Ordering::Acquire), self.seen.last.load(Ordering::Acquire));
-        Reached {
+        EventsCost {
             delivered: self.events(),
             wall_nanos: if first > 0 { last.saturating_sub(first) } else { 0 },
             cpu_nanos: cpu() - self.phase.cpu,

@@ -13,7 +13,7 @@ use std::{
 use clap::Args;
 use deltabus::{
     cloud_event::Encoder,
-    config::{Config, HandlerOptions, Initial},
+    config::{Config, HandlerDefaults, Initial},
     engine::{Engine, EngineBuilder, RunningEngine},
     handler::{
         Handler as _,
@@ -134,7 +134,7 @@ fn places(http: Option<&SocketAddr>, kubeconfig: Option<&Path>) -> Vec<String> {
 
 /// Runs with a live table, which shows the newest events too.
 fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) -> anyhow::Result<()> {
-    let options = HandlerOptions { initial: Initial::Skip, ..HandlerOptions::default() };
+    let options = HandlerDefaults { initial: Initial::Skip, ..HandlerDefaults::default() };
     let started = Instant::now();
     let registry = Rc::new(OnceCell::new());
     let of_engine = Rc::clone(&registry);

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use clap::{Args, ValueEnum};
 use deltabus::{
-    config::{Config, Resource},
+    config::{Config, ResourceConfig},
     discovery::{self, Catalog},
     object::ResourceType,
 };
@@ -16,7 +16,7 @@ use super::{
     ConfigArgs,
     rbac::{Extent, Grants},
     report, run,
-    server::Server,
+    server::ServerArgs,
     yaml,
 };
 use values::Values;
@@ -92,7 +92,7 @@ pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let (loaded, files) = args.config.load_for_elsewhere()?;
     report::warnings(&loaded.warnings);
     run::refuse_programs(&loaded, args.allow_exec)?;
-    let server = Server::of(&loaded.config.kube, "")?;
+    let server = ServerArgs::of(&loaded.config.kube, "")?;
     let catalog = server.catalog()?;
     let grants = Grants::of(&loaded.config, &catalog, &Extent { wildcard: args.wildcard, namespaces: &[] });
     let objects = server.count(&types(&loaded.config, &catalog));
@@ -121,7 +121,7 @@ pub(crate) fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
 }
 
 /// Returns the types that a configuration watches, each in the namespaces that its entry names.
-fn types<'a>(config: &'a Config, catalog: &Catalog) -> Vec<(ResourceType, Option<&'a Resource>)> {
+fn types<'a>(config: &'a Config, catalog: &Catalog) -> Vec<(ResourceType, Option<&'a ResourceConfig>)> {
     let owned = discovery::select(catalog, &config.wanted()).owned.into_iter();
     owned.map(|owned| (owned.resource, config.resources.get(&owned.entry))).collect()
 }

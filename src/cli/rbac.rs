@@ -8,13 +8,13 @@ use std::{
 
 use clap::Args;
 use deltabus::{
-    config::{Config, Loaded, Rediscover, Resource, TypePattern},
+    config::{Config, Loaded, Rediscover, ResourceConfig, TypePattern},
     discovery::{self, Catalog, Pattern, Resolution, Selection, Unmatched, WantedEntry},
     object::ResourceType,
 };
 use serde_json::{Value, json};
 
-use super::{ConfigArgs, report, server::Server, yaml};
+use super::{ConfigArgs, report, server::ServerArgs, yaml};
 
 /// Prints the least rights that a configuration needs, as YAML: a cluster role, a role for each namespace that an
 /// entry names, and their bindings where --service-account says to whom.
@@ -93,7 +93,7 @@ pub(super) struct Grants {
 pub(crate) fn rbac(args: &RbacArgs) -> anyhow::Result<()> {
     let Loaded { config, warnings, .. } = args.config.load()?;
     report::warnings(&warnings);
-    let catalog = Server::of(&config.kube, "")?.catalog()?;
+    let catalog = ServerArgs::of(&config.kube, "")?.catalog()?;
     let grants = Grants::of(&config, &catalog, &Extent { wildcard: args.wildcard, namespaces: &args.namespaces });
     let yaml = grants.to_yaml(&args.name, args.service_account.as_ref());
     io::stdout().lock().write_all(yaml.as_bytes())?;
@@ -270,7 +270,7 @@ pub(super) fn roles(
 impl Extent<'_> {
     /// Returns where the rights on a type of an entry are needed, and whether the engine has to search for these places:
     /// the entry does not name them.
-    fn places(&self, entry: &Resource, namespaced: bool) -> (Vec<Place>, bool) {
+    fn places(&self, entry: &ResourceConfig, namespaced: bool) -> (Vec<Place>, bool) {
         if let Some(names) = entry.namespaces.names().filter(|_| namespaced) {
             return (names.into_iter().map(|name| Some(name.to_owned())).collect(), false);
         }

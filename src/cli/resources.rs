@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     ConfigArgs, report,
-    server::{Rights, Server},
+    server::{Rights, ServerArgs},
 };
 
 const HEADER: Style = Style::new().bold();
@@ -58,7 +58,7 @@ struct Row<'a> {
 pub(crate) fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
     let Loaded { config, warnings, .. } = args.config.load()?;
     report::warnings(&warnings);
-    let server = Server::of(&config.kube, "")?;
+    let server = ServerArgs::of(&config.kube, "")?;
     let catalog = server.catalog()?;
     let wanted = config.wanted();
     let selection = discovery::select(&catalog, &wanted);
@@ -108,7 +108,7 @@ fn rows<'a>(catalog: &'a Catalog, selection: &'a Selection, all: bool) -> Vec<Ro
 }
 
 impl<'a> Row<'a> {
-    fn asked<'b>(&self, config: &'b Config) -> (&'a ResourceType, Option<&'b deltabus::config::Resource>) {
+    fn asked<'b>(&self, config: &'b Config) -> (&'a ResourceType, Option<&'b deltabus::config::ResourceConfig>) {
         (self.resource, self.owner.and_then(|(entry, _)| config.resources.get(entry)))
     }
 

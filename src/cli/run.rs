@@ -8,7 +8,7 @@ use std::{
 use actix::System;
 use clap::Args;
 use deltabus::{
-    config::{Config, ConfigErrors, EventType, Finding, Handler, Initial, Loaded, Sink},
+    config::{Config, ConfigErrors, EventType, Finding, HandlerConfig, Initial, Loaded, SinkConfig},
     delivery::status::{HandlerState, HandlerView},
     engine::{
         Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport, reload::ConfigFiles,
@@ -277,7 +277,7 @@ pub(crate) fn refuse_programs(loaded: &Loaded, allow_exec: bool) -> Result<(), C
 /// Returns an error for each handler that runs a program.
 pub(crate) fn programs(loaded: &Loaded) -> Vec<Finding> {
     let handlers = loaded.config.handlers.iter();
-    let running = handlers.filter(|(_, handler)| handler.enabled && matches!(handler.sink, Sink::Exec(_)));
+    let running = handlers.filter(|(_, handler)| handler.enabled && matches!(handler.sink, SinkConfig::Exec(_)));
     let refused = |(name, _): (&String, _)| {
         loaded.finding(
             &["handlers", name, "type"],
@@ -289,7 +289,7 @@ pub(crate) fn programs(loaded: &Loaded) -> Vec<Finding> {
 
 /// Says so where a person would wait in front of an empty screen.
 fn hint_at_silence(config: &Config) {
-    let shows_added = |handler: &&Handler| handler.enabled && handler.options.on.contains(&EventType::Added);
+    let shows_added = |handler: &&HandlerConfig| handler.enabled && handler.options.on.contains(&EventType::Added);
     let mut showing = config.handlers.values().filter(shows_added).peekable();
     let some = showing.peek().is_some();
     if some && io::stderr().is_terminal() && showing.all(|handler| handler.options.initial == Initial::Skip) {

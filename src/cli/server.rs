@@ -2,8 +2,8 @@
 
 use anyhow::Context as _;
 use deltabus::{
-    config::{Kube, Resource},
-    discovery::{self, Access, Catalog, DiscoveryError},
+    config::{Kube, ResourceConfig},
+    discovery::{self, Catalog, DiscoveryError, TypeAccess},
     list_watch::kube::{Client, ClusterAccess},
     object::ResourceType,
 };
@@ -11,14 +11,14 @@ use deltabus::{
 use tokio::runtime::Runtime;
 
 /// The server that a configuration means.
-pub(crate) struct Server {
+pub(crate) struct ServerArgs {
     access: ClusterAccess,
     runtime: Runtime,
     /// What helps where it cannot be asked.
     hint: &'static str,
 }
 
-impl Server {
+impl ServerArgs {
     /// Finds the server; asks nothing yet.
     pub(crate) fn of(kube: &Kube, hint: &'static str) -> anyhow::Result<Self> {
         let access =
@@ -44,7 +44,7 @@ impl Server {
 
     /// Counts the objects of types, each where the entry it belongs to shows it. Types that cannot be listed count for
     /// nothing. Blocks.
-    pub(crate) fn count(&self, types: &[(ResourceType, Option<&Resource>)]) -> u64 {
+    pub(crate) fn count(&self, types: &[(ResourceType, Option<&ResourceConfig>)]) -> u64 {
         let scopes = types
             .iter()
             .flat_map(|(resource, entry)| scopes(resource, *entry).into_iter().map(|scope| (resource.clone(), scope)));
@@ -67,7 +67,11 @@ impl Server {
 
     /// Asks whether a type can be selected by the `fields` of an entry; returns the server's reason where it cannot. A list
     /// that is refused or fails otherwise is no such reason. Blocks.
-    pub(crate) fn refuses_fields(&self, resource: &ResourceType, entry: &Resource) -> anyhow::Result<Option<String>> {
+    pub(crate) fn refuses_fields(
+        &self,
+        resource: &ResourceType,
+        entry: &ResourceConfig,
+    ) -> anyhow::Result<Option<String>> {
         let names = entry.namespaces.names().unwrap_or_default();
         let namespace = names.first().copied();
         self.ask(async |client| discovery::refused_fields(&client, resource, namespace, &entry.fields).await)
@@ -75,7 +79,7 @@ impl Server {
 
     /// Asks what this user may do with each type where the entry it belongs to shows it; of a type without an entry, in
     /// all namespaces. Blocks.
-    pub(crate) fn rights(&self, types: &[(&ResourceType, Option<&Resource>)]) -> anyhow::Result<Vec<Rights>> {
+    pub(crate) fn rights(&self, types: &[(&ResourceType, Option<&ResourceConfig>)]) -> anyhow::Result<Vec<Rights>> {
         let mut asked = Vec::new();
         let mut of_type = Vec::new();
         for (index, (resource, entry)) in types.iter().enumerate() {
@@ -94,7 +98,7 @@ impl Server {
 }
 
 /// Returns where a type is listed: in the namespaces that its entry names, or everywhere.
-fn scopes(resource: &ResourceType, entry: Option<&Resource>) -> Vec<Option<String>> {
+fn scopes(resource: &ResourceType, entry: Option<&ResourceConfig>) -> Vec<Option<String>> {
     let names = entry.and_then(|entry| entry.namespaces.names()).filter(|_| resource.namespaced);
     names.map_or(vec![None], |names| names.into_iter().map(|name| Some(name.to_owned())).collect())
 }
@@ -120,9 +124,9 @@ pub(crate) struct Refused {
 }
 
 impl Rights {
-    fn add(&mut self, namespace: Option<&str>, answer: Result<Access, DiscoveryError>) {
+    fn add(&mut self, namespace: Option<&str>, answer: Result<TypeAccess, DiscoveryError>) {
         match answer {
-            Ok(Access { list, watch, reason }) => {
+            Ok(TypeAccess { list, watch, reason }) => {
                 let verbs = [("list", list), ("watch", watch)].into_iter().filter(|(_, allowed)| !allowed);
                 self.refused.extend(verbs.map(|(verb, _)| Refused {
                     verb,
@@ -170,8 +174,8 @@ mod tests {
 
     #[test]
     fn rights_are_told_in_few_words() {
-        let access = |list, watch| Ok(Access { list, watch, reason: String::new() });
-        let of = |answers: Vec<(Option<&str>, Result<Access, DiscoveryError>)>| {
+        let access = |list, watch| Ok(TypeAccess { list, watch, reason: String::new() });
+        let of = |answers: Vec<(Option<&str>, Result<TypeAccess, DiscoveryError>)>| {
             let mut rights = Rights::default();
             for (namespace, answer) in answers {
                 rights.add(namespace, answer);

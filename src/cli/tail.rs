@@ -23,7 +23,7 @@ use tokio::{runtime, time::sleep};
 
 use self::{
     explain::Explainer,
-    show::{Output, Printer},
+    show::{Printer, TailOutput},
 };
 use super::{
     BadUsage, KubeArgs,
@@ -90,7 +90,7 @@ pub(crate) struct TailArgs {
     initial: bool,
     /// How to print.
     #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    output: TailOutput,
     /// Says under each event which handlers of the configuration are sent it, and why others are not.
     #[arg(long, requires = "files")]
     explain: bool,
@@ -102,7 +102,7 @@ pub(crate) struct TailArgs {
 
 /// Shows what was asked for until SIGTERM or ctrl-c, or until nobody reads stdout any more.
 pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
-    if args.explain && args.output == Output::Json {
+    if args.explain && args.output == TailOutput::Json {
         return Err(BadUsage::of("--explain is for people: expected -o pretty or -o diff").into());
     }
     let config = args.engine.load()?;

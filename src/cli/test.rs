@@ -12,7 +12,7 @@ use std::{
 use clap::Args;
 use deltabus::{
     config::{ConfigErrors, Finding, Loaded, TestCase},
-    engine::dry_run::{DryRun, Report, State},
+    engine::dry_run::{DryReport, DryRun, DryState},
     handler::stdout::line::printable,
     object::ResourceType,
 };
@@ -78,7 +78,7 @@ enum Output {
 }
 
 /// The objects of one test, before and after.
-type States = [Vec<State>; 2];
+type States = [Vec<DryState>; 2];
 
 /// Tries what was asked for.
 pub(crate) fn test(args: &TestArgs) -> anyhow::Result<()> {
@@ -160,12 +160,12 @@ fn read(loaded: &Loaded, place: usize) -> Result<States, Vec<Finding>> {
     if wrong.is_empty() { Ok(states) } else { Err(wrong) }
 }
 
-fn run(dry_run: &DryRun, [old, new]: States) -> Result<Report, String> {
+fn run(dry_run: &DryRun, [old, new]: States) -> Result<DryReport, String> {
     dry_run.run(old, new, Timestamp::now().as_microsecond()).map_err(|error| printable(&error.to_string()))
 }
 
 /// Says what was assumed of types that are not built in, of each once.
-fn tell_guesses<'a>(reports: impl IntoIterator<Item = &'a Report>) {
+fn tell_guesses<'a>(reports: impl IntoIterator<Item = &'a DryReport>) {
     let guessed = reports.into_iter().flat_map(|report| &report.guessed);
     let guessed: BTreeMap<String, &ResourceType> = guessed.map(|guess| (guess.qualified_name(), guess)).collect();
     for (name, guess) in guessed {

@@ -7,7 +7,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use deltabus::{
-    config::{self, ConfigErrors, Finding, Loaded, OnMissing, Origin, Resource, TypePattern},
+    config::{self, ConfigErrors, Finding, Loaded, OnMissing, ResourceConfig, TypePattern, ValueOrigin},
     discovery::{self, Catalog, Conflict, Owned, Resolution, Selection, Unmatched},
     object::ResourceType,
 };
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{
     ConfigArgs, Reported, report, run,
-    server::{Rights, Server},
+    server::{Rights, ServerArgs},
 };
 
 /// How many types are named where many are at fault.
@@ -46,12 +46,12 @@ pub(crate) struct ValidateArgs {
     pub(crate) allow_exec: bool,
     /// Form of the findings.
     #[arg(short, long, value_enum, default_value_t)]
-    pub(crate) output: Output,
+    pub(crate) output: ValidateOutput,
 }
 
 /// Form of the findings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
+pub(crate) enum ValidateOutput {
     /// Findings on stderr, a line each; what each `match` means on stdout.
     #[default]
     Text,
@@ -73,7 +73,7 @@ pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
             if verdict.errors.is_empty() && !args.offline {
                 asked = ask_the_server(&loaded, &mut verdict);
             }
-            if asked.is_ok() && args.output == Output::Text {
+            if asked.is_ok() && args.output == ValidateOutput::Text {
                 verdict.print_types(&loaded)?;
             }
             valid = counts(&loaded);
@@ -88,8 +88,8 @@ pub(crate) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     }
     let is_valid = verdict.errors.is_empty();
     match args.output {
-        Output::Json => verdict.print_json(asked.is_ok())?,
-        Output::Text => verdict.tell(asked.is_ok().then_some(&valid)),
+        ValidateOutput::Json => verdict.print_json(asked.is_ok())?,
+        ValidateOutput::Text => verdict.tell(asked.is_ok().then_some(&valid)),
     }
     asked?;
     if is_valid { Ok(()) } else { Err(Reported.into()) }
@@ -139,7 +139,7 @@ fn missing_files(loaded: &Loaded) -> Vec<Finding> {
 }
 
 fn ask_the_server(loaded: &Loaded, verdict: &mut Verdict) -> anyhow::Result<()> {
-    let server = Server::of(&loaded.config.kube, ", --offline checks without it")?;
+    let server = ServerArgs::of(&loaded.config.kube, ", --offline checks without it")?;
     verdict.judge(loaded, &server.catalog()?);
     let types: Vec<_> =
         verdict.claims.iter().map(|claim| (&claim.owned.resource, entry(loaded, &claim.owned.entry))).collect();
@@ -176,7 +176,7 @@ impl Claim {
     }
 }
 
-fn entry<'a>(loaded: &'a Loaded, name: &str) -> Option<&'a Resource> {
+fn entry<'a>(loaded: &'a Loaded, name: &str) -> Option<&'a ResourceConfig> {
     loaded.config.resources.get(name)
 }
 
@@ -283,7 +283,7 @@ impl Verdict {
 
     /// Tells the patterns of namespaces that mean none of those there are. A namespace that is not there has no objects, and
     /// the server says no more about it.
-    fn absent_namespaces(&mut self, loaded: &Loaded, server: &Server) {
+    fn absent_namespaces(&mut self, loaded: &Loaded, server: &ServerArgs) {
         let narrowed = loaded.config.resources.iter().filter(|(_, entry)| !entry.namespaces.is_all());
         let narrowed: Vec<_> = narrowed.collect();
         let Some((first, _)) = narrowed.first() else { return };
@@ -359,7 +359,7 @@ impl Verdict {
     }
 
     /// Reports the selectors that types of an entry do not support.
-    fn unsupported_fields(&mut self, loaded: &Loaded, server: &Server) -> anyhow::Result<()> {
+    fn unsupported_fields(&mut self, loaded: &Loaded, server: &ServerArgs) -> anyhow::Result<()> {
         for (name, entry) in &loaded.config.resources {
             // Each type supports these two, and a wildcard may mean hundreds of types.
             let keys = entry.fields.split(',').filter_map(|term| term.split(['=', '!']).next());
@@ -442,10 +442,10 @@ impl Verdict {
 fn as_json(level: &str, finding: &Finding) -> serde_json::Value {
     let Finding { origin, key, message, excerpt } = finding;
     let (file, line, column, variable) = match origin {
-        Origin::Nowhere => (None, None, None, None),
-        Origin::File { file, line, column, .. } => (Some(file), Some(line), Some(column), None),
-        Origin::Unreadable(file) => (Some(file), None, None, None),
-        Origin::Environment(name) => (None, None, None, Some(name)),
+        ValueOrigin::Nowhere => (None, None, None, None),
+        ValueOrigin::File { file, line, column, .. } => (Some(file), Some(line), Some(column), None),
+        ValueOrigin::Unreadable(file) => (Some(file), None, None, None),
+        ValueOrigin::Environment(name) => (None, None, None, Some(name)),
     };
     json!({
         "level": level,

@@ -37,7 +37,7 @@ const ATTRIBUTES_LEN: usize = 768;
 ///
 /// `synced`, which is about no object, has the same data in all of them but [`Format::Template`].
 #[derive(Clone, Debug, Default)]
-pub enum Format {
+pub enum DataFormat {
     /// `{"object":…,"old":…}`.
     #[default]
     CloudEvents,
@@ -61,13 +61,13 @@ pub enum Format {
 #[derive(Clone, Debug)]
 pub struct Formatter {
     encoder: Encoder,
-    format: Format,
+    format: DataFormat,
     shared: SharedBodies,
 }
 
 /// The body of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Body {
+pub struct MessageBody {
     /// What it is.
     pub content_type: &'static str,
     /// The body.
@@ -93,13 +93,13 @@ pub enum FormatError {
 
 impl From<Encoder> for Formatter {
     fn from(encoder: Encoder) -> Self {
-        Self::new(encoder, Format::default())
+        Self::new(encoder, DataFormat::default())
     }
 }
 
 impl Formatter {
     /// Makes a formatter.
-    pub fn new(encoder: Encoder, format: Format) -> Self {
+    pub fn new(encoder: Encoder, format: DataFormat) -> Self {
         Self { encoder, format, shared: SharedBodies::default() }
     }
 
@@ -116,12 +116,12 @@ impl Formatter {
 
     /// Returns whether a text of the user's is all that is sent.
     pub fn is_template(&self) -> bool {
-        matches!(self.format, Format::Template(_))
+        matches!(self.format, DataFormat::Template(_))
     }
 
     /// Appends an event and a line break: a `CloudEvents` JSON object on one line, or the text of the template.
     pub fn line(&self, out: &mut Vec<u8>, event: &Event) -> Result<(), FormatError> {
-        if let Format::Template(template) = &self.format {
+        if let DataFormat::Template(template) = &self.format {
             let text = template.render(&self.encoder, event)?;
             out.extend_from_slice(text.trim_end_matches(['\r', '\n']).as_bytes());
         } else {
@@ -133,10 +133,10 @@ impl Formatter {
 
     /// Returns the body of a message of one event. In binary mode the attributes travel beside it, which
     /// [`Encoder::each_attribute`] tells.
-    pub fn body(&self, event: &Event, form: Form, mode: ContentMode) -> Result<Body, FormatError> {
+    pub fn body(&self, event: &Event, form: Form, mode: ContentMode) -> Result<MessageBody, FormatError> {
         let mut bytes = Vec::new();
         let content_type = self.write_body(&mut bytes, event, form, mode)?;
-        Ok(Body { content_type, bytes })
+        Ok(MessageBody { content_type, bytes })
     }
 
     /// Appends the body of a message of one event, and returns its content type; else as [`Formatter::body`].
@@ -147,7 +147,7 @@ impl Formatter {
         form: Form,
         mode: ContentMode,
     ) -> Result<&'static str, FormatError> {
-        if let Format::Template(template) = &self.format {
+        if let DataFormat::Template(template) = &self.format {
             let text = self.text(template, event, form)?;
             let is_json = serde_json::from_str::<IgnoredAny>(&text).is_ok();
             out.extend_from_slice(text.as_bytes());
@@ -170,13 +170,13 @@ impl Formatter {
     }
 
     /// Returns the body of a message of several events, a JSON array.
-    pub fn batch(&self, events: &[Event], form: Form) -> Result<Body, FormatError> {
+    pub fn batch(&self, events: &[Event], form: Form) -> Result<MessageBody, FormatError> {
         let mut bytes = vec![b'['];
         for (i, event) in events.iter().enumerate() {
             if i > 0 {
                 bytes.push(b',');
             }
-            if let Format::Template(template) = &self.format {
+            if let DataFormat::Template(template) = &self.format {
                 let text = self.text(template, event, form)?;
                 serde_json::from_str::<IgnoredAny>(&text).map_err(FormatError::NoJson)?;
                 bytes.extend_from_slice(text.as_bytes());
@@ -186,14 +186,14 @@ impl Formatter {
         }
         bytes.push(b']');
         let content_type = if self.is_template() { DATA_CONTENT_TYPE } else { "application/cloudevents-batch+json" };
-        Ok(Body { content_type, bytes })
+        Ok(MessageBody { content_type, bytes })
     }
 
     /// Returns about how long the data of an event is in bytes; where the data is the object or nothing, no less.
     pub fn len_about(&self, event: &Event, form: Form) -> usize {
         match self.format {
-            Format::Reference => data_len(event, Form::Reference),
-            Format::Object => data_len(event, form.max(Form::WithoutOld)),
+            DataFormat::Reference => data_len(event, Form::Reference),
+            DataFormat::Object => data_len(event, form.max(Form::WithoutOld)),
             _ => data_len(event, form),
         }
     }
@@ -222,25 +222,27 @@ impl Formatter {
         let is_gone = matches!(change, Change::Deleted { .. } | Change::Removed { .. });
         let nothing_new = matches!(change, Change::Unchanged { .. });
         Ok(match (&self.format, event.record.old()) {
-            (Format::CloudEvents, _) => Data::Members(form),
-            (Format::Reference, _) => Data::Members(Form::Reference),
-            (Format::Diff, Some(old)) if form == Form::Whole => {
+            (DataFormat::CloudEvents, _) => Data::Members(form),
+            (DataFormat::Reference, _) => Data::Members(Form::Reference),
+            (DataFormat::Diff, Some(old)) if form == Form::Whole => {
                 self.computed(event, object, DATA_CONTENT_TYPE, || diff(old, object, form).map(Some))?
             }
-            (Format::Diff, Some(old)) => Data::Made(DATA_CONTENT_TYPE, diff(old, object, form)?),
-            (Format::Diff, None) if nothing_new => no_diff(object),
-            (Format::Diff, None) => Data::Changed(object),
+            (DataFormat::Diff, Some(old)) => Data::Made(DATA_CONTENT_TYPE, diff(old, object, form)?),
+            (DataFormat::Diff, None) if nothing_new => no_diff(object),
+            (DataFormat::Diff, None) => Data::Changed(object),
             (_, _) if form == Form::WithoutOld => return Err(FormatError::NoSmaller(self.format.name())),
-            (Format::Patch, Some(old)) => self.computed(event, object, JSON_PATCH, || {
+            (DataFormat::Patch, Some(old)) => self.computed(event, object, JSON_PATCH, || {
                 Ok(Some(json(&json_patch(&decoded(old)?, &decoded(object)?))))
             })?,
-            (Format::MergePatch, Some(old)) => self.computed(event, object, MERGE_PATCH, || {
+            (DataFormat::MergePatch, Some(old)) => self.computed(event, object, MERGE_PATCH, || {
                 Ok(merge_patch(&decoded(old)?, &decoded(object)?).map(|patch| json(&patch)))
             })?,
-            (Format::Patch, None) if nothing_new => made(JSON_PATCH, b"[]"),
-            (Format::MergePatch, None) if nothing_new => made(MERGE_PATCH, b"{}"),
-            (Format::Patch | Format::MergePatch, None) if is_gone => made(DATA_CONTENT_TYPE, b"null"),
-            (Format::Object | Format::Patch | Format::MergePatch | Format::Template(_), _) => Data::Object(object),
+            (DataFormat::Patch, None) if nothing_new => made(JSON_PATCH, b"[]"),
+            (DataFormat::MergePatch, None) if nothing_new => made(MERGE_PATCH, b"{}"),
+            (DataFormat::Patch | DataFormat::MergePatch, None) if is_gone => made(DATA_CONTENT_TYPE, b"null"),
+            (DataFormat::Object | DataFormat::Patch | DataFormat::MergePatch | DataFormat::Template(_), _) => {
+                Data::Object(object)
+            }
         })
     }
 
@@ -260,7 +262,7 @@ impl Formatter {
     }
 }
 
-impl Format {
+impl DataFormat {
     /// Returns its name in a configuration.
     fn name(&self) -> &'static str {
         match self {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     StreamingLists, schema,
-    text::{Optional, Text},
+    text::{AsText, Optional},
 };
 use crate::{backoff::BackoffConfig, list_watch::kube::KubeOptions};
 
@@ -43,19 +43,19 @@ pub struct Kube {
     pub max_concurrent_lists: u32,
     /// Longest event of a watch, and longest object of a list. A longer one ends the request, is logged and counted, and is
     /// followed by a list after a backoff. Lists fail as long as the server has such an object.
-    #[serde(with = "Text::<u64>")]
+    #[serde(with = "AsText::<u64>")]
     pub max_frame: u64,
     /// Each watch asks the server for a random time between this and twice this; then it is resumed. At least "1s".
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub watch_timeout: Duration,
     /// For so long after a first error 500 inside a watch, watch again at once instead of listing again. "0s": never.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub internal_error_retry: Duration,
     /// Once a bookmark was seen on a watch: neither event nor bookmark for so long makes it reconnect, and is counted.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub stall_after: Duration,
     /// Pause after a failed list or watch.
-    pub backoff: Backoff,
+    pub backoff: BackoffSettings,
     /// How types that come and go are noticed: `crd-watch`, by a watch on the CRDs, at once, with a look at the other APIs
     /// every two minutes; or `never`, the types of the start are kept.
     pub rediscover: Rediscover,
@@ -83,7 +83,7 @@ impl Default for Kube {
             watch_timeout: Duration::from_mins(5),
             internal_error_retry: Duration::ZERO,
             stall_after: Duration::from_mins(3),
-            backoff: Backoff::default(),
+            backoff: BackoffSettings::default(),
             rediscover: Rediscover::CrdWatch,
         }
     }
@@ -103,9 +103,9 @@ pub enum Rediscover {
 /// A pause that grows with every failure: uniform in [d, d × (1 + jitter)), where d = initial × factorⁿ, at most `max`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Backoff {
+pub struct BackoffSettings {
     /// Pause after the first failure. More than "0s".
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub initial: Duration,
     /// What each further failure multiplies the pause by.
     #[schemars(range(min = 1.0))]
@@ -114,14 +114,14 @@ pub struct Backoff {
     #[schemars(range(min = 0.0))]
     pub jitter: f64,
     /// The pause grows no further than this, jitter aside. At least `initial`.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub max: Duration,
     /// After so long without a failure, the next one counts as the first.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub reset_after: Duration,
 }
 
-impl Default for Backoff {
+impl Default for BackoffSettings {
     fn default() -> Self {
         let BackoffConfig { initial, factor, jitter, max, reset_after } = BackoffConfig::default();
         Self { initial, factor, jitter, max, reset_after }
@@ -133,9 +133,9 @@ impl Default for Backoff {
 #[serde(default)]
 pub struct Supervision {
     /// Pause before a restart.
-    pub backoff: Backoff,
+    pub backoff: BackoffSettings,
     /// An actor that does not answer its heartbeat for so long is replaced.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub hung_after: Duration,
     /// So many restarts within five minutes are shown as the state `degraded`; restarts go on.
     #[schemars(range(min = 1))]
@@ -144,7 +144,7 @@ pub struct Supervision {
 
 impl Default for Supervision {
     fn default() -> Self {
-        Self { backoff: Backoff::default(), hung_after: Duration::from_secs(30), degraded_after: 5 }
+        Self { backoff: BackoffSettings::default(), hung_after: Duration::from_secs(30), degraded_after: 5 }
     }
 }
 

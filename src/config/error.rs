@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 /// The place that set a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// Nothing in particular: something is missing altogether.
     Nowhere,
     /// A place in a file.
@@ -24,7 +24,7 @@ pub enum Origin {
     Environment(Arc<str>),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nowhere => f.write_str("configuration"),
@@ -39,7 +39,7 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// The place that set the value.
-    pub origin: Origin,
+    pub origin: ValueOrigin,
     /// The key's path, `resources.pods.match[0]`; empty where no key is at fault.
     pub key: String,
     /// What is wrong, what was expected, and the nearest right name.
@@ -49,7 +49,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(crate) fn new(origin: Origin, key: String, message: impl Into<String>) -> Self {
+    pub(crate) fn new(origin: ValueOrigin, key: String, message: impl Into<String>) -> Self {
         Self { origin, key, message: message.into(), excerpt: None }
     }
 }

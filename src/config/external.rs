@@ -9,7 +9,7 @@ use std::{
 use async_nats::ServerAddr;
 use serde_json::Value;
 
-use super::{Config, Handler, Sink};
+use super::{Config, HandlerConfig, SinkConfig};
 use crate::{handler::webhook::read_url, secret::PlainOrSecret};
 
 /// Things outside of a configuration that its enabled parts need.
@@ -65,19 +65,19 @@ impl External {
         }
     }
 
-    fn sink(&mut self, name: &str, handler: &Handler) {
+    fn sink(&mut self, name: &str, handler: &HandlerConfig) {
         match &handler.sink {
-            Sink::Stdout | Sink::Blackhole | Sink::Exec(_) => {}
-            Sink::File(file) => {
+            SinkConfig::Stdout | SinkConfig::Blackhole | SinkConfig::Exec(_) => {}
+            SinkConfig::File(file) => {
                 let keys = ["handlers", name, "path"].map(str::to_owned).into();
                 self.directories.insert(directory(&file.path).to_owned(), keys);
             }
-            Sink::Webhook(webhook) => drop(self.ports.insert(port(&webhook.url))),
-            Sink::Nats(nats) => {
+            SinkConfig::Webhook(webhook) => drop(self.ports.insert(port(&webhook.url))),
+            SinkConfig::Nats(nats) => {
                 let addresses = nats.servers.iter().filter_map(|server| server.parse::<ServerAddr>().ok());
                 self.ports.extend(addresses.map(|address| address.port()));
             }
-            Sink::Kafka(kafka) => {
+            SinkConfig::Kafka(kafka) => {
                 let ports = kafka.brokers.iter().filter_map(|broker| broker.rsplit_once(':')?.1.parse::<u16>().ok());
                 self.ports.extend(ports);
             }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::{
-    EventType, Handler, Sink,
+    EventType, HandlerConfig, SinkConfig,
     error::{quoted, suggestion},
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 /// What the data of an event is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Format {
+pub enum FormatSettings {
     /// The object, and the state before an update.
     #[default]
     #[serde(rename = "cloudevents")]
@@ -39,14 +39,14 @@ pub enum Format {
     Template,
 }
 
-impl Handler {
+impl HandlerConfig {
     /// Checks `format` and `template`. A template is tried with made-up objects that have whatever it asks for, once for
     /// each kind of event that the handler gets: what fails then would fail for all objects. Returns mistakes and warnings,
     /// all of them about `template`.
     pub(crate) fn check_format(&self) -> (Vec<String>, Vec<String>) {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
-        match (&self.template, self.options.format == Format::Template) {
-            (None, true) if self.sink != Sink::Blackhole => {
+        match (&self.template, self.options.format == FormatSettings::Template) {
+            (None, true) if self.sink != SinkConfig::Blackhole => {
                 errors.push("missing `template`: expected the text that is sent, in Jinja's language".to_owned());
             }
             (Some(_), false) => warnings.push("has no effect without format = \"template\"".to_owned()),
@@ -85,7 +85,7 @@ impl Handler {
         for (error, events) in undefined {
             warnings.push(format!("of {} events, some or all will be given up: {error}", quoted(events)));
         }
-        if no_json && matches!(self.sink, Sink::Webhook(_)) && self.batch().max_events > 1 {
+        if no_json && matches!(self.sink, SinkConfig::Webhook(_)) && self.batch().max_events > 1 {
             let message =
                 "may make a text that is no JSON, and batches are JSON arrays of such: expected JSON, or no `batch`";
             warnings.push(message.to_owned());
@@ -97,18 +97,18 @@ impl Handler {
 ///
 /// # Errors
 /// A template that is missing or cannot be compiled.
-pub(crate) fn event_format(format: Format, template: Option<&str>) -> Result<cloud_event::Format, String> {
+pub(crate) fn event_format(format: FormatSettings, template: Option<&str>) -> Result<cloud_event::DataFormat, String> {
     Ok(match (format, template) {
-        (Format::CloudEvents, _) => cloud_event::Format::CloudEvents,
-        (Format::Object, _) => cloud_event::Format::Object,
-        (Format::Patch, _) => cloud_event::Format::Patch,
-        (Format::MergePatch, _) => cloud_event::Format::MergePatch,
-        (Format::Diff, _) => cloud_event::Format::Diff,
-        (Format::Ref, _) => cloud_event::Format::Reference,
-        (Format::Template, None) => return Err("there is no template".to_owned()),
-        (Format::Template, Some(text)) => {
+        (FormatSettings::CloudEvents, _) => cloud_event::DataFormat::CloudEvents,
+        (FormatSettings::Object, _) => cloud_event::DataFormat::Object,
+        (FormatSettings::Patch, _) => cloud_event::DataFormat::Patch,
+        (FormatSettings::MergePatch, _) => cloud_event::DataFormat::MergePatch,
+        (FormatSettings::Diff, _) => cloud_event::DataFormat::Diff,
+        (FormatSettings::Ref, _) => cloud_event::DataFormat::Reference,
+        (FormatSettings::Template, None) => return Err("there is no template".to_owned()),
+        (FormatSettings::Template, Some(text)) => {
             let template = Template::compile(text).map_err(|error| format!("template: {error}"))?;
-            cloud_event::Format::Template(Arc::new(template))
+            cloud_event::DataFormat::Template(Arc::new(template))
         }
     })
 }

@@ -6,18 +6,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Compress, DeliveryOrder, ExecSink, Format, Fsync, KafkaSink, NatsSink, WebhookSink, WhenFull, schema,
-    text::{Optional, Text, means_entry},
+    Compress, DeliveryOrder, ExecSink, FileFsync, FormatSettings, KafkaSink, NatsSink, WebhookSink, WhenFull, schema,
+    text::{AsText, Optional, means_entry},
 };
 use crate::delivery::{attempts::RetryPolicy, pace::Rate};
 
 /// One place that changes are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(transform = schema::fold_into_variants)]
-pub struct Handler {
+pub struct HandlerConfig {
     /// What it is: `type` and the options of that type.
     #[serde(flatten)]
-    pub sink: Sink,
+    pub sink: SinkConfig,
     /// Whether it is started.
     #[serde(default = "super::text::yes")]
     pub enabled: bool,
@@ -46,7 +46,7 @@ pub struct Handler {
     pub template: Option<String>,
     /// What `[defaults.handlers]` can set for all handlers.
     #[serde(flatten)]
-    pub options: HandlerOptions,
+    pub options: HandlerDefaults,
 }
 
 /// What goes out in one delivery.
@@ -57,10 +57,10 @@ pub struct Batch {
     #[schemars(range(min = 1))]
     pub max_events: u64,
     /// Bytes of objects in one delivery, unless one event has more.
-    #[serde(with = "Text::<u64>")]
+    #[serde(with = "AsText::<u64>")]
     pub max_bytes: u64,
     /// How long an event waits for others. "0s": a delivery takes what is there.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub timeout: Duration,
 }
 
@@ -70,11 +70,11 @@ impl Default for Batch {
     }
 }
 
-impl Handler {
+impl HandlerConfig {
     /// Returns what goes out in one delivery: what is configured, else what the sink likes best.
     pub fn batch(&self) -> Batch {
         let preferred = match self.sink {
-            Sink::Webhook(_) => Batch { max_events: 1, ..Batch::WHAT_WAITS },
+            SinkConfig::Webhook(_) => Batch { max_events: 1, ..Batch::WHAT_WAITS },
             _ => Batch::WHAT_WAITS,
         };
         self.batch.clone().unwrap_or(preferred)
@@ -90,11 +90,11 @@ impl Handler {
     pub fn asks_who_changed(&self) -> bool {
         let mentions = |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains("changed_by"));
         let sends = match self.options.format {
-            Format::Diff => true,
-            Format::Template => mentions(&self.template),
+            FormatSettings::Diff => true,
+            FormatSettings::Template => mentions(&self.template),
             _ => false,
         };
-        sends && self.sink != Sink::Blackhole || mentions(&self.options.when)
+        sends && self.sink != SinkConfig::Blackhole || mentions(&self.options.when)
     }
 
     /// Returns whether this handler gets the changes of the `[resources.*]` entry of this name.
@@ -106,7 +106,7 @@ impl Handler {
 /// What a handler is, and the options of that type alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Sink {
+pub enum SinkConfig {
     /// Standard output: coloured lines on a terminal, else one JSON event a line.
     Stdout,
     /// Files, one JSON event a line.
@@ -124,7 +124,7 @@ pub enum Sink {
     Exec(ExecSink),
 }
 
-impl Sink {
+impl SinkConfig {
     /// Returns the name of the type, as the configuration writes it.
     pub fn type_name(&self) -> &'static str {
         match self {
@@ -161,10 +161,10 @@ pub struct FileSink {
     #[schemars(with = "Rotate")]
     pub rotate: Option<Rotate>,
     /// When what was written is forced to the disk: `always` (every batch), `never` (the system decides), or an interval.
-    #[serde(default, with = "Text::<Fsync>")]
-    pub fsync: Fsync,
+    #[serde(default, with = "AsText::<FileFsync>")]
+    pub fsync: FileFsync,
     /// Permissions of the files, in octal. Who may read the files may enter the directories that deltabus makes for them.
-    #[serde(default, with = "Text::<Permissions>")]
+    #[serde(default, with = "AsText::<Permissions>")]
     pub permissions: Permissions,
 }
 
@@ -183,7 +183,7 @@ impl Default for Permissions {
 #[serde(default)]
 pub struct Rotate {
     /// A file is closed before it grows beyond this.
-    #[serde(with = "Text::<u64>")]
+    #[serde(with = "AsText::<u64>")]
     pub max_bytes: u64,
     /// Closed files that are kept; the oldest goes first. 0 = all.
     pub keep: u32,
@@ -197,7 +197,7 @@ impl Default for Rotate {
     }
 }
 
-impl Default for Fsync {
+impl Default for FileFsync {
     fn default() -> Self {
         Self::Interval(Duration::from_secs(1))
     }
@@ -206,7 +206,7 @@ impl Default for Fsync {
 /// Options that every handler inherits from `[defaults.handlers]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct HandlerOptions {
+pub struct HandlerDefaults {
     /// The kinds of event that are sent: `added`, `updated`, `deleted`, `removed`, `synced`.
     #[schemars(length(min = 1))]
     pub on: Vec<EventType>,
@@ -224,7 +224,7 @@ pub struct HandlerOptions {
     /// that has the cause `downtime` for every handler of the same types, though a watch brings it. Needs `[state] dir`.
     pub catch_up: bool,
     /// How often this handler wants cached objects delivered again; needs `resync` on the resource too. "0s": never.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub resync: Duration,
     /// Whether a relist delivers unchanged objects again, as client-go's informers do.
     pub deliver_unchanged: bool,
@@ -234,19 +234,19 @@ pub struct HandlerOptions {
     #[schemars(range(min = 1, max = 1024))]
     pub concurrency: u32,
     /// What one attempt may take, where the sink waits for an answer.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub timeout: Duration,
     /// What the data of an event is: `cloudevents` (object and old state), `object`, of updates a `patch` (RFC 6902),
     /// `merge_patch` (RFC 7386) or `diff` (changed paths), `ref` (no object), or, in place of a `CloudEvent`, what a
     /// `template` makes of it. For handlers of the configuration.
-    pub format: Format,
+    pub format: FormatSettings,
     /// How a failed delivery is repeated.
-    pub retry: Retry,
+    pub retry: RetrySettings,
     /// What waits in memory for this handler.
     pub buffer: Buffer,
 }
 
-impl Default for HandlerOptions {
+impl Default for HandlerDefaults {
     fn default() -> Self {
         use EventType::{Added, Deleted, Removed, Updated};
         Self {
@@ -260,8 +260,8 @@ impl Default for HandlerOptions {
             order: DeliveryOrder::PerObject,
             concurrency: 8,
             timeout: Duration::from_secs(10),
-            format: Format::CloudEvents,
-            retry: Retry::default(),
+            format: FormatSettings::CloudEvents,
+            retry: RetrySettings::default(),
             buffer: Buffer::default(),
         }
     }
@@ -297,21 +297,21 @@ pub enum Initial {
 /// How a failed delivery is repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Retry {
+pub struct RetrySettings {
     /// Pause after the first failure; doubles with each further one. More than "0s".
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub initial: Duration,
     /// The pause grows no further than this. At least `initial`.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub max: Duration,
     /// Whether the pause is drawn at random from the upper half of its length, so that many do not come at once.
     pub jitter: bool,
     /// After so long the event goes to `dead_letter`, or is dropped and counted.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub give_up_after: Duration,
 }
 
-impl Default for Retry {
+impl Default for RetrySettings {
     fn default() -> Self {
         let RetryPolicy { initial, max, jitter, give_up_after } = RetryPolicy::default();
         Self { initial, max, jitter, give_up_after }
@@ -326,7 +326,7 @@ pub struct Buffer {
     #[schemars(range(min = 1))]
     pub max_events: u64,
     /// Bytes that wait. With `coalesce`, once full, of what the cache does not hold: states before a change go first.
-    #[serde(with = "Text::<u64>")]
+    #[serde(with = "AsText::<u64>")]
     pub max_bytes: u64,
     /// What happens at either bound: `coalesce` keeps the newest state of each object, `drop_oldest` and `drop_newest`
     /// drop events. Every loss is counted.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     error::{Problem, problem},
     schema,
-    text::{Optional, Text, print_duration},
+    text::{AsText, Optional, print_duration},
 };
 use crate::secret::{ExposeSecret as _, SecretRef};
 
@@ -57,17 +57,17 @@ pub struct Http {
     #[schemars(range(min = 1))]
     pub max_connections: u32,
     /// Time that a client has for the TLS handshake and for the head of a request (up to 32 KiB). At least "1s".
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub header_timeout: Duration,
     /// Time after which a kept-alive connection without a request is closed. At least "1s".
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub idle_timeout: Duration,
     /// Time after which an answer is cut of which the client reads nothing. At least "1s". Streams are not cut: they get `gap`.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub write_timeout: Duration,
     /// Bytes of all answers that are being written, streams excluded. Beyond it a request is answered with 429; a single
     /// answer may be larger, and one of up to 16 KiB is never refused.
-    #[serde(with = "Text::<u64>")]
+    #[serde(with = "AsText::<u64>")]
     pub max_response_bytes: u64,
 }
 

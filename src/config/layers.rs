@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    error::{Finding, Origin},
+    error::{Finding, ValueOrigin},
     secret::{self, Hidden, MASK},
 };
 use crate::regular_file;
@@ -87,8 +87,8 @@ impl fmt::Display for KeyPath {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Place {
-    key: Origin,
-    value: Origin,
+    key: ValueOrigin,
+    value: ValueOrigin,
     is_table: bool,
 }
 
@@ -110,12 +110,12 @@ impl Positions {
 
     /// Finds where a value was set: by itself, by what it inherits from, or the nearest table around it. The path is the
     /// one to show: that of the defaults, if they set it.
-    pub(crate) fn of_value(&self, path: &KeyPath) -> (KeyPath, Origin) {
+    pub(crate) fn of_value(&self, path: &KeyPath) -> (KeyPath, ValueOrigin) {
         self.find(path, |place| &place.value)
     }
 
     /// Finds where a key was written, as [`Positions::of_value`] does.
-    pub(crate) fn of_key(&self, path: &KeyPath) -> (KeyPath, Origin) {
+    pub(crate) fn of_key(&self, path: &KeyPath) -> (KeyPath, ValueOrigin) {
         self.find(path, |place| &place.key)
     }
 
@@ -143,7 +143,7 @@ impl Positions {
         written
     }
 
-    fn find(&self, path: &KeyPath, pick: impl Fn(&Place) -> &Origin) -> (KeyPath, Origin) {
+    fn find(&self, path: &KeyPath, pick: impl Fn(&Place) -> &ValueOrigin) -> (KeyPath, ValueOrigin) {
         if let Some(place) = self.places.get(path) {
             return (path.clone(), pick(place).clone());
         }
@@ -153,7 +153,7 @@ impl Positions {
             return (inherited, pick(place).clone());
         }
         let around = successors(path.parent(), KeyPath::parent).find_map(|around| self.places.get(&around));
-        (path.clone(), around.map_or(Origin::Nowhere, |place| place.key.clone()))
+        (path.clone(), around.map_or(ValueOrigin::Nowhere, |place| place.key.clone()))
     }
 
     /// Returns whether a layer sets this value, by itself or for all that inherit it.
@@ -168,7 +168,7 @@ impl Positions {
 
     /// Returns whether an environment variable set this value.
     pub(crate) fn is_environment(&self, path: &KeyPath) -> bool {
-        self.places.get(path).is_some_and(|place| matches!(place.value, Origin::Environment(_)))
+        self.places.get(path).is_some_and(|place| matches!(place.value, ValueOrigin::Environment(_)))
     }
 }
 
@@ -219,10 +219,10 @@ impl Layers {
     }
 
     fn unreadable(&mut self, name: &str, message: &str) {
-        self.error(Origin::Unreadable(name.into()), String::new(), message);
+        self.error(ValueOrigin::Unreadable(name.into()), String::new(), message);
     }
 
-    fn error(&mut self, origin: Origin, key: String, message: &str) {
+    fn error(&mut self, origin: ValueOrigin, key: String, message: &str) {
         self.errors.push(Finding::new(origin, key, message));
     }
 
@@ -256,7 +256,7 @@ impl Layers {
         let start = format!("{PREFIX}{SEPARATOR}");
         let mut variables = BTreeMap::new();
         for (name, value) in environment.into_iter().filter(|(name, _)| overrides(name)) {
-            let origin = Origin::Environment(name.to_string_lossy().into());
+            let origin = ValueOrigin::Environment(name.to_string_lossy().into());
             match (name.into_string(), value.into_string()) {
                 (Ok(name), Ok(value)) => drop(variables.insert(name, value)),
                 (Ok(_), Err(_)) => self.error(origin, String::new(), "the value is not UTF-8: set it to UTF-8 text"),
@@ -265,7 +265,7 @@ impl Layers {
         }
         for name in variables.keys() {
             let keys: Vec<String> = name[start.len()..].to_lowercase().split(SEPARATOR).map(str::to_owned).collect();
-            let origin = Origin::Environment(name.as_str().into());
+            let origin = ValueOrigin::Environment(name.as_str().into());
             if keys.len() > DEPTH_MAX {
                 self.error(origin, String::new(), "no option is so deep: expected at most 16 keys between `__`");
                 continue;
@@ -301,7 +301,7 @@ impl Layers {
                     return Ok((tree, self.positions));
                 }
                 Err(error) => {
-                    self.errors.push(Finding::new(Origin::Nowhere, String::new(), error.to_string()));
+                    self.errors.push(Finding::new(ValueOrigin::Nowhere, String::new(), error.to_string()));
                 }
             }
         }
@@ -384,10 +384,10 @@ impl<'a> Text<'a> {
         self.chars[block] + chars_begun(&self.content.as_bytes()[block * BLOCK..offset])
     }
 
-    fn origin(&self, offset: usize) -> Origin {
+    fn origin(&self, offset: usize) -> ValueOrigin {
         let offset = self.content.floor_char_boundary(offset);
         let line = self.line(offset);
-        Origin::File {
+        ValueOrigin::File {
             layer: self.layer,
             file: Arc::clone(&self.name),
             line: line + 1,
@@ -450,7 +450,7 @@ impl Walk<'_> {
         }
     }
 
-    fn value(&mut self, value: &DeValue<'_>, key: Origin, span: Range<usize>, path: &KeyPath) {
+    fn value(&mut self, value: &DeValue<'_>, key: ValueOrigin, span: Range<usize>, path: &KeyPath) {
         let is_table = value.is_table();
         // A table is at its header: the span of its value may be anything between that and its last line.
         let origin = if is_table { key.clone() } else { self.file.origin(span.start) };

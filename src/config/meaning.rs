@@ -8,7 +8,8 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
-    CONFIG_VERSION, Cache, Config, Format, Handler, Mode, Place, Resource, SecretValues, Sink, TestCase, TypePattern,
+    CONFIG_VERSION, Cache, Config, ConfigPlace, FormatSettings, HandlerConfig, Mode, ResourceConfig, SecretValues,
+    SinkConfig, TestCase, TypePattern,
     error::{Finding, LISTED_MAX, Problem, suggestion},
     layers::{KeyPath, Positions},
     oddities,
@@ -40,7 +41,7 @@ impl Names {
 /// `meant` are the paths that misspelt keys probably stand for.
 pub(crate) fn check(
     config: &Config,
-    place: Place,
+    place: ConfigPlace,
     names: &Names,
     meant: &HashSet<KeyPath>,
     positions: &Positions,
@@ -66,7 +67,7 @@ pub(crate) fn check(
 
 struct Checker<'a> {
     config: &'a Config,
-    place: Place,
+    place: ConfigPlace,
     names: &'a Names,
     positions: &'a Positions,
     errors: Vec<Finding>,
@@ -189,7 +190,7 @@ impl Checker<'_> {
         }
     }
 
-    fn exclude(&mut self, name: &str, resource: &Resource) {
+    fn exclude(&mut self, name: &str, resource: &ResourceConfig) {
         let wanted: HashSet<_> = resource.patterns.iter().map(TypePattern::pattern).collect();
         for (i, pattern) in resource.exclude.iter().enumerate() {
             let keys = ["resources", name, "exclude", &format!("[{i}]")];
@@ -220,7 +221,7 @@ impl Checker<'_> {
         }
     }
 
-    fn resource(&mut self, name: &str, resource: &Resource) {
+    fn resource(&mut self, name: &str, resource: &ResourceConfig) {
         self.secrets(name, resource);
         self.report(&["resources", name], Vec::new(), oddities::of_resource(resource));
         if resource.namespaces.is_nothing() {
@@ -241,7 +242,7 @@ impl Checker<'_> {
         }
     }
 
-    fn without_bodies(&mut self, name: &str, resource: &Resource) {
+    fn without_bodies(&mut self, name: &str, resource: &ResourceConfig) {
         if !resource.index.is_empty() {
             let message = "with cache = \"none\" no bodies are kept, so that there is nothing to look up: expected no \
                            index, or cache = \"full\"";
@@ -260,7 +261,7 @@ impl Checker<'_> {
 
     /// Where the values of Secrets are never fetched (D11), what was asked for in full is a mistake, and what was not said
     /// is metadata.
-    fn secrets(&mut self, name: &str, resource: &Resource) {
+    fn secrets(&mut self, name: &str, resource: &ResourceConfig) {
         let mode = ["resources", name, "mode"];
         if self.config.redact.secrets == SecretValues::Metadata
             && resource.mode == Mode::Full
@@ -297,8 +298,9 @@ impl Checker<'_> {
             self.pause(&["handlers", name, "retry"], retry.initial, retry.max);
             self.concurrency(name, handler);
             let asked = !handler.options.resync.is_zero();
-            let given =
-                |(name, resource): (&String, &Resource)| !resource.options.resync.is_zero() && handler.takes(name);
+            let given = |(name, resource): (&String, &ResourceConfig)| {
+                !resource.options.resync.is_zero() && handler.takes(name)
+            };
             if asked && !self.config.resources.iter().any(given) {
                 let message = "no resource of this handler has a `resync` of its own: there will be no resync events";
                 self.warn(&["handlers", name, "resync"], message);
@@ -307,26 +309,26 @@ impl Checker<'_> {
     }
 
     /// Checks the options of a handler's type; what they name outside of the configuration only where it is used here.
-    fn sink(&mut self, name: &str, handler: &Handler) {
-        let is_used_here = handler.enabled && self.place == Place::Here;
+    fn sink(&mut self, name: &str, handler: &HandlerConfig) {
+        let is_used_here = handler.enabled && self.place == ConfigPlace::Here;
         let (wrong, unready, odd) = match &handler.sink {
-            Sink::Webhook(webhook) => {
+            SinkConfig::Webhook(webhook) => {
                 let wrong = webhook.options(handler.batch().max_events > 1, Duration::MAX).err();
                 (wrong, is_used_here.then(|| webhook.unready()), webhook.oddities())
             }
-            Sink::Kafka(kafka) => {
+            SinkConfig::Kafka(kafka) => {
                 let wrong = kafka.options("", Duration::ZERO, false).err();
                 (wrong, is_used_here.then(|| kafka.unready()), kafka.oddities())
             }
-            Sink::Nats(nats) => (nats.options("").err(), None, nats.oddities()),
-            Sink::Exec(exec) => (exec.options(name, "").err(), None, Vec::new()),
-            Sink::Stdout | Sink::File(_) | Sink::Blackhole => return,
+            SinkConfig::Nats(nats) => (nats.options("").err(), None, nats.oddities()),
+            SinkConfig::Exec(exec) => (exec.options(name, "").err(), None, Vec::new()),
+            SinkConfig::Stdout | SinkConfig::File(_) | SinkConfig::Blackhole => return,
         };
         let wrong = [wrong, unready].into_iter().flatten().flatten().collect();
         self.report(&["handlers", name], wrong, odd);
     }
 
-    fn format(&mut self, name: &str, handler: &Handler) {
+    fn format(&mut self, name: &str, handler: &HandlerConfig) {
         let (errors, warnings) = handler.check_format();
         for message in errors {
             self.error(&["handlers", name, "template"], message);
@@ -334,8 +336,9 @@ impl Checker<'_> {
         for message in warnings {
             self.warn(&["handlers", name, "template"], message);
         }
-        let needs_old = matches!(handler.options.format, Format::Patch | Format::MergePatch | Format::Diff);
-        let has_no_old = |(entry, resource): &(&String, &Resource)| {
+        let needs_old =
+            matches!(handler.options.format, FormatSettings::Patch | FormatSettings::MergePatch | FormatSettings::Diff);
+        let has_no_old = |(entry, resource): &(&String, &ResourceConfig)| {
             needs_old && resource.cache == Cache::None && handler.takes(entry)
         };
         if let Some((entry, _)) = self.config.resources.iter().find(has_no_old) {
@@ -348,7 +351,7 @@ impl Checker<'_> {
     }
 
     /// Reports what has no effect where one delivery is under way at a time.
-    fn concurrency(&mut self, name: &str, handler: &Handler) {
+    fn concurrency(&mut self, name: &str, handler: &HandlerConfig) {
         if handler.options.timeout.is_zero() {
             self.error(&["handlers", name, "timeout"], "expected more than \"0s\": every attempt would fail at once");
             return;
@@ -356,7 +359,7 @@ impl Checker<'_> {
         let kind = handler.sink.type_name();
         let is_concurrent = handler.sink.is_concurrent();
         let why = if is_concurrent { "order = \"total\"".to_owned() } else { format!("type = \"{kind}\"") };
-        let has_timeout = is_concurrent || matches!(handler.sink, Sink::Exec(_));
+        let has_timeout = is_concurrent || matches!(handler.sink, SinkConfig::Exec(_));
         let keys: &[&str] = if has_timeout { &["concurrency"] } else { &["concurrency", "timeout"] };
         for key in keys {
             let path = ["handlers", name, key];
@@ -390,7 +393,7 @@ impl Checker<'_> {
         }
     }
 
-    fn takes(&mut self, name: &str, handler: &Handler, dead_letters: &HashSet<&str>) {
+    fn takes(&mut self, name: &str, handler: &HandlerConfig, dead_letters: &HashSet<&str>) {
         self.entries(&["handlers", name, "resources"], &handler.resources);
         if handler.enabled && handler.resources.is_empty() && !dead_letters.contains(name) {
             self.warn(
@@ -400,7 +403,7 @@ impl Checker<'_> {
         }
     }
 
-    fn dead_letter(&mut self, name: &str, handler: &Handler) {
+    fn dead_letter(&mut self, name: &str, handler: &HandlerConfig) {
         let Some(target) = &handler.dead_letter else { return };
         let keys = ["handlers", name, "dead_letter"];
         if !self.names.handlers.contains(target) {
@@ -473,7 +476,7 @@ impl Checker<'_> {
     fn shared_files(&mut self) {
         let mut writers: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, handler) in self.config.handlers.iter().filter(|(_, handler)| handler.enabled) {
-            let Sink::File(file) = &handler.sink else { continue };
+            let SinkConfig::File(file) = &handler.sink else { continue };
             if let Some(other) = writers.insert(&file.path, name) {
                 self.error(
                     &["handlers", name, "path"],
@@ -487,7 +490,7 @@ impl Checker<'_> {
 /// Entries that name a type by one pattern.
 #[derive(Default)]
 struct Claims<'a> {
-    all: Vec<(&'a str, &'a Resource)>,
+    all: Vec<(&'a str, &'a ResourceConfig)>,
     /// First entry that names a namespace, as an index into `all`, for each of them.
     of_namespace: HashMap<&'a str, usize>,
     /// Entries with globs, as indices into `all`.
@@ -495,7 +498,7 @@ struct Claims<'a> {
 }
 
 impl<'a> Claims<'a> {
-    fn add(&mut self, name: &'a str, resource: &'a Resource) {
+    fn add(&mut self, name: &'a str, resource: &'a ResourceConfig) {
         let index = self.all.len();
         self.all.push((name, resource));
         match resource.namespaces.names() {
@@ -509,8 +512,8 @@ impl<'a> Claims<'a> {
     }
 
     /// Returns the first entry that shows some namespace which this one shows too.
-    fn shared_with(&self, pattern: &Pattern, name: &str, resource: &Resource) -> Option<&'a str> {
-        let is_shared = |other: &(&str, &Resource)| {
+    fn shared_with(&self, pattern: &Pattern, name: &str, resource: &ResourceConfig) -> Option<&'a str> {
+        let is_shared = |other: &(&str, &ResourceConfig)| {
             let differ = pattern.is_wildcard() && !(resource.exclude.is_empty() && other.1.exclude.is_empty());
             other.0 != name && !differ && !other.1.namespaces.is_disjoint_from(&resource.namespaces)
         };

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::{
     error::{Problem, problem},
     schema,
-    text::Text,
+    text::AsText,
     tls::ClientTls,
 };
 use crate::{
     cloud_event::ContentMode,
-    handler::nats::{self, ExpectLast, NatsAuth, NatsOptions, subject::Template},
+    handler::nats::{self, ExpectLast, NatsAuth, NatsOptions, subject::SubjectTemplate},
     secret::SecretRef,
 };
 
@@ -112,10 +112,10 @@ pub struct NatsJetStream {
     #[serde(default)]
     pub subjects: Vec<String>,
     /// How long a message is kept. "0s": for ever.
-    #[serde(default = "max_age", with = "Text::<Duration>")]
+    #[serde(default = "max_age", with = "AsText::<Duration>")]
     pub max_age: Duration,
     /// How long the server knows an event again by its id, and drops it.
-    #[serde(default = "duplicate_window", with = "Text::<Duration>")]
+    #[serde(default = "duplicate_window", with = "AsText::<Duration>")]
     pub duplicate_window: Duration,
     /// How many servers keep each message.
     #[serde(default = "one")]
@@ -147,7 +147,8 @@ impl NatsSink {
     pub(crate) fn options(&self, cluster: &str) -> Result<NatsOptions, Vec<Problem>> {
         let mut problems = Vec::new();
         self.check_servers(&mut problems);
-        let template = Template::parse(&self.subject).map_err(|error| problems.push(problem(&["subject"], error)));
+        let template =
+            SubjectTemplate::parse(&self.subject).map_err(|error| problems.push(problem(&["subject"], error)));
         let auth = self.auth.clone().unwrap_or_default();
         let tls = self.tls.as_ref();
         let tls = tls.map(|tls| nats::NatsTls { ca_file: tls.ca_file.clone(), client: tls.client(&mut problems) });
@@ -208,7 +209,7 @@ impl NatsSink {
 }
 
 impl NatsJetStream {
-    fn check(&self, template: &Template, problems: &mut Vec<Problem>) {
+    fn check(&self, template: &SubjectTemplate, problems: &mut Vec<Problem>) {
         if self.stream.is_empty() || !self.stream.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
             let expected = "expected a name of letters, digits, \"-\" and \"_\"";
             problems.push(problem(&["jetstream", "stream"], format!("{:?}: {expected}", self.stream)));

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::{EventType, Handler, Resource, error::Problem};
+use super::{EventType, HandlerConfig, ResourceConfig, error::Problem};
 use crate::object::FieldPath;
 
 /// Returns what is odd in a `[resources.*]` entry.
-pub(super) fn of_resource(resource: &Resource) -> Vec<Problem> {
+pub(super) fn of_resource(resource: &ResourceConfig) -> Vec<Problem> {
     let options = &resource.options;
     let paths = [("index", &resource.index), ("drop", &options.drop), ("ignore_changes", &options.ignore_changes)];
     paths.into_iter().flat_map(|(key, paths)| into_lists(key, paths)).collect()
 }
 
 /// Returns what is odd in a `[handlers.*]` section.
-pub(super) fn of_handler(handler: &Handler, resources: &BTreeMap<String, Resource>) -> Vec<Problem> {
+pub(super) fn of_handler(handler: &HandlerConfig, resources: &BTreeMap<String, ResourceConfig>) -> Vec<Problem> {
     into_lists("changed", &handler.options.changed).chain(never_deleted(handler, resources)).collect()
 }
 
@@ -28,12 +28,12 @@ fn into_lists<'a>(key: &'a str, paths: &'a [String]) -> impl Iterator<Item = Pro
 
 /// Deletions alone, of entries with a selector: the server's word is the same for what was deleted and for what does not
 /// match any more, so that both are `removed`.
-fn never_deleted(handler: &Handler, resources: &BTreeMap<String, Resource>) -> Option<Problem> {
+fn never_deleted(handler: &HandlerConfig, resources: &BTreeMap<String, ResourceConfig>) -> Option<Problem> {
     let on = &handler.options.on;
     if !on.contains(&EventType::Deleted) || on.contains(&EventType::Removed) {
         return None;
     }
-    let has_selector = |(name, entry): &(&String, &Resource)| {
+    let has_selector = |(name, entry): &(&String, &ResourceConfig)| {
         !(entry.labels.is_empty() && entry.fields.is_empty()) && handler.takes(name)
     };
     let (name, _) = resources.iter().find(has_selector)?;

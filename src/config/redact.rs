@@ -8,7 +8,7 @@ use super::{
     text::{Optional, means_entry},
 };
 use crate::{
-    object::{FieldPath, ResourceType, Step},
+    object::{FieldPath, PathStep, ResourceType},
     redact::{Fingerprint, Only, Redaction, Rule, Treatment, is_secrets},
     secret::SecretRef,
 };
@@ -105,7 +105,7 @@ fn is_base64(resource: &ResourceType, path: &FieldPath) -> bool {
         ("", "configmaps") => "binaryData",
         _ => return false,
     };
-    matches!(path.steps().first(), Some(Step::Member(first)) if **first == *holder)
+    matches!(path.steps().first(), Some(PathStep::Member(first)) if **first == *holder)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     Compression, QueueOrder, Recreated, schema,
-    text::{self, Text},
+    text::{self, AsText},
 };
 use crate::{
     discovery::{Pattern, PatternError, WantedEntry},
@@ -16,7 +16,7 @@ use crate::{
 
 /// One entry of what is watched: types, and how their objects are selected, kept and queued.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Resource {
+pub struct ResourceConfig {
     /// The types, as kubectl spells them: plural, short name or kind, alone ("pods", "po", "Pod"), with their group
     /// ("deployments.apps"), or with version and group ("deployments.v1.apps"); all of a group, present and future
     /// ("*.cert-manager.io"), or all ("*"). Required. A type belongs to one entry: a name goes before a group, a group
@@ -62,13 +62,13 @@ pub struct Resource {
     pub cache: Cache,
     /// What `[defaults.resources]` can set for all entries.
     #[serde(flatten)]
-    pub options: ResourceOptions,
+    pub options: ResourceDefaults,
 }
 
 /// Options that every entry inherits from `[defaults.resources]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct ResourceOptions {
+pub struct ResourceDefaults {
     /// Paths cut from an object before it is stored or sent.
     #[schemars(schema_with = "schema::field_paths")]
     pub drop: Vec<String>,
@@ -77,12 +77,12 @@ pub struct ResourceOptions {
     #[schemars(schema_with = "schema::ignored_paths")]
     pub ignore_changes: Vec<String>,
     /// How often cached objects are delivered again, with cause `resync`, to handlers that ask for it. "0s": never.
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub resync: Duration,
     /// Order of the queue: `stream` keeps the order of arrival across objects, `per-key` groups the changes of an object.
     pub order: QueueOrder,
     /// Bytes that wait in the queue; at the bound nothing more is read from the server.
-    #[serde(with = "Text::<u64>")]
+    #[serde(with = "AsText::<u64>")]
     pub fifo_max_bytes: u64,
     /// What an object is that a list shows under a known name with a new uid: `delete-add` (the old one was deleted, the
     /// new one added) or `update`.
@@ -97,7 +97,7 @@ pub struct ResourceOptions {
     pub on_removed: OnRemoved,
 }
 
-impl Resource {
+impl ResourceConfig {
     /// Returns what discovery needs to know of the entry of this name.
     pub fn wanted(&self, name: &str) -> WantedEntry {
         let patterns = |list: &[TypePattern]| list.iter().map(|pattern| pattern.pattern().clone()).collect();
@@ -110,7 +110,7 @@ impl Resource {
     }
 }
 
-impl Default for ResourceOptions {
+impl Default for ResourceDefaults {
     fn default() -> Self {
         Self {
             drop: vec![

@@ -7,16 +7,16 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::{
-    error::{Finding, Origin, nearest, quoted, suggestion},
+    error::{Finding, ValueOrigin, nearest, quoted, suggestion},
     layers::{KeyPath, Positions},
     schema::NAME_PATTERN,
     secret::MASK,
-    text::{self, Format},
+    text::{self, TextFormat},
 };
 
 /// What [`check`] found.
 #[derive(Default)]
-pub(crate) struct Report {
+pub(crate) struct StructureReport {
     pub(crate) errors: Vec<Finding>,
     /// The paths that misspelt keys probably stand for: they need not be reported as missing.
     pub(crate) meant: HashSet<KeyPath>,
@@ -25,9 +25,9 @@ pub(crate) struct Report {
 }
 
 /// Checks the tree, and cuts out what is wrong.
-pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &Positions) -> Report {
+pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &Positions) -> StructureReport {
     let mut checker =
-        Checker { root: schema, positions, report: Report::default(), wrong: HashSet::new(), sections: None };
+        Checker { root: schema, positions, report: StructureReport::default(), wrong: HashSet::new(), sections: None };
     checker.table(schema, tree, &KeyPath::default());
     checker.report
 }
@@ -36,7 +36,7 @@ pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, positions: &P
 struct Checker<'a> {
     root: &'a Value,
     positions: &'a Positions,
-    report: Report,
+    report: StructureReport,
     /// Keys of the errors.
     wrong: HashSet<String>,
     /// The tables, as headers, in which each key is known; made when it is first needed.
@@ -54,7 +54,7 @@ impl<'a> Checker<'a> {
         self.error(place, message)
     }
 
-    fn error(&mut self, (key, origin): (KeyPath, Origin), message: String) -> bool {
+    fn error(&mut self, (key, origin): (KeyPath, ValueOrigin), message: String) -> bool {
         let key = key.to_string();
         self.wrong.insert(key.clone());
         self.report.errors.push(Finding::new(origin, key, message));
@@ -106,7 +106,7 @@ impl<'a> Checker<'a> {
     }
 
     fn text(&mut self, schema: &Value, text: &str, path: &KeyPath) -> bool {
-        match schema["format"].as_str().and_then(Format::named).map(|format| text::check(format, text)) {
+        match schema["format"].as_str().and_then(TextFormat::named).map(|format| text::check(format, text)) {
             Some(Err(message)) => self.at_value(path, message),
             Some(Ok(())) | None => true,
         }
@@ -365,7 +365,7 @@ fn kind(schema: &Value) -> &str {
 }
 
 fn expected(schema: &Value) -> String {
-    if let Some(format) = schema["format"].as_str().and_then(Format::named) {
+    if let Some(format) = schema["format"].as_str().and_then(TextFormat::named) {
         return format.expected().to_owned();
     }
     let least = match &schema["minimum"] {

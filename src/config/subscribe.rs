@@ -5,7 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::Text;
+use super::text::AsText;
 use crate::subscribe::{SubscribeOptions, ring::RingBounds};
 
 /// Streams of events over HTTP: `/v1/events`.
@@ -18,14 +18,14 @@ pub struct Subscribe {
     /// CEL expressions that clients send (`when`) are evaluated. `false`: such a request is answered with 403.
     pub when: bool,
     /// How long a stream is silent at most. At least "1s".
-    #[serde(with = "Text::<Duration>")]
+    #[serde(with = "AsText::<Duration>")]
     pub heartbeat: Duration,
     /// Events that are kept in memory for all subscribers together: one that is further behind reads them from `[state] dir`,
     /// and without it is told that it misses some.
     #[schemars(range(min = 1))]
     pub buffer_events: u32,
     /// And how large these are at most, encoded forms included, about.
-    #[serde(with = "Text::<u64>")]
+    #[serde(with = "AsText::<u64>")]
     pub buffer_bytes: u64,
 }
 

@@ -4,7 +4,7 @@ use http::Uri;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Place;
+use super::ConfigPlace;
 
 /// Traces of the engine's own work, for an OpenTelemetry collector.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -31,7 +31,7 @@ impl Telemetry {
     }
 
     /// Returns what is wrong with `otlp_endpoint`.
-    pub(super) fn mistake(&self, place: Place) -> Option<String> {
+    pub(super) fn mistake(&self, place: ConfigPlace) -> Option<String> {
         let endpoint = &*self.otlp_endpoint;
         if endpoint.is_empty() {
             return None;
@@ -55,7 +55,7 @@ impl Telemetry {
             let advice = if endpoint.contains("/v1/") { ": over HTTP, with a path, it is not spoken" } else { "" };
             return Some(format!("{expected}, found \"{}\"{advice}", endpoint.escape_debug()));
         }
-        if cfg!(not(feature = "otlp")) && place == Place::Here {
+        if cfg!(not(feature = "otlp")) && place == ConfigPlace::Here {
             return Some(
                 "this program was built without spans: build it with `cargo build --release --features otlp`".into(),
             );
@@ -82,16 +82,16 @@ mod tests {
     #[test]
     fn endpoint_is_the_url_of_a_grpc_collector() {
         for right in ["", "http://otel-collector:4317", "https://otel.example.com/", "http://[::1]:4317"] {
-            assert_eq!(telemetry(right).mistake(Place::Here), None, "{right}");
+            assert_eq!(telemetry(right).mistake(ConfigPlace::Here), None, "{right}");
         }
         for wrong in
             ["otel:4317", "grpc://otel:4317", "http://", "http://o/?a=b", "localhost", "http://a b", "http://o:99999"]
         {
-            let mistake = telemetry(wrong).mistake(Place::Here).unwrap();
+            let mistake = telemetry(wrong).mistake(ConfigPlace::Here).unwrap();
             assert!(mistake.starts_with("expected the URL of a collector"), "{wrong}: {mistake}");
         }
-        let mistake = telemetry("http://otel:4318/v1/traces").mistake(Place::Here).unwrap();
+        let mistake = telemetry("http://otel:4318/v1/traces").mistake(ConfigPlace::Here).unwrap();
         assert!(mistake.ends_with("over HTTP, with a path, it is not spoken"), "{mistake}");
-        assert!(!telemetry("http://me:secret@otel:4317").mistake(Place::Here).unwrap().contains("secret"));
+        assert!(!telemetry("http://me:secret@otel:4317").mistake(ConfigPlace::Here).unwrap().contains("secret"));
     }
 }

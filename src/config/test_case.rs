@@ -8,7 +8,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Loaded, Origin, text::Optional};
+use super::{Loaded, ValueOrigin, text::Optional};
 
 /// A change of objects, and how many events it makes for handlers. Tests of all files count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -35,7 +35,7 @@ impl Loaded {
         [("old", old), ("new", new)].map(|(key, path)| {
             let path = path.as_ref()?;
             Some(match self.finding(&["tests", &place, key], "").origin {
-                Origin::File { file, .. } => Path::new(&*file).parent().unwrap_or(Path::new("")).join(path),
+                ValueOrigin::File { file, .. } => Path::new(&*file).parent().unwrap_or(Path::new("")).join(path),
                 _ => path.clone(),
             })
         })

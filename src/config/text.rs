@@ -9,12 +9,12 @@ use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::{Commit, Fsync, Permissions, TypePattern, schema};
+use super::{Commit, FileFsync, Permissions, TypePattern, schema};
 use crate::{
     delivery::pace::Rate,
     indexer::index_func::NAMESPACE_INDEX,
     lister::selector::{FieldSelector, LabelSelector},
-    object::{FieldPath, Step},
+    object::{FieldPath, PathStep},
     rules::{Condition, Rules, RulesOptions},
     scope::Namespaces,
 };
@@ -63,16 +63,16 @@ pub(crate) fn print_size(bytes: u64) -> String {
 
 /// A value that is written as text: a duration, a size in bytes, and options with words of their own.
 pub(crate) trait Textual: Sized {
-    const FORMAT: Format;
+    const FORMAT: TextFormat;
 
     fn parse(text: &str) -> Option<Self>;
     fn print(&self) -> String;
 }
 
 /// `#[serde(with)]` for a [`Textual`], which describes it in the schema too.
-pub(crate) struct Text<T>(PhantomData<T>);
+pub(crate) struct AsText<T>(PhantomData<T>);
 
-impl<T: Textual> Text<T> {
+impl<T: Textual> AsText<T> {
     pub(crate) fn serialize<S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
         value.print().serialize(serializer)
     }
@@ -83,7 +83,7 @@ impl<T: Textual> Text<T> {
     }
 }
 
-impl<T: Textual> JsonSchema for Text<T> {
+impl<T: Textual> JsonSchema for AsText<T> {
     fn schema_name() -> Cow<'static, str> {
         T::FORMAT.name().into()
     }
@@ -98,7 +98,7 @@ impl<T: Textual> JsonSchema for Text<T> {
 }
 
 impl Textual for Duration {
-    const FORMAT: Format = Format::Duration;
+    const FORMAT: TextFormat = TextFormat::Duration;
 
     fn parse(text: &str) -> Option<Self> {
         parse_duration(text)
@@ -110,7 +110,7 @@ impl Textual for Duration {
 }
 
 impl Textual for u64 {
-    const FORMAT: Format = Format::Size;
+    const FORMAT: TextFormat = TextFormat::Size;
 
     fn parse(text: &str) -> Option<Self> {
         parse_size(text)
@@ -215,12 +215,12 @@ impl FromStr for Rate {
             let deliveries = digits.parse().ok().filter(|count| (1..=RATE_MAX).contains(count))?;
             Some(Self { deliveries, period: *period })
         };
-        parse().ok_or_else(|| Format::Rate.unlike(text))
+        parse().ok_or_else(|| TextFormat::Rate.unlike(text))
     }
 }
 
-impl Textual for Fsync {
-    const FORMAT: Format = Format::Fsync;
+impl Textual for FileFsync {
+    const FORMAT: TextFormat = TextFormat::Fsync;
 
     fn parse(text: &str) -> Option<Self> {
         match text {
@@ -240,7 +240,7 @@ impl Textual for Fsync {
 }
 
 impl Textual for Commit {
-    const FORMAT: Format = Format::Commit;
+    const FORMAT: TextFormat = TextFormat::Commit;
 
     fn parse(text: &str) -> Option<Self> {
         match text {
@@ -258,7 +258,7 @@ impl Textual for Commit {
 }
 
 impl Textual for Permissions {
-    const FORMAT: Format = Format::Permissions;
+    const FORMAT: TextFormat = TextFormat::Permissions;
 
     fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
@@ -284,7 +284,7 @@ impl<'de> Deserialize<'de> for TypePattern {
 
 /// What a text stands for, where the type system of JSON knows strings alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum TextFormat {
     Duration,
     Size,
     Rate,
@@ -307,7 +307,7 @@ pub(crate) enum Format {
     Condition,
 }
 
-impl Format {
+impl TextFormat {
     /// Each format with its name in the schema, and what its texts look like.
     const ALL: [(Self, &'static str, &'static str); 20] = [
         (Self::Duration, "duration-text", "a duration with its unit, such as \"500ms\", \"30s\" or \"1h30m\""),
@@ -379,28 +379,28 @@ pub(crate) fn all() -> Vec<String> {
 }
 
 /// Checks a text against its format; the error says what is wrong and what was expected.
-pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
+pub(crate) fn check(format: TextFormat, text: &str) -> Result<(), String> {
     let fine = match format {
-        Format::Duration => parse_duration(text).is_some(),
-        Format::Size => parse_size(text).is_some(),
-        Format::Rate => text.is_empty() || text.parse::<Rate>().is_ok(),
-        Format::Fsync => Fsync::parse(text).is_some(),
-        Format::Permissions => Permissions::parse(text).is_some(),
-        Format::Commit => Commit::parse(text).is_some(),
-        Format::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
-        Format::TypePattern => return TypePattern::parse(text).map(drop).map_err(|error| error.to_string()),
-        Format::Namespace => return said(Namespaces::parse(&[text])),
-        Format::FieldPath => return check_dropped(text),
-        Format::Index if text == NAMESPACE_INDEX => true,
-        Format::ChangedPath | Format::IgnoredPath | Format::Index => return said(FieldPath::parse(text)),
-        Format::LabelSelector => return said(LabelSelector::parse(text)),
-        Format::FieldSelector => return said(FieldSelector::parse(text)),
-        Format::ResourceNames => return check_glob(text),
-        Format::PathTemplate => return check_path_template(text),
-        Format::Rule => return check_rule(text),
-        Format::Condition if text.is_empty() => true,
-        Format::Condition => return said(Condition::compile(text, "")),
-        Format::ClusterName => !text.chars().any(|c| c.is_whitespace() || c.is_control()),
+        TextFormat::Duration => parse_duration(text).is_some(),
+        TextFormat::Size => parse_size(text).is_some(),
+        TextFormat::Rate => text.is_empty() || text.parse::<Rate>().is_ok(),
+        TextFormat::Fsync => FileFsync::parse(text).is_some(),
+        TextFormat::Permissions => Permissions::parse(text).is_some(),
+        TextFormat::Commit => Commit::parse(text).is_some(),
+        TextFormat::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
+        TextFormat::TypePattern => return TypePattern::parse(text).map(drop).map_err(|error| error.to_string()),
+        TextFormat::Namespace => return said(Namespaces::parse(&[text])),
+        TextFormat::FieldPath => return check_dropped(text),
+        TextFormat::Index if text == NAMESPACE_INDEX => true,
+        TextFormat::ChangedPath | TextFormat::IgnoredPath | TextFormat::Index => return said(FieldPath::parse(text)),
+        TextFormat::LabelSelector => return said(LabelSelector::parse(text)),
+        TextFormat::FieldSelector => return said(FieldSelector::parse(text)),
+        TextFormat::ResourceNames => return check_glob(text),
+        TextFormat::PathTemplate => return check_path_template(text),
+        TextFormat::Rule => return check_rule(text),
+        TextFormat::Condition if text.is_empty() => true,
+        TextFormat::Condition => return said(Condition::compile(text, "")),
+        TextFormat::ClusterName => !text.chars().any(|c| c.is_whitespace() || c.is_control()),
     };
     if fine { Ok(()) } else { Err(format.unlike(text)) }
 }
@@ -432,9 +432,9 @@ fn identity_cut_by(path: &FieldPath) -> Option<&'static str> {
         ("uid", "metadata.uid"),
         ("resourceVersion", "metadata.resourceVersion"),
     ];
-    let is = |step: &Step, name: &str| match step {
-        Step::Member(member) => **member == *name,
-        Step::Each => true,
+    let is = |step: &PathStep, name: &str| match step {
+        PathStep::Member(member) => **member == *name,
+        PathStep::Each => true,
     };
     match path.steps() {
         [first] => ["apiVersion", "kind", "metadata"].into_iter().find(|name| is(first, name)),
@@ -458,14 +458,14 @@ pub(crate) fn means_entry(patterns: &[String], entry: &str) -> bool {
 fn check_glob(text: &str) -> Result<(), String> {
     let glob = text.strip_prefix('!').unwrap_or(text);
     if glob.is_empty() {
-        return Err(Format::ResourceNames.unlike(text));
+        return Err(TextFormat::ResourceNames.unlike(text));
     }
     globset::Glob::new(glob).map(drop).map_err(|error| format!("invalid glob {text:?}: {}", error.kind()))
 }
 
 fn check_path_template(text: &str) -> Result<(), String> {
     if text.is_empty() || text.ends_with('/') {
-        return Err(Format::PathTemplate.unlike(text));
+        return Err(TextFormat::PathTemplate.unlike(text));
     }
     let any_day = jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC);
     jiff::fmt::strtime::format(text, &any_day).map(drop).map_err(|error| format!("invalid path {text:?}: {error}"))
@@ -506,9 +506,9 @@ mod tests {
             assert_eq!(rate.print().parse(), Ok(rate));
         }
         for text in ["20", "/s", "0/s", "-1/s", "1.5/s", "20/d", "20/S", "20/s/s", "999999/s", "+1/s"] {
-            assert!(text.parse::<Rate>().is_err() && check(Format::Rate, text).is_err(), "{text}");
+            assert!(text.parse::<Rate>().is_err() && check(TextFormat::Rate, text).is_err(), "{text}");
         }
-        assert_eq!(check(Format::Rate, ""), Ok(()));
+        assert_eq!(check(TextFormat::Rate, ""), Ok(()));
     }
 
     proptest! {
@@ -523,7 +523,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in ".{0,40}") {
-            for format in Format::ALL.map(|(format, ..)| format) {
+            for format in TextFormat::ALL.map(|(format, ..)| format) {
                 drop(check(format, &text));
             }
         }
@@ -532,10 +532,10 @@ mod tests {
     #[test]
     fn addresses_are_of_an_ip_and_a_port() {
         for text in ["", "127.0.0.1:8080", "127.8.8.8:0", "[::1]:80", "0.0.0.0:80", "[2001:db8::1]:80"] {
-            assert_eq!(check(Format::Address, text), Ok(()), "{text}");
+            assert_eq!(check(TextFormat::Address, text), Ok(()), "{text}");
         }
         for text in ["localhost:80", "127.0.0.1", ":80", "127.0.0.1:99999"] {
-            assert!(check(Format::Address, text).is_err(), "{text}");
+            assert!(check(TextFormat::Address, text).is_err(), "{text}");
         }
     }
 
@@ -560,20 +560,20 @@ mod tests {
     #[test]
     fn fsync_is_a_word_or_an_interval_that_is_not_zero() {
         for (text, expected) in [
-            ("always", Some(Fsync::Always)),
-            ("never", Some(Fsync::Never)),
-            ("250ms", Some(Fsync::Interval(Duration::from_millis(250)))),
+            ("always", Some(FileFsync::Always)),
+            ("never", Some(FileFsync::Never)),
+            ("250ms", Some(FileFsync::Interval(Duration::from_millis(250)))),
             ("0s", None),
             ("Always", None),
         ] {
-            assert_eq!(Fsync::parse(text), expected, "{text}");
+            assert_eq!(FileFsync::parse(text), expected, "{text}");
         }
     }
 
     #[test]
     fn paths_and_selectors_are_checked_for_their_shape() {
         #[track_caller]
-        fn check_all(format: Format, fine: &[&str], wrong: &[&str]) {
+        fn check_all(format: TextFormat, fine: &[&str], wrong: &[&str]) {
             for text in fine {
                 assert_eq!(check(format, text), Ok(()), "{text}");
             }
@@ -582,18 +582,18 @@ mod tests {
             }
         }
         let paths = ["spec", "a.b-c", "a['b.c/d'].e", "a[*].b", "['a']", "a.*.b", "labels['app']", "metadata.labels"];
-        check_all(Format::FieldPath, &paths, &["", ".a", "a.", "a..b", "a[0]", "a['b'", "a b", "a['b']c"]);
-        check_all(Format::IgnoredPath, &["metadata.resourceVersion", "status.a[*].b"], &["", ".a", "a[0]"]);
-        check_all(Format::Index, &["owner", "namespace", "spec.nodeName", "metadata.uid"], &["", "a..b"]);
+        check_all(TextFormat::FieldPath, &paths, &["", ".a", "a.", "a..b", "a[0]", "a['b'", "a b", "a['b']c"]);
+        check_all(TextFormat::IgnoredPath, &["metadata.resourceVersion", "status.a[*].b"], &["", ".a", "a[0]"]);
+        check_all(TextFormat::Index, &["owner", "namespace", "spec.nodeName", "metadata.uid"], &["", "a..b"]);
         let labels = ["", "a=b", "a", "!a", "a in (b,c),d notin (e)", "x.io/a!=b", "a>1"];
-        check_all(Format::LabelSelector, &labels, &["a,", ",", "a in (b", "a)", "a in ((b))", "a=ä"]);
-        check_all(Format::FieldSelector, &["", "a=b", "a.b!=c,d==e"], &["a", "=b", "a!b"]);
-        check_all(Format::ResourceNames, &["*", "pods", "!pod*", "{a,b}"], &["", "!", "[a"]);
-        check_all(Format::PathTemplate, &["x", "/a/%Y-%m-%d.jsonl"], &["", "/a/", "/a/%"]);
-        check_all(Format::ChangedPath, &["spec", "metadata.name", "spec.a[*].b"], &["", ".a", "a[0]"]);
-        check_all(Format::Rule, &["", "object.kind == 'Pod'", "old == null"], &["pod.kind == 'Pod'", "1", "a =="]);
-        check_all(Format::Condition, &["", "object.kind == cluster"], &["old == null", "1", " "]);
-        check_all(Format::ClusterName, &["", "prod-eu1", "arn:aws:eks:x:1:cluster/y"], &["a b", "a\n"]);
+        check_all(TextFormat::LabelSelector, &labels, &["a,", ",", "a in (b", "a)", "a in ((b))", "a=ä"]);
+        check_all(TextFormat::FieldSelector, &["", "a=b", "a.b!=c,d==e"], &["a", "=b", "a!b"]);
+        check_all(TextFormat::ResourceNames, &["*", "pods", "!pod*", "{a,b}"], &["", "!", "[a"]);
+        check_all(TextFormat::PathTemplate, &["x", "/a/%Y-%m-%d.jsonl"], &["", "/a/", "/a/%"]);
+        check_all(TextFormat::ChangedPath, &["spec", "metadata.name", "spec.a[*].b"], &["", ".a", "a[0]"]);
+        check_all(TextFormat::Rule, &["", "object.kind == 'Pod'", "old == null"], &["pod.kind == 'Pod'", "1", "a =="]);
+        check_all(TextFormat::Condition, &["", "object.kind == cluster"], &["old == null", "1", " "]);
+        check_all(TextFormat::ClusterName, &["", "prod-eu1", "arn:aws:eks:x:1:cluster/y"], &["a b", "a\n"]);
     }
 
     #[test]
@@ -609,19 +609,19 @@ mod tests {
             ("metadata.*", "metadata.name"),
             ("*.namespace", "metadata.namespace"),
         ] {
-            let error = check(Format::FieldPath, text).unwrap_err();
+            let error = check(TextFormat::FieldPath, text).unwrap_err();
             assert!(error.contains(&format!("would cut {member}, by which")), "{text}: {error}");
-            assert_eq!(check(Format::Index, text), Ok(()), "{text}");
+            assert_eq!(check(TextFormat::Index, text), Ok(()), "{text}");
         }
         for text in ["metadata.name.x", "spec.name", "metadata.ownerReferences[*].uid", "owner", "*.status"] {
-            assert_eq!(check(Format::FieldPath, text), Ok(()), "{text}");
+            assert_eq!(check(TextFormat::FieldPath, text), Ok(()), "{text}");
         }
     }
 
     #[test]
     fn every_format_is_found_by_its_name() {
-        for (format, name, _) in Format::ALL {
-            assert_eq!((Format::named(name), format.name()), (Some(format), name));
+        for (format, name, _) in TextFormat::ALL {
+            assert_eq!((TextFormat::named(name), format.name()), (Some(format), name));
         }
     }
 }

@@ -295,7 +295,7 @@ fn auth(generator: &mut SchemaGenerator) -> Schema {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Sink};
+    use crate::config::{Config, SinkConfig};
 
     /// Returns the keys of what is odd in a webhook.
     fn odd(url: &str, lines: &str) -> Vec<String> {
@@ -303,7 +303,7 @@ mod tests {
             "[resources.pods]\nmatch = [\"pods\"]\n[handlers.hook]\ntype = \"webhook\"\nenabled = false\nurl = \"{url}\"\n{lines}"
         );
         let config = Config::from_toml_str(&text).unwrap();
-        let Sink::Webhook(webhook) = &config.handlers["hook"].sink else { panic!("{:?}", config.handlers) };
+        let SinkConfig::Webhook(webhook) = &config.handlers["hook"].sink else { panic!("{:?}", config.handlers) };
         webhook.oddities().into_iter().map(|(keys, _)| keys.join(".")).collect()
     }
 

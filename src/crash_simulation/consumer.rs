@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     delivery::{
-        attempts::{Outcome, RetryPolicy},
-        core::{Action, CoreOptions, DeliveryId, HandlerCore},
+        attempts::{AttemptOutcome, RetryPolicy},
+        core::{CoreOptions, DeliveryId, HandlerAction, HandlerCore},
         schedule::ScheduleOptions,
     },
     handler::{Form, HandlerError},
@@ -27,7 +27,7 @@ pub(super) enum Phase {
     /// The sink does not have it yet.
     Sent,
     /// The sink has it, and its answer is on its way.
-    Accepted(Outcome),
+    Accepted(AttemptOutcome),
 }
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) struct Consumer {
     pub(super) reader: ReaderId,
     pub(super) core: HandlerCore,
     /// An action that the core wants, and that has no effect yet.
-    pub(super) wanted: Option<Action>,
+    pub(super) wanted: Option<HandlerAction>,
     pub(super) calls: Vec<Call>,
     panics: BTreeMap<DeliveryId, u32>,
     /// Records that were read and not acknowledged.
@@ -116,11 +116,11 @@ impl Consumer {
         random: &mut Random,
     ) -> Progress {
         match self.wanted.take() {
-            Some(Action::Send(delivery, events, form)) => {
+            Some(HandlerAction::Send(delivery, events, form)) => {
                 self.calls.push(Call { delivery, events, form, phase: Phase::Sent });
                 return Progress::Nothing;
             }
-            Some(Action::Acknowledge(_, sequences)) => {
+            Some(HandlerAction::Acknowledge(_, sequences)) => {
                 let names = sequences.iter().map(|sequence| self.names.remove(sequence).expect("it was read"));
                 let names = names.collect();
                 return Progress::Done(sequences, names);
@@ -139,8 +139,8 @@ impl Consumer {
                 let part = call.events.slice(0..part);
                 let repeated = part.events().iter().filter(|event| sink.accept(event, around)).count();
                 let answer_lost = refusal.is_none() && random.chance(health.loses_answers);
-                let lost = || Outcome::Failed(HandlerError::Failed("no answer in time".into()));
-                let outcome = refusal.or_else(|| answer_lost.then(lost)).unwrap_or(Outcome::Delivered);
+                let lost = || AttemptOutcome::Failed(HandlerError::Failed("no answer in time".into()));
+                let outcome = refusal.or_else(|| answer_lost.then(lost)).unwrap_or(AttemptOutcome::Delivered);
                 call.phase = Phase::Accepted(outcome);
                 Progress::Accepted { repeated, answer_lost }
             }
@@ -152,19 +152,21 @@ impl Consumer {
         }
     }
 
-    fn refusal(&mut self, number: usize, random: &mut Random) -> Outcome {
+    fn refusal(&mut self, number: usize, random: &mut Random) -> AttemptOutcome {
         let Call { delivery, events, form, .. } = &self.calls[number];
         let (events, panics) = (events.events().len(), self.panics.entry(*delivery).or_default());
         let reason = || "not now".to_owned();
         match random.below(5) {
-            0 if events > 1 => Outcome::Failed(HandlerError::Rejected(reason())),
-            1 if events > 1 || *form == Form::Whole => Outcome::Failed(HandlerError::TooLarge(reason())),
-            2 => Outcome::Failed(HandlerError::Busy { reason: reason(), retry_after: Duration::from_millis(100) }),
+            0 if events > 1 => AttemptOutcome::Failed(HandlerError::Rejected(reason())),
+            1 if events > 1 || *form == Form::Whole => AttemptOutcome::Failed(HandlerError::TooLarge(reason())),
+            2 => {
+                AttemptOutcome::Failed(HandlerError::Busy { reason: reason(), retry_after: Duration::from_millis(100) })
+            }
             3 if *panics < PANICS_MAX => {
                 *panics += 1;
-                Outcome::Panicked(reason())
+                AttemptOutcome::Panicked(reason())
             }
-            _ => Outcome::Failed(HandlerError::Failed(reason())),
+            _ => AttemptOutcome::Failed(HandlerError::Failed(reason())),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{Hits, site::Site};
 use crate::{
     change::Reached,
-    delta_fifo::{DeltaFifo, Order},
+    delta_fifo::{DeltaFifo, QueueOrder},
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions, Transaction,
         store::{EvmapStore, Meta, ReadStore as _},
@@ -13,7 +13,7 @@ use crate::{
     journal::{Ticket, UnitId},
     list_watch::{Failure, ListRequest},
     object::{FieldPath, IgnoredPaths, KeyRef, Object, ResourceVersion},
-    reflector::{Action, Input, Reflector, ReflectorConfig, Start},
+    reflector::{Reflector, ReflectorAction, ReflectorConfig, ReflectorInput, ReflectorStart},
     simulator::random::Random,
     testing::Cursor,
 };
@@ -35,7 +35,7 @@ pub(super) struct Unit {
     pub(super) traces: bool,
     config: ReflectorConfig,
     reflector: Reflector,
-    pending: Action,
+    pending: ReflectorAction,
     stream: Option<Cursor>,
     pub(super) fifo: DeltaFifo,
     pub(super) indexer: Indexer,
@@ -62,10 +62,10 @@ impl Unit {
             epoch: 0,
             traces: false,
             config,
-            reflector: Reflector::new(config, Start::Fresh),
-            pending: Action::Keep,
+            reflector: Reflector::new(config, ReflectorStart::Fresh),
+            pending: ReflectorAction::Keep,
             stream: None,
-            fifo: DeltaFifo::new(Order::Stream, std::iter::empty(), false),
+            fifo: DeltaFifo::new(QueueOrder::Stream, std::iter::empty(), false),
             indexer,
             absence,
             in_flight: None,
@@ -79,29 +79,29 @@ impl Unit {
         self.epoch += 1;
         let Meta { synced, resume_version, .. } = self.indexer.store().meta().clone();
         let start = match synced {
-            true if self.absence.lasts() => Start::Saved(resume_version),
-            true => Start::Resume(resume_version),
-            false => Start::Fresh,
+            true if self.absence.lasts() => ReflectorStart::Saved(resume_version),
+            true => ReflectorStart::Resume(resume_version),
+            false => ReflectorStart::Fresh,
         };
-        self.fifo = DeltaFifo::new(Order::Stream, self.indexer.objects().into_iter(), synced);
+        self.fifo = DeltaFifo::new(QueueOrder::Stream, self.indexer.objects().into_iter(), synced);
         self.reflector = Reflector::new(self.config, start);
-        (self.stream, self.pending) = (None, Action::Keep);
+        (self.stream, self.pending) = (None, ReflectorAction::Keep);
     }
 
-    fn feed(&mut self, input: Input, now: Duration) {
+    fn feed(&mut self, input: ReflectorInput, now: Duration) {
         if self.traces {
             println!("     unit {} hears {input:?}", self.id.0);
         }
         let step = self.reflector.step(input, now, 0.5);
         step.events.into_iter().for_each(|event| self.fifo.push(event));
         match step.action {
-            Action::Keep => {}
-            Action::Compare(listed) => {
+            ReflectorAction::Keep => {}
+            ReflectorAction::Compare(listed) => {
                 let comparison = self.fifo.compare(&listed.0);
-                self.feed(Input::Compared(comparison), now);
+                self.feed(ReflectorInput::Compared(comparison), now);
             }
             action => {
-                if !matches!(action, Action::Read { .. }) {
+                if !matches!(action, ReflectorAction::Read { .. }) {
                     self.stream = None;
                 }
                 self.pending = action;
@@ -113,38 +113,38 @@ impl Unit {
     pub(super) fn advance(&mut self, site: &Site, lag: u64, now: &mut Duration, random: &mut Random, calm: bool) {
         let fails = !calm && random.chance(0.08);
         match self.pending.clone() {
-            Action::Keep => self.feed(Input::Start, *now),
-            Action::List(_) if fails => self.feed(Input::Page(Err(disconnected())), *now),
-            Action::List(request) if !calm && is_whole(&request) && random.chance(0.3) => {
+            ReflectorAction::Keep => self.feed(ReflectorInput::Start, *now),
+            ReflectorAction::List(_) if fails => self.feed(ReflectorInput::Page(Err(disconnected())), *now),
+            ReflectorAction::List(request) if !calm && is_whole(&request) && random.chance(0.3) => {
                 // a replica that lags behind what was asked for
                 let any = ListRequest { resource_version: ResourceVersion::any(), ..request };
-                self.feed(Input::Page(site.collection.list(&any, 6, true)), *now);
+                self.feed(ReflectorInput::Page(site.collection.list(&any, 6, true)), *now);
             }
-            Action::List(request) => {
+            ReflectorAction::List(request) => {
                 let answer = site.collection.list(&request, if calm { 0 } else { lag }, true);
-                self.feed(Input::Page(answer), *now);
+                self.feed(ReflectorInput::Page(answer), *now);
             }
-            Action::OpenWatch(_) if fails => self.feed(Input::Opened(Err(disconnected())), *now),
-            Action::OpenWatch(request) => {
+            ReflectorAction::OpenWatch(_) if fails => self.feed(ReflectorInput::Opened(Err(disconnected())), *now),
+            ReflectorAction::OpenWatch(request) => {
                 let opened = site.collection.watch(&request, true, if calm { 0 } else { lag });
                 let opened = opened.map(|cursor| self.stream = Some(cursor));
-                self.feed(Input::Opened(opened), *now);
+                self.feed(ReflectorInput::Opened(opened), *now);
             }
-            Action::Read { .. } if fails => self.feed(Input::Ended(Ok(())), *now),
-            Action::Read { until } if until <= *now => self.feed(Input::Timer, *now),
-            Action::Read { .. } => {
+            ReflectorAction::Read { .. } if fails => self.feed(ReflectorInput::Ended(Ok(())), *now),
+            ReflectorAction::Read { until } if until <= *now => self.feed(ReflectorInput::Timer, *now),
+            ReflectorAction::Read { .. } => {
                 let cursor = self.stream.as_mut().expect("a read needs an open stream");
                 let mut batch = site.collection.poll(cursor, 1 + random.below(4));
                 if batch.is_empty() && (calm || random.chance(0.5)) {
                     batch.extend(site.collection.bookmark(cursor));
                 }
-                self.feed(Input::Received(batch), *now);
+                self.feed(ReflectorInput::Received(batch), *now);
             }
-            Action::Wait { until, .. } => {
+            ReflectorAction::Wait { until, .. } => {
                 *now = until.max(*now);
-                self.feed(Input::Timer, *now);
+                self.feed(ReflectorInput::Timer, *now);
             }
-            Action::Compare(_) | Action::Done => unreachable!("neither is left pending"),
+            ReflectorAction::Compare(_) | ReflectorAction::Done => unreachable!("neither is left pending"),
         }
     }
 
@@ -166,7 +166,7 @@ impl Unit {
         let at_end = self.stream.as_ref().is_some_and(|at| {
             at.initial.is_empty()
                 && at.version == site.collection.version()
-                && matches!(self.pending, Action::Read { .. })
+                && matches!(self.pending, ReflectorAction::Read { .. })
         });
         at_end && self.fifo.is_empty() && self.in_flight.is_none()
     }

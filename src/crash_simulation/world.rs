@@ -22,13 +22,13 @@ use super::{
 use crate::{
     change::{Cause, Change, Reached},
     delivery::{
-        core::Action,
+        core::HandlerAction,
         route::{Route, RouteOptions},
-        schedule::{Order, Room, ScheduleOptions},
+        schedule::{DeliveryOrder, Room, ScheduleOptions},
         table::{RouteTable, UnitOptions},
     },
     journal::{
-        Bounds, ChangeSet, ReaderId, ReaderOptions, Record, Sequence, Start, UnitId, WhenFull,
+        Bounds, ChangeSet, ReaderId, ReaderOptions, ReaderStart, Record, Sequence, UnitId, WhenFull,
         compaction::testing::{Merger, Step},
         memory::{Durability, MemoryJournal},
         store::{StoredReader, StoredUnit},
@@ -132,7 +132,7 @@ impl<'a> World<'a> {
         let page_size = [None, Some(2)][random.below(2)];
         let config = ReflectorConfig { streaming_lists, page_size, ..ReflectorConfig::default() };
         let schedules = std::array::from_fn(|handler| ScheduleOptions {
-            order: if handler == 2 { Order::Total } else { Order::PerObject },
+            order: if handler == 2 { DeliveryOrder::Total } else { DeliveryOrder::PerObject },
             concurrency: 1 + random.below(3),
             distinct: handler == 0,
             batch_events: 1 + random.below(4),
@@ -267,8 +267,8 @@ impl<'a> World<'a> {
 
     fn open_reader(&self, journal: &mut MemoryJournal, options: ReaderOptions) -> ReaderId {
         let until = journal.released();
-        let Some(mut judge) = journal.judge(Start::Next, &options).unwrap() else {
-            return journal.open_reader(Start::Next, options).unwrap();
+        let Some(mut judge) = journal.judge(ReaderStart::Next, &options).unwrap() else {
+            return journal.open_reader(ReaderStart::Next, options).unwrap();
         };
         let behind = judge.position().0 + 1;
         self.disk.now.records.range(behind..).for_each(|(_, record)| judge.visit(&head(record)));

@@ -9,7 +9,7 @@ use actix::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    core::{Action, DeliveryId, GivenUp, HandlerCore, Owner},
+    core::{DeliveryId, DeliveryOwner, GivenUp, HandlerAction, HandlerCore},
     log::DeliveryLog,
     parts::{DeadLetter, End, HandlerParts, Ordered},
     router::Router,
@@ -66,23 +66,23 @@ impl HandlerActor {
         self.parts.status.show(view, oldest_attempt);
     }
 
-    fn perform(&mut self, action: Action, ctx: &mut Context<Self>) {
+    fn perform(&mut self, action: HandlerAction, ctx: &mut Context<Self>) {
         match action {
-            Action::Send(delivery, events, form) => self.send(delivery, events, form, ctx),
-            Action::Cancel(delivery) => {
+            HandlerAction::Send(delivery, events, form) => self.send(delivery, events, form, ctx),
+            HandlerAction::Cancel(delivery) => {
                 self.attempts.remove(&delivery).map(|attempt| ctx.cancel_future(attempt));
             }
-            Action::GiveUp(delivery, given_up) => self.give_up(delivery, given_up, ctx),
-            Action::Acknowledge(delivery, sequences) => {
+            HandlerAction::GiveUp(delivery, given_up) => self.give_up(delivery, given_up, ctx),
+            HandlerAction::Acknowledge(delivery, sequences) => {
                 self.log.end(delivery);
                 self.router.journal().ack_each(self.reader, &sequences);
             }
-            Action::Answer(delivery, answer) => {
+            HandlerAction::Answer(delivery, answer) => {
                 self.log.end(delivery);
                 // The handler that asked may have ended meanwhile.
                 self.answers.remove(&delivery).map(|asked| asked.send(answer));
             }
-            Action::Close => {
+            HandlerAction::Close => {
                 let sink = self.parts.sink.clone();
                 let closed = async move { sink.close().await }.into_actor(self).map(|outcome, actor, ctx| {
                     actor.log.closed(&outcome);
@@ -90,7 +90,7 @@ impl HandlerActor {
                 });
                 ctx.spawn(closed);
             }
-            Action::End(reason) => self.end(End::Sink(reason), ctx),
+            HandlerAction::End(reason) => self.end(End::Sink(reason), ctx),
         }
     }
 
@@ -118,7 +118,7 @@ impl HandlerActor {
         };
         ctx.spawn(handed_over.into_actor(self).map(move |is_taken, actor, ctx| {
             actor.log.gave_up(delivery, &events, &reason, is_taken);
-            if owner == Owner::Reader {
+            if owner == DeliveryOwner::Reader {
                 actor.router.journal().give_up(actor.reader, &events.sequences());
             }
             actor.core.gave_up(delivery);

@@ -42,7 +42,7 @@ impl RetryPolicy {
 
 /// End of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// All of it is delivered.
     Delivered,
     /// The handler said so, or it did not answer in time.
@@ -83,7 +83,7 @@ pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
 /// Next step of a batch; positions are within the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum AttemptStep {
     /// Try to deliver these, in this form; then call [`Attempts::finished`].
     Attempt(Range<usize>, Form),
     /// Wait; then call [`Attempts::waited`].
@@ -110,7 +110,7 @@ pub struct Attempts {
     /// Part that is tried now.
     range: Range<usize>,
     form: Form,
-    next: Step,
+    next: AttemptStep,
     failures: u32,
     panics: u32,
     failing_since: Option<Duration>,
@@ -119,7 +119,7 @@ pub struct Attempts {
 impl Attempts {
     /// Begins with a batch of `len` events, which can be sent in all forms down to `smallest`.
     pub fn new(policy: RetryPolicy, len: usize, smallest: Form) -> Self {
-        let (range, form, next) = (0..0, Form::Whole, Step::Done);
+        let (range, form, next) = (0..0, Form::Whole, AttemptStep::Done);
         let mut attempts =
             Self { policy, len, smallest, range, form, next, failures: 0, panics: 0, failing_since: None };
         attempts.advance();
@@ -127,43 +127,44 @@ impl Attempts {
     }
 
     /// Returns what is to be done next.
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> AttemptStep {
         self.next.clone()
     }
 
     /// Takes the end of an attempt; `now` is any monotonic time, `random` in [0, 1).
-    pub fn finished(&mut self, outcome: Outcome, now: Duration, random: f64) {
+    pub fn finished(&mut self, outcome: AttemptOutcome, now: Duration, random: f64) {
         match outcome {
-            Outcome::Delivered => self.advance(),
-            Outcome::Failed(HandlerError::Failed(error)) => self.failed(error, Duration::ZERO, now, random),
-            Outcome::Failed(HandlerError::Busy { reason, retry_after }) => {
+            AttemptOutcome::Delivered => self.advance(),
+            AttemptOutcome::Failed(HandlerError::Failed(error)) => self.failed(error, Duration::ZERO, now, random),
+            AttemptOutcome::Failed(HandlerError::Busy { reason, retry_after }) => {
                 self.failed(reason, retry_after.min(RETRY_AFTER_MAX), now, random);
             }
-            Outcome::Failed(HandlerError::Closed(error)) => {
-                self.next = Step::Closed(self.range.start..self.len, error);
+            AttemptOutcome::Failed(HandlerError::Closed(error)) => {
+                self.next = AttemptStep::Closed(self.range.start..self.len, error);
             }
-            Outcome::Failed(HandlerError::Rejected(_) | HandlerError::TooLarge(_)) | Outcome::Panicked(_)
+            AttemptOutcome::Failed(HandlerError::Rejected(_) | HandlerError::TooLarge(_))
+            | AttemptOutcome::Panicked(_)
                 if self.range.len() > 1 =>
             {
                 self.range.end = self.range.start + self.range.len() / 2;
                 self.attempt();
             }
-            Outcome::Failed(HandlerError::TooLarge(error)) => match self.form.smaller() {
+            AttemptOutcome::Failed(HandlerError::TooLarge(error)) => match self.form.smaller() {
                 Some(form) if form <= self.smallest => {
                     self.form = form;
                     self.attempt();
                 }
-                _ => self.next = Step::GiveUp(self.range.clone(), GiveUp::TooLarge(error)),
+                _ => self.next = AttemptStep::GiveUp(self.range.clone(), GiveUp::TooLarge(error)),
             },
-            Outcome::Failed(HandlerError::Rejected(error)) => {
-                self.next = Step::GiveUp(self.range.clone(), GiveUp::Rejected(error));
+            AttemptOutcome::Failed(HandlerError::Rejected(error)) => {
+                self.next = AttemptStep::GiveUp(self.range.clone(), GiveUp::Rejected(error));
             }
-            Outcome::Panicked(panic) => {
+            AttemptOutcome::Panicked(panic) => {
                 self.panics += 1;
                 self.next = if self.panics >= PANICS_MAX {
-                    Step::GiveUp(self.range.clone(), GiveUp::Poison(panic))
+                    AttemptStep::GiveUp(self.range.clone(), GiveUp::Poison(panic))
                 } else {
-                    Step::Wait(self.policy.delay(self.panics, random))
+                    AttemptStep::Wait(self.policy.delay(self.panics, random))
                 };
             }
         }
@@ -184,14 +185,14 @@ impl Attempts {
         self.failures += 1;
         let since = *self.failing_since.get_or_insert(now);
         self.next = if now.saturating_sub(since) >= self.policy.give_up_after {
-            Step::GiveUp(self.range.clone(), GiveUp::Expired(error))
+            AttemptStep::GiveUp(self.range.clone(), GiveUp::Expired(error))
         } else {
-            Step::Wait(self.policy.delay(self.failures, random).max(at_least))
+            AttemptStep::Wait(self.policy.delay(self.failures, random).max(at_least))
         };
     }
 
     fn attempt(&mut self) {
-        self.next = Step::Attempt(self.range.clone(), self.form);
+        self.next = AttemptStep::Attempt(self.range.clone(), self.form);
     }
 
     /// Continues behind the part that was tried.
@@ -199,7 +200,7 @@ impl Attempts {
         self.range = self.range.end..self.len;
         (self.form, self.failures, self.panics, self.failing_since) = (Form::Whole, 0, 0, None);
         if self.range.is_empty() {
-            self.next = Step::Done;
+            self.next = AttemptStep::Done;
         } else {
             self.attempt();
         }

@@ -13,9 +13,9 @@ use std::{
 };
 
 use super::{
-    attempts::{Attempts, GiveUp, Outcome, RETRY_AFTER_MAX, RetryPolicy, Step},
+    attempts::{AttemptOutcome, AttemptStep, Attempts, GiveUp, RETRY_AFTER_MAX, RetryPolicy},
     pace::{Pace, Rate},
-    schedule::{BatchId, Item, Room, Schedule, ScheduleOptions},
+    schedule::{BatchId, Room, Schedule, ScheduleOptions, ScheduledEvent},
 };
 use crate::{
     handler::{Form, HandlerError},
@@ -47,7 +47,7 @@ pub struct DeliveryId(u64);
 
 /// Owner of the events of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum DeliveryOwner {
     /// The handler's reader.
     Reader,
     /// Another handler, which gave them up.
@@ -62,12 +62,12 @@ pub struct GivenUp {
     /// Why they are given up.
     pub reason: GiveUp,
     /// Where they came from.
-    pub owner: Owner,
+    pub owner: DeliveryOwner,
 }
 
 /// Instruction to the shell.
 #[derive(Clone, Debug)]
-pub enum Action {
+pub enum HandlerAction {
     /// Send these events to the sink; then call [`HandlerCore::finished`].
     Send(DeliveryId, Notification, Form),
     /// Drop the attempt under way.
@@ -86,7 +86,7 @@ pub enum Action {
 
 /// Request of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum HandlerOrder {
     /// Deliver events as they come.
     #[default]
     Run,
@@ -98,7 +98,7 @@ pub enum Order {
 
 /// Failed attempt, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct FailedAttempt {
     /// Its number since something of the batch was delivered, from 1.
     pub attempt: u32,
     /// Delay of the next attempt; `None` if there is none.
@@ -131,8 +131,8 @@ struct Delivery {
 }
 
 impl Delivery {
-    fn owner(&self) -> Owner {
-        if self.batch.is_some() { Owner::Reader } else { Owner::Other }
+    fn owner(&self) -> DeliveryOwner {
+        if self.batch.is_some() { DeliveryOwner::Reader } else { DeliveryOwner::Other }
     }
 }
 
@@ -159,10 +159,10 @@ pub struct HandlerCore {
     /// Batches of other handlers that wait for their turn.
     others: VecDeque<(DeliveryId, Notification)>,
     /// Owner of the batch that was begun last.
-    last: Owner,
+    last: DeliveryOwner,
     last_id: u64,
     is_paused: bool,
-    order: Order,
+    order: HandlerOrder,
     /// The last read found nothing.
     is_exhausted: bool,
     is_over: bool,
@@ -177,20 +177,20 @@ impl HandlerCore {
             pace: Pace::new(options.rate),
             deliveries: BTreeMap::new(),
             others: VecDeque::new(),
-            last: Owner::Other,
+            last: DeliveryOwner::Other,
             last_id: 0,
             is_paused: false,
-            order: Order::Run,
+            order: HandlerOrder::Run,
             is_exhausted: false,
             is_over: false,
         }
     }
 
     /// Takes what the engine wants now. A paused handler that is to drain closes instead.
-    pub fn order(&mut self, order: Order, is_paused: bool, now: Duration) {
+    pub fn order(&mut self, order: HandlerOrder, is_paused: bool, now: Duration) {
         let order = match order {
-            Order::Drain if is_paused && self.is_closing() => self.order,
-            Order::Drain if is_paused => Order::Close(now + self.options.patience),
+            HandlerOrder::Drain if is_paused && self.is_closing() => self.order,
+            HandlerOrder::Drain if is_paused => HandlerOrder::Close(now + self.options.patience),
             order => order,
         };
         if (order, is_paused) != (self.order, self.is_paused) {
@@ -200,7 +200,7 @@ impl HandlerCore {
 
     /// Returns how much the reader is to read now; `None` if nothing. Then call [`HandlerCore::read`].
     pub fn room(&self) -> Option<Room> {
-        let is_done = self.is_over || self.is_closing() || (self.order == Order::Drain && self.is_exhausted);
+        let is_done = self.is_over || self.is_closing() || (self.order == HandlerOrder::Drain && self.is_exhausted);
         if is_done || self.is_paused { None } else { self.schedule.room() }
     }
 
@@ -225,13 +225,19 @@ impl HandlerCore {
     }
 
     /// Takes the outcome of an attempt; `random` is in [0, 1). Returns the failure to be logged.
-    pub fn finished(&mut self, id: DeliveryId, outcome: Outcome, now: Duration, random: f64) -> Option<Failure> {
+    pub fn finished(
+        &mut self,
+        id: DeliveryId,
+        outcome: AttemptOutcome,
+        now: Duration,
+        random: f64,
+    ) -> Option<FailedAttempt> {
         let delivery = self.deliveries.get_mut(&id)?;
-        if let Outcome::Failed(HandlerError::Busy { retry_after, .. }) = &outcome {
+        if let AttemptOutcome::Failed(HandlerError::Busy { retry_after, .. }) = &outcome {
             self.pace.hold(now + RETRY_AFTER_MAX.min(*retry_after));
         }
         delivery.phase = Phase::Between;
-        delivery.is_failing = outcome != Outcome::Delivered;
+        delivery.is_failing = outcome != AttemptOutcome::Delivered;
         let attempt = delivery.count;
         delivery.attempts.finished(outcome, now, random);
         if !delivery.is_failing {
@@ -239,12 +245,12 @@ impl HandlerCore {
             return None;
         }
         let retry_in = match delivery.attempts.step() {
-            Step::Wait(delay) => Some(delay),
-            Step::Attempt(..) => Some(Duration::ZERO),
-            Step::GiveUp(..) | Step::Done => None,
-            Step::Closed(..) => return None, // the end of the handler is logged
+            AttemptStep::Wait(delay) => Some(delay),
+            AttemptStep::Attempt(..) => Some(Duration::ZERO),
+            AttemptStep::GiveUp(..) | AttemptStep::Done => None,
+            AttemptStep::Closed(..) => return None, // the end of the handler is logged
         };
-        Some(Failure { attempt, retry_in })
+        Some(FailedAttempt { attempt, retry_in })
     }
 
     /// Notes that events given up are where they belong.
@@ -256,7 +262,7 @@ impl HandlerCore {
     }
 
     /// Returns the next action. Ask until there is none, and again after each report and at [`HandlerCore::wake_at`].
-    pub fn next(&mut self, now: Duration) -> Option<Action> {
+    pub fn next(&mut self, now: Duration) -> Option<HandlerAction> {
         while !self.is_over {
             if let Some(id) = self.due(now) {
                 match self.advance(id, now) {
@@ -266,18 +272,18 @@ impl HandlerCore {
             }
             if self.is_closing() {
                 if let Some((id, _)) = self.others.pop_front() {
-                    return Some(Action::Answer(id, Err(closed())));
+                    return Some(HandlerAction::Answer(id, Err(closed())));
                 }
             } else if self.begin(now) {
                 continue;
             }
             let is_idle = self.deliveries.is_empty();
-            let is_drained = self.order == Order::Drain && self.is_exhausted && self.schedule.is_empty();
+            let is_drained = self.order == HandlerOrder::Drain && self.is_exhausted && self.schedule.is_empty();
             if !is_idle || !(self.is_closing() || (is_drained && self.others.is_empty())) {
                 return None;
             }
             self.is_over = true;
-            return Some(Action::Close);
+            return Some(HandlerAction::Close);
         }
         None
     }
@@ -285,7 +291,7 @@ impl HandlerCore {
     /// Returns when there is something to do if nothing is reported before.
     pub fn wake_at(&self) -> Option<Duration> {
         let phases = || self.deliveries.values().map(|delivery| delivery.phase);
-        if let Order::Close(until) = self.order {
+        if let HandlerOrder::Close(until) = self.order {
             let can_cancel = self.options.can_cancel && phases().any(|phase| matches!(phase, Phase::AtSink(_)));
             return can_cancel.then_some(until);
         }
@@ -316,7 +322,7 @@ impl HandlerCore {
     }
 
     fn is_closing(&self) -> bool {
-        matches!(self.order, Order::Close(_))
+        matches!(self.order, HandlerOrder::Close(_))
     }
 
     fn has_turn(&self) -> bool {
@@ -325,10 +331,10 @@ impl HandlerCore {
 
     /// Returns a delivery that has something to do now.
     fn due(&self, now: Duration) -> Option<DeliveryId> {
-        let is_cut = matches!(self.order, Order::Close(until) if until <= now && self.options.can_cancel);
+        let is_cut = matches!(self.order, HandlerOrder::Close(until) if until <= now && self.options.can_cancel);
         let may_attempt = self.is_closing() || (!self.is_paused && self.pace.next() <= now);
         let is_due = |delivery: &Delivery| match delivery.phase {
-            Phase::Between => may_attempt || !matches!(delivery.attempts.step(), Step::Attempt(..)),
+            Phase::Between => may_attempt || !matches!(delivery.attempts.step(), AttemptStep::Attempt(..)),
             Phase::Waiting(until) => until <= now || self.is_closing(),
             Phase::AtSink(_) => is_cut,
             Phase::GivingUp => false,
@@ -337,7 +343,7 @@ impl HandlerCore {
     }
 
     /// Takes the next step of a delivery that is due.
-    fn advance(&mut self, id: DeliveryId, now: Duration) -> Option<Action> {
+    fn advance(&mut self, id: DeliveryId, now: Duration) -> Option<HandlerAction> {
         let is_closing = self.is_closing();
         let delivery = self.deliveries.get_mut(&id)?;
         match delivery.phase {
@@ -349,45 +355,45 @@ impl HandlerCore {
             Phase::AtSink(_) => {
                 // The delivery is dropped with its next step.
                 delivery.phase = Phase::Between;
-                return Some(Action::Cancel(id));
+                return Some(HandlerAction::Cancel(id));
             }
             Phase::Between | Phase::GivingUp => {}
         }
         match delivery.attempts.step() {
-            Step::Done => Some(self.end(id)),
-            Step::Closed(_, reason) => {
+            AttemptStep::Done => Some(self.end(id)),
+            AttemptStep::Closed(_, reason) => {
                 self.is_over = true;
-                Some(Action::End(reason))
+                Some(HandlerAction::End(reason))
             }
             _ if is_closing => {
                 let dropped = self.deliveries.remove(&id)?;
-                dropped.batch.is_none().then(|| Action::Answer(id, Err(closed())))
+                dropped.batch.is_none().then(|| HandlerAction::Answer(id, Err(closed())))
             }
-            Step::Attempt(range, form) => {
+            AttemptStep::Attempt(range, form) => {
                 self.pace.begin(now);
                 delivery.phase = Phase::AtSink(now);
                 delivery.count += 1;
-                Some(Action::Send(id, delivery.events.slice(range), form))
+                Some(HandlerAction::Send(id, delivery.events.slice(range), form))
             }
-            Step::Wait(delay) => {
+            AttemptStep::Wait(delay) => {
                 delivery.phase = Phase::Waiting(now + delay);
                 None
             }
-            Step::GiveUp(range, reason) => {
+            AttemptStep::GiveUp(range, reason) => {
                 delivery.phase = Phase::GivingUp;
                 let (events, owner) = (delivery.events.slice(range), delivery.owner());
-                Some(Action::GiveUp(id, GivenUp { events, reason, owner }))
+                Some(HandlerAction::GiveUp(id, GivenUp { events, reason, owner }))
             }
         }
     }
 
-    fn end(&mut self, id: DeliveryId) -> Action {
+    fn end(&mut self, id: DeliveryId) -> HandlerAction {
         match self.deliveries.remove(&id).and_then(|delivery| delivery.batch) {
             Some(batch) => {
                 self.is_exhausted = false; // the reader may have held back what follows
-                Action::Acknowledge(id, self.schedule.finished(batch))
+                HandlerAction::Acknowledge(id, self.schedule.finished(batch))
             }
-            None => Action::Answer(id, Ok(())),
+            None => HandlerAction::Answer(id, Ok(())),
         }
     }
 
@@ -396,7 +402,7 @@ impl HandlerCore {
         if self.is_paused || !self.has_turn() {
             return false;
         }
-        let mut next = if self.last == Owner::Reader { self.next_of_others() } else { None };
+        let mut next = if self.last == DeliveryOwner::Reader { self.next_of_others() } else { None };
         next = next.or_else(|| self.next_own(now)).or_else(|| self.next_of_others());
         let Some((id, batch, events)) = next else { return false };
         let attempts = Attempts::new(self.options.retry, events.events().len(), self.options.smallest);
@@ -407,7 +413,7 @@ impl HandlerCore {
     }
 
     fn next_own(&mut self, now: Duration) -> Option<(DeliveryId, Option<BatchId>, Notification)> {
-        let (batch, events) = self.schedule.next(now, self.order == Order::Drain)?;
+        let (batch, events) = self.schedule.next(now, self.order == HandlerOrder::Drain)?;
         Some((self.new_id(), Some(batch), Notification::new(events)))
     }
 
@@ -425,7 +431,7 @@ fn closed() -> Stopped {
     Stopped("closed in the middle of a batch".to_owned())
 }
 
-fn item(event: Event) -> Item<Event> {
+fn item(event: Event) -> ScheduledEvent<Event> {
     let hasher = foldhash::fast::FixedState::with_seed(11);
     let Event { unit, record } = &event;
     let resource = hasher.hash_one((&unit.resource.group, &unit.resource.plural));
@@ -433,5 +439,5 @@ fn item(event: Event) -> Item<Event> {
     let bytes = object.map_or(0, Object::size_bytes) + record.old().map_or(0, Object::size_bytes);
     let gone = matches!(ChangeKind::of(&record.change), ChangeKind::Deleted | ChangeKind::Removed);
     let object = object.map(|object| hasher.hash_one((resource, object.key())));
-    Item { sequence: record.sequence, resource, object, gone, bytes, content: event }
+    ScheduledEvent { sequence: record.sequence, resource, object, gone, bytes, content: event }
 }

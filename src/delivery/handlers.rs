@@ -20,7 +20,7 @@ use tracing::{error, info, warn};
 
 use super::{
     actor::HandlerActor,
-    core::Order,
+    core::HandlerOrder,
     parts::{Contact, End, HandlerParts, HandlerSlot, Ordered},
     route::Route,
     router::Router,
@@ -43,7 +43,7 @@ const CLOSE_GRACE: Duration = Duration::from_millis(500);
 const NAMED_MAX: usize = 100;
 
 /// Parts of a handler.
-pub struct HandlerOptions {
+pub struct DeliveryOptions {
     /// Its name.
     pub name: String,
     /// Selection of its events.
@@ -126,13 +126,13 @@ enum Standing {
 struct Member {
     reader: ReaderId,
     name: String,
-    options: Mutex<Arc<HandlerOptions>>,
+    options: Mutex<Arc<DeliveryOptions>>,
     wishes: watch::Sender<Wishes>,
     standing: watch::Sender<Standing>,
 }
 
 impl Member {
-    fn options(&self) -> Arc<HandlerOptions> {
+    fn options(&self) -> Arc<DeliveryOptions> {
         Arc::clone(&lock(&self.options))
     }
 
@@ -187,7 +187,7 @@ impl Handlers {
     ///
     /// # Errors
     /// When the journal opens no reader.
-    pub fn add(&self, options: HandlerOptions) -> Result<(ReaderId, Vec<UnitId>), OpenReaderError> {
+    pub fn add(&self, options: DeliveryOptions) -> Result<(ReaderId, Vec<UnitId>), OpenReaderError> {
         let (reader, joins) = self.router.open(&options.name, options.route.clone(), options.bounds)?;
         let wishes = Wishes { generation: 0, replaced_at: Instant::now(), removed: None, wish: Wish::Run };
         let member = Arc::new(Member {
@@ -206,7 +206,7 @@ impl Handlers {
     /// Replaces the handler of that name, with route, bounds and sink; its reader stays, with all that waits. Returns the
     /// reader and the units that have to add or remove it; `None` where there is no such handler, or its sink was closed
     /// for good: then it is removed. The calls in flight end, the old sink is closed, and the new one gets the rest.
-    pub fn replace(&self, options: HandlerOptions) -> Option<(ReaderId, Rerouted)> {
+    pub fn replace(&self, options: DeliveryOptions) -> Option<(ReaderId, Rerouted)> {
         let member = self.find(&options.name)?;
         if member.standing() != Standing::Kept {
             self.forget(&member, Remove::Discard);
@@ -287,7 +287,7 @@ impl Handlers {
     }
 
     /// Runs one actor of a handler to its end; `Err` is an end by itself.
-    async fn live(&self, member: &Member, options: &HandlerOptions, generation: u64) -> Result<End, Exit> {
+    async fn live(&self, member: &Member, options: &DeliveryOptions, generation: u64) -> Result<End, Exit> {
         let (end, mut ended) = oneshot::channel();
         let epoch = Instant::now();
         let source = (self.router.clone(), member.reader);
@@ -300,8 +300,8 @@ impl Handlers {
         loop {
             let wish = wishes.borrow_and_update().order(generation, Instant::now(), self.supervision.hung_after);
             let (order, changes_at) = match wish {
-                (Wish::Run, at) => (Order::Run, at),
-                (Wish::Drain(..), at) => (Order::Drain, at),
+                (Wish::Run, at) => (HandlerOrder::Run, at),
+                (Wish::Drain(..), at) => (HandlerOrder::Drain, at),
                 (Wish::Close(until), _) if until + CLOSE_GRACE <= Instant::now() => {
                     error!(handler = %member.name, "the handler does not answer, it was not closed");
                     task.abort();
@@ -309,7 +309,7 @@ impl Handlers {
                     return Ok(End::Closed);
                 }
                 (Wish::Close(until), _) => {
-                    (Order::Close(until.saturating_duration_since(epoch)), Some(until + CLOSE_GRACE))
+                    (HandlerOrder::Close(until.saturating_duration_since(epoch)), Some(until + CLOSE_GRACE))
                 }
             };
             let is_paused = *paused.borrow_and_update();

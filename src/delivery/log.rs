@@ -6,8 +6,8 @@ use hashbrown::HashMap;
 use tracing::{error, field, info, warn};
 
 use super::{
-    attempts::{GiveUp, Outcome},
-    core::{DeliveryId, Failure},
+    attempts::{AttemptOutcome, GiveUp},
+    core::{DeliveryId, FailedAttempt},
     status::HandlerStatus,
 };
 use crate::{failures::Failures, handler::Form, notification::Notification, trace::Span};
@@ -16,7 +16,7 @@ use crate::{failures::Failures, handler::Form, notification::Notification, trace
 pub(super) struct Sent {
     pub(super) events: Notification,
     pub(super) form: Form,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: AttemptOutcome,
     pub(super) took: Duration,
 }
 
@@ -29,12 +29,12 @@ pub(super) struct DeliveryLog {
 
 impl DeliveryLog {
     /// Reports how the sink was closed.
-    pub(super) fn closed(&self, outcome: &Outcome) {
+    pub(super) fn closed(&self, outcome: &AttemptOutcome) {
         let handler = self.status.name();
         match outcome {
-            Outcome::Delivered => info!(handler, "closed the handler"),
-            Outcome::Failed(error) => error!(handler, %error, "failed to close the handler"),
-            Outcome::Panicked(panic) => error!(handler, %panic, "panicked when it closed the handler"),
+            AttemptOutcome::Delivered => info!(handler, "closed the handler"),
+            AttemptOutcome::Failed(error) => error!(handler, %error, "failed to close the handler"),
+            AttemptOutcome::Panicked(panic) => error!(handler, %panic, "panicked when it closed the handler"),
         }
     }
 
@@ -63,7 +63,7 @@ impl DeliveryLog {
         &mut self,
         delivery: DeliveryId,
         sent: &Sent,
-        failure: Option<Failure>,
+        failure: Option<FailedAttempt>,
         is_failing: bool,
         now: Duration,
     ) {
@@ -73,7 +73,7 @@ impl DeliveryLog {
             }
             return;
         };
-        let Some(Failure { attempt, retry_in }) = failure else { return };
+        let Some(FailedAttempt { attempt, retry_in }) = failure else { return };
         if let Some(span) = self.spans.get_mut(&delivery) {
             span.attempt_failed(attempt, &error);
         }
@@ -99,7 +99,7 @@ impl DeliveryLog {
         let mut counts = self.status.lock();
         counts.is_hung = false;
         let error = match outcome {
-            Outcome::Delivered => {
+            AttemptOutcome::Delivered => {
                 counts.delivered += events;
                 match form {
                     Form::Whole => {}
@@ -108,8 +108,8 @@ impl DeliveryLog {
                 }
                 return None;
             }
-            Outcome::Failed(error) => error.to_string(),
-            Outcome::Panicked(panic) => {
+            AttemptOutcome::Failed(error) => error.to_string(),
+            AttemptOutcome::Panicked(panic) => {
                 counts.panics += 1;
                 format!("panicked: {panic}")
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use actix::{Message, Recipient};
 
 use super::{
-    core::{CoreOptions, Order},
+    core::{CoreOptions, HandlerOrder},
     sink::Sink,
     status::HandlerStatus,
 };
@@ -66,7 +66,7 @@ pub(super) enum End {
 #[rtype(result = "()")]
 pub(super) struct Ordered {
     /// Request, with times since the epoch of the actor.
-    pub(super) order: Order,
+    pub(super) order: HandlerOrder,
     /// Set when the handler is paused.
     pub(super) is_paused: bool,
 }

@@ -22,7 +22,7 @@ use crate::journal::Sequence;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "DeliveryOrder")]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum DeliveryOrder {
     /// Those of one object (type, namespace and name).
     #[default]
     PerObject,
@@ -36,7 +36,7 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduleOptions {
     /// What must not be in two batches at a time.
-    pub order: Order,
+    pub order: DeliveryOrder,
     /// Batches in delivery at a time; one of them means [`Order::Total`].
     pub concurrency: usize,
     /// A batch has one event of an object at most: for sinks that store the events of a batch side by side.
@@ -55,7 +55,7 @@ pub struct ScheduleOptions {
 
 /// An event as a [`Schedule`] sees it.
 #[derive(Clone, Debug)]
-pub struct Item<T> {
+pub struct ScheduledEvent<T> {
     /// Its place in the journal.
     pub sequence: Sequence,
     /// Hash of its resource type.
@@ -97,7 +97,7 @@ enum Key {
 struct Waiting<T> {
     arrival: u64,
     since: Duration,
-    item: Item<T>,
+    item: ScheduledEvent<T>,
 }
 
 /// What waits of one key, in order of arrival.
@@ -156,9 +156,10 @@ pub struct Schedule<T> {
 impl<T> Schedule<T> {
     /// Makes an empty schedule.
     pub fn new(options: ScheduleOptions) -> Self {
-        let concurrency = if options.order == Order::Total { 1 } else { options.concurrency.max(1) };
-        let order = if concurrency == 1 { Order::Total } else { options.order };
-        let batch_events = if options.distinct && options.order == Order::Total { 1 } else { options.batch_events };
+        let concurrency = if options.order == DeliveryOrder::Total { 1 } else { options.concurrency.max(1) };
+        let order = if concurrency == 1 { DeliveryOrder::Total } else { options.order };
+        let batch_events =
+            if options.distinct && options.order == DeliveryOrder::Total { 1 } else { options.batch_events };
         Self {
             options: ScheduleOptions { order, concurrency, batch_events: batch_events.max(1), ..options },
             queues: HashMap::new(),
@@ -192,15 +193,15 @@ impl<T> Schedule<T> {
     }
 
     /// Takes the next event of the reader.
-    pub fn push(&mut self, item: Item<T>, now: Duration) {
+    pub fn push(&mut self, item: ScheduledEvent<T>, now: Duration) {
         let arrival = self.arrivals;
         self.arrivals += 1;
         let key = match (self.options.order, item.object) {
-            (Order::Total, _) => Key::All,
-            (Order::PerObject, Some(object)) => Key::Object(object),
-            (Order::PerObject, None) | (Order::None, _) => Key::Alone(arrival),
+            (DeliveryOrder::Total, _) => Key::All,
+            (DeliveryOrder::PerObject, Some(object)) => Key::Object(object),
+            (DeliveryOrder::PerObject, None) | (DeliveryOrder::None, _) => Key::Alone(arrival),
         };
-        let is_barrier = self.options.order == Order::PerObject && self.arrive_of_type(&item, arrival);
+        let is_barrier = self.options.order == DeliveryOrder::PerObject && self.arrive_of_type(&item, arrival);
         let bytes = item.bytes;
         self.held.events += 1;
         self.held.bytes += bytes;
@@ -276,7 +277,7 @@ impl<T> Schedule<T> {
                 break;
             }
             let is_closed = next.object.is_some_and(|object| closed.contains(&object));
-            if is_closed && order == Order::None {
+            if is_closed && order == DeliveryOrder::None {
                 break;
             }
             self.ready.remove(&arrival);
@@ -288,8 +289,8 @@ impl<T> Schedule<T> {
             queue.bytes -= item.bytes;
             self.free.events -= 1;
             self.free.bytes -= item.bytes;
-            closed.extend(item.object.filter(|_| distinct || (item.gone && order != Order::None)));
-            let Item { sequence, resource, bytes, content, .. } = item;
+            closed.extend(item.object.filter(|_| distinct || (item.gone && order != DeliveryOrder::None)));
+            let ScheduledEvent { sequence, resource, bytes, content, .. } = item;
             sent.push(Sent { arrival, sequence, resource, key, bytes });
             batch.push(content);
             if let Some(next) = queue.waiting.front() {
@@ -325,7 +326,7 @@ impl<T> Schedule<T> {
     }
 
     /// Counts an event that has arrived; returns whether it has to wait for others of its type.
-    fn arrive_of_type(&mut self, item: &Item<T>, arrival: u64) -> bool {
+    fn arrive_of_type(&mut self, item: &ScheduledEvent<T>, arrival: u64) -> bool {
         let unfinished = self.unfinished.entry(item.resource).or_default();
         let waits_for = std::mem::replace(unfinished, *unfinished + 1);
         let waits = item.object.is_none() && waits_for > 0;

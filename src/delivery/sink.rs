@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use tracing::error;
 
 use super::{
-    attempts::Outcome,
+    attempts::AttemptOutcome,
     log::Sent,
     status::HandlerStatus,
     worker::{Attempt, Heard, Worker, guard},
@@ -62,40 +62,42 @@ impl Sink {
         Sent { events, form, outcome, took: begun.elapsed() }
     }
 
-    async fn deliver(&self, notification: Notification, form: Form, status: &HandlerStatus) -> Outcome {
+    async fn deliver(&self, notification: Notification, form: Form, status: &HandlerStatus) -> AttemptOutcome {
         match self {
             Self::Thread(worker) => hear(worker.deliver(notification, form), status).await,
             Self::InPlace(handler) => guard(|| lock(handler).deliver(&notification)),
             Self::Actor(actor, patience) => match timeout(*patience, actor.send(notification)).await {
-                Ok(Ok(Ok(()))) => Outcome::Delivered,
-                Ok(Ok(Err(Stopped(reason)))) => Outcome::Failed(HandlerError::Closed(reason)),
-                Ok(Err(_)) if actor.connected() => Outcome::Panicked("the handler's actor dropped the batch".into()),
-                Ok(Err(_)) => Outcome::Failed(HandlerError::Closed("the handler's actor has ended".into())),
-                Err(_) => Outcome::Failed(HandlerError::Failed(format!("no answer within {patience:?}"))),
+                Ok(Ok(Ok(()))) => AttemptOutcome::Delivered,
+                Ok(Ok(Err(Stopped(reason)))) => AttemptOutcome::Failed(HandlerError::Closed(reason)),
+                Ok(Err(_)) if actor.connected() => {
+                    AttemptOutcome::Panicked("the handler's actor dropped the batch".into())
+                }
+                Ok(Err(_)) => AttemptOutcome::Failed(HandlerError::Closed("the handler's actor has ended".into())),
+                Err(_) => AttemptOutcome::Failed(HandlerError::Failed(format!("no answer within {patience:?}"))),
             },
         }
     }
 
     /// Closes the sink; no delivery follows.
-    pub(super) async fn close(&self) -> Outcome {
+    pub(super) async fn close(&self) -> AttemptOutcome {
         match self {
             Self::Thread(worker) => worker.close().await,
             Self::InPlace(handler) => guard(|| lock(handler).close()),
-            Self::Actor(..) => Outcome::Delivered,
+            Self::Actor(..) => AttemptOutcome::Delivered,
         }
     }
 }
 
 /// Waits for the end of an attempt on a thread, and reports when the thread is hung. The attempt has failed if the thread was
 /// replaced.
-async fn hear(mut attempt: Attempt<'_>, status: &HandlerStatus) -> Outcome {
+async fn hear(mut attempt: Attempt<'_>, status: &HandlerStatus) -> AttemptOutcome {
     loop {
         match attempt.hear().await {
             Heard::Answer(outcome) => return outcome,
             Heard::Replaced(silent) => {
                 status.lock().threads_replaced += 1;
                 let error = format!("no answer within {silent:.1?}, the handler's thread was replaced");
-                return Outcome::Failed(HandlerError::Failed(error));
+                return AttemptOutcome::Failed(HandlerError::Failed(error));
             }
             Heard::Stuck(silent) => {
                 let error = format!("no answer within {silent:.1?}, and too many of the handler's threads hang");

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::{attempts::Outcome, core::CoreView, router::Router};
+use super::{attempts::AttemptOutcome, core::CoreView, router::Router};
 use crate::{
     histogram::Histogram,
     journal::{ReaderId, ReaderStats, Sequence},
@@ -151,9 +151,9 @@ impl Default for HandlerTimings {
 
 impl HandlerTimings {
     /// Counts the end of a call. `earlier` is the last place of earlier runs.
-    fn observe(&self, outcome: &Outcome, events: &[Event], took: Duration, now_micros: i64, earlier: Sequence) {
+    fn observe(&self, outcome: &AttemptOutcome, events: &[Event], took: Duration, now_micros: i64, earlier: Sequence) {
         self.call_events.observe_count(events.len());
-        if *outcome != Outcome::Delivered {
+        if *outcome != AttemptOutcome::Delivered {
             self.failed_calls.observe(took);
             return;
         }
@@ -305,7 +305,7 @@ impl HandlerStatus {
     }
 
     /// Counts the end of a call in the histograms.
-    pub(super) fn observe_call(&self, outcome: &Outcome, events: &[Event], took: Duration) {
+    pub(super) fn observe_call(&self, outcome: &AttemptOutcome, events: &[Event], took: Duration) {
         let earlier = self.of_reader(|router, _| Some(router.journal().earlier())).unwrap_or(Sequence(0));
         self.timings.observe(outcome, events, took, Timestamp::now().as_microsecond(), earlier);
     }
@@ -423,7 +423,7 @@ mod tests {
     fn delivered_call_counts_events_and_their_ages() {
         let (timings, took) = (HandlerTimings::default(), Duration::from_millis(250));
         let events = events(&[(4, 1_000_000), (5, 1_000_000), (6, 1_500_000)]);
-        timings.observe(&Outcome::Delivered, &events, took, 2_000_000, Sequence(3));
+        timings.observe(&AttemptOutcome::Delivered, &events, took, 2_000_000, Sequence(3));
         assert_eq!(counted(&timings.event_age), (3, 1.0 + 1.0 + 0.5));
         assert_eq!(counted(&timings.delivered_calls), (1, 0.25));
         assert_eq!((counted(&timings.failed_calls), counted(&timings.call_events)), ((0, 0.0), (1, 3.0)));
@@ -432,7 +432,8 @@ mod tests {
     #[test]
     fn failed_call_has_a_duration_but_no_ages() {
         let timings = HandlerTimings::default();
-        let outcomes = [Outcome::Failed(HandlerError::Failed("no".into())), Outcome::Panicked("oh".into())];
+        let outcomes =
+            [AttemptOutcome::Failed(HandlerError::Failed("no".into())), AttemptOutcome::Panicked("oh".into())];
         for outcome in outcomes {
             timings.observe(&outcome, &events(&[(1, 0)]), Duration::from_secs(2), 5_000_000, Sequence(0));
         }
@@ -444,7 +445,7 @@ mod tests {
     fn earlier_runs_and_a_clock_set_back_distort_no_age() {
         let timings = HandlerTimings::default();
         let events = events(&[(7, 1_000_000), (8, 1_000_000), (9, 90_000_000)]);
-        timings.observe(&Outcome::Delivered, &events, Duration::ZERO, 3_000_000, Sequence(7));
+        timings.observe(&AttemptOutcome::Delivered, &events, Duration::ZERO, 3_000_000, Sequence(7));
         assert_eq!(counted(&timings.event_age), (2, 2.0), "7 is of an earlier run; 9 seems to come from the future");
         assert_eq!(counted(&timings.call_events), (1, 3.0));
     }

@@ -9,12 +9,12 @@ use std::{
 use super::{
     attempts::RetryPolicy,
     core::CoreOptions,
-    handlers::{HandlerOptions, Handlers, Leftover},
+    handlers::{DeliveryOptions, Handlers, Leftover},
     parts::{HandlerParts, HandlerSlot},
     route::{Route, RouteOptions},
     router::Router,
     run_time_tests::{run, until},
-    schedule::{Order, ScheduleOptions},
+    schedule::{DeliveryOrder, ScheduleOptions},
     sink::Sink,
     status::{HandlerState, HandlerStatus},
     table::UnitOptions,
@@ -66,7 +66,7 @@ pub(super) fn recording(seen: &Seen, failures: usize) -> OpenHandler {
 
 pub(super) fn schedule() -> ScheduleOptions {
     ScheduleOptions {
-        order: Order::PerObject,
+        order: DeliveryOrder::PerObject,
         concurrency: 1,
         distinct: false,
         batch_events: 4,
@@ -99,14 +99,14 @@ impl Engine {
         self.start(Self::options(name, sink, dead_letter))
     }
 
-    pub(super) fn start(&self, options: HandlerOptions) -> (Arc<HandlerStatus>, HandlerSlot) {
+    pub(super) fn start(&self, options: DeliveryOptions) -> (Arc<HandlerStatus>, HandlerSlot) {
         let (status, slot) = (Arc::clone(&options.parts.status), options.slot.clone());
         let (reader, _) = self.handlers.add(options).unwrap();
         status.attach(self.handlers.router().clone(), reader);
         (status, slot)
     }
 
-    pub(super) fn options(name: &str, sink: Sink, dead_letter: Option<HandlerSlot>) -> HandlerOptions {
+    pub(super) fn options(name: &str, sink: Sink, dead_letter: Option<HandlerSlot>) -> DeliveryOptions {
         let status = Arc::new(HandlerStatus::new(name, "test"));
         let retry = RetryPolicy {
             initial: Duration::from_millis(1),
@@ -123,7 +123,7 @@ impl Engine {
             patience: Duration::from_secs(30),
         };
         let resources = if name == "dlq" { vec![] } else { vec!["p*".to_owned()] };
-        HandlerOptions {
+        DeliveryOptions {
             name: name.into(),
             route: Route::new(&RouteOptions { resources, initial: true, ..RouteOptions::default() }).unwrap(),
             bounds: Bounds::default(),

@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::attempts::Outcome;
+use super::attempts::AttemptOutcome;
 #[cfg(any(test, feature = "testing"))]
 use crate::supervisor::fault::Harm;
 use crate::{
@@ -100,15 +100,15 @@ enum Jobs {
 }
 
 enum Job {
-    Deliver(Notification, Form, oneshot::Sender<Outcome>),
-    Close(oneshot::Sender<Outcome>),
+    Deliver(Notification, Form, oneshot::Sender<AttemptOutcome>),
+    Close(oneshot::Sender<AttemptOutcome>),
 }
 
 /// What is heard of an attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
     /// Its end.
-    Answer(Outcome),
+    Answer(AttemptOutcome),
     /// The thread was silent for so long; it was left behind, and a new one is ready for the batch.
     Replaced(Duration),
     /// The thread has been silent for so long, and too many hang: it is waited for.
@@ -165,9 +165,9 @@ impl Worker {
     }
 
     /// Closes the handler and waits for the end of it, however long that takes; the thread ends.
-    pub async fn close(&self) -> Outcome {
+    pub async fn close(&self) -> AttemptOutcome {
         if lock(&self.0.threads).current.is_none() {
-            return Outcome::Delivered;
+            return AttemptOutcome::Delivered;
         }
         self.submit(Job::Close).answer.await.unwrap_or_else(|_| ended())
     }
@@ -178,12 +178,12 @@ impl Worker {
         self.0.fault.put(harm);
     }
 
-    fn submit(&self, job: impl FnOnce(oneshot::Sender<Outcome>) -> Job) -> Attempt<'_> {
+    fn submit(&self, job: impl FnOnce(oneshot::Sender<AttemptOutcome>) -> Job) -> Attempt<'_> {
         let shared = &*self.0;
         let (answer, answered) = oneshot::channel();
         let refuse = |job: Job, error: String| {
             let (Job::Deliver(.., answer) | Job::Close(answer)) = job;
-            drop(answer.send(Outcome::Failed(HandlerError::Failed(error))));
+            drop(answer.send(AttemptOutcome::Failed(HandlerError::Failed(error))));
         };
         let thread = shared.thread();
         match &thread {
@@ -207,7 +207,7 @@ pub struct Attempt<'a> {
     shared: &'a Shared,
     /// The thread that it was given to.
     thread: Option<Thread>,
-    answer: oneshot::Receiver<Outcome>,
+    answer: oneshot::Receiver<AttemptOutcome>,
     /// How long to wait for the next thing to say.
     wait: Duration,
     silent: Duration,
@@ -314,8 +314,8 @@ impl Jobs {
     }
 }
 
-fn ended() -> Outcome {
-    Outcome::Failed(HandlerError::Failed("the handler's thread has ended".to_owned()))
+fn ended() -> AttemptOutcome {
+    AttemptOutcome::Failed(HandlerError::Failed("the handler's thread has ended".to_owned()))
 }
 
 /// A handler that blocks, on its thread.
@@ -332,7 +332,7 @@ impl Blocking {
         let thread = thread::current(); // named after the handler
         let handler = thread.name().and_then(|name| name.strip_prefix("handler-"));
         let (mut flushes, started) = (Failures::default(), Instant::now());
-        if let Outcome::Failed(error) = self.guarded(|_| Ok(())) {
+        if let AttemptOutcome::Failed(error) = self.guarded(|_| Ok(())) {
             tracing::warn!(handler, %error, "failed to open the handler, trying again with its first event");
         }
         // What still waits for a thread that was left behind is delivered by its successor.
@@ -352,33 +352,36 @@ impl Blocking {
                     return;
                 }
                 Err(RecvTimeoutError::Timeout) if self.handler.is_some() => match self.guarded(Handler::tick) {
-                    Outcome::Failed(error) => {
+                    AttemptOutcome::Failed(error) => {
                         if let Some(suppressed) = flushes.failed(started.elapsed()) {
                             tracing::error!(handler, %error, suppressed, "failed to flush the handler");
                         }
                     }
-                    Outcome::Delivered => {
+                    AttemptOutcome::Delivered => {
                         if let Some(failures) = flushes.worked() {
                             tracing::info!(handler, failures, "flushes again");
                         }
                     }
-                    Outcome::Panicked(_) => {} // logged by the panic hook
+                    AttemptOutcome::Panicked(_) => {} // logged by the panic hook
                 },
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        if let Outcome::Failed(error) = self.close() {
+        if let AttemptOutcome::Failed(error) = self.close() {
             tracing::error!(handler, %error, "failed to close the handler");
         }
     }
 
     /// Closes the handler, if it was ever opened.
-    fn close(&mut self) -> Outcome {
-        if self.handler.is_none() { Outcome::Delivered } else { self.guarded(Handler::close) }
+    fn close(&mut self) -> AttemptOutcome {
+        if self.handler.is_none() { AttemptOutcome::Delivered } else { self.guarded(Handler::close) }
     }
 
-    fn guarded(&mut self, work: impl FnOnce(&mut (dyn Handler + 'static)) -> Result<(), HandlerError>) -> Outcome {
+    fn guarded(
+        &mut self,
+        work: impl FnOnce(&mut (dyn Handler + 'static)) -> Result<(), HandlerError>,
+    ) -> AttemptOutcome {
         let Self { open, handler, .. } = self;
         let outcome = guard(|| {
             let handler = match handler {
@@ -387,7 +390,7 @@ impl Blocking {
             };
             work(handler.as_mut())
         });
-        if matches!(outcome, Outcome::Panicked(_)) {
+        if matches!(outcome, AttemptOutcome::Panicked(_)) {
             let broken = handler.take();
             drop(catch_unwind(AssertUnwindSafe(|| drop(broken))));
         }
@@ -426,7 +429,7 @@ impl Waiting {
     }
 
     /// Begins a delivery; it ends with its answer, or when nobody waits for that any more.
-    fn deliver(&self, batch: Notification, form: Form, mut answer: oneshot::Sender<Outcome>) {
+    fn deliver(&self, batch: Notification, form: Form, mut answer: oneshot::Sender<AttemptOutcome>) {
         let handler = match self.handler() {
             Ok(handler) => handler,
             Err(outcome) => {
@@ -439,11 +442,11 @@ impl Waiting {
             let delivery = timeout(allowed, guard_async(async { handler.deliver(&batch, form).await }));
             let outcome = tokio::select! {
                 outcome = delivery => outcome.unwrap_or_else(|_| {
-                    Outcome::Failed(HandlerError::Failed(format!("no answer within {allowed:?}")))
+                    AttemptOutcome::Failed(HandlerError::Failed(format!("no answer within {allowed:?}")))
                 }),
                 () = answer.closed() => return,
             };
-            if matches!(outcome, Outcome::Panicked(_)) {
+            if matches!(outcome, AttemptOutcome::Panicked(_)) {
                 lock(&slot).take_if(|open| Arc::ptr_eq(open, &handler));
             }
             drop(answer.send(outcome));
@@ -451,41 +454,41 @@ impl Waiting {
     }
 
     /// Returns the handler, which is opened where it is not.
-    fn handler(&self) -> Result<Arc<dyn AsyncHandler>, Outcome> {
+    fn handler(&self) -> Result<Arc<dyn AsyncHandler>, AttemptOutcome> {
         let mut handler = lock(&self.handler);
         if let Some(handler) = &*handler {
             return Ok(Arc::clone(handler));
         }
         let mut opened = None;
         match guard(|| (self.open)().map(|handler| opened = Some(handler))) {
-            Outcome::Delivered => Ok(Arc::clone(handler.insert(opened.expect("it was opened")))),
+            AttemptOutcome::Delivered => Ok(Arc::clone(handler.insert(opened.expect("it was opened")))),
             refused => Err(refused),
         }
     }
 
     /// Closes the handler, if it was ever opened.
-    async fn close(&self) -> Outcome {
+    async fn close(&self) -> AttemptOutcome {
         let handler = lock(&self.handler).take();
         match handler {
             Some(handler) => guard_async(async { handler.close().await }).await,
-            None => Outcome::Delivered,
+            None => AttemptOutcome::Delivered,
         }
     }
 }
 
 /// Runs code of a handler; a panic in it becomes an [`Outcome`].
-pub(super) fn guard(work: impl FnOnce() -> Result<(), HandlerError>) -> Outcome {
+pub(super) fn guard(work: impl FnOnce() -> Result<(), HandlerError>) -> AttemptOutcome {
     outcome(catch_unwind(AssertUnwindSafe(work)))
 }
 
-async fn guard_async(work: impl Future<Output = Result<(), HandlerError>>) -> Outcome {
+async fn guard_async(work: impl Future<Output = Result<(), HandlerError>>) -> AttemptOutcome {
     outcome(AssertUnwindSafe(work).catch_unwind().await)
 }
 
-fn outcome(ended: thread::Result<Result<(), HandlerError>>) -> Outcome {
+fn outcome(ended: thread::Result<Result<(), HandlerError>>) -> AttemptOutcome {
     match ended {
-        Ok(Ok(())) => Outcome::Delivered,
-        Ok(Err(error)) => Outcome::Failed(error),
-        Err(panic) => Outcome::Panicked(panic_text(panic.as_ref())),
+        Ok(Ok(())) => AttemptOutcome::Delivered,
+        Ok(Err(error)) => AttemptOutcome::Failed(error),
+        Err(panic) => AttemptOutcome::Panicked(panic_text(panic.as_ref())),
     }
 }

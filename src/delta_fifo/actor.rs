@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     reflector::{
-        Event,
+        ReflectorEvent,
         messages::{Compare, Events},
     },
     status::{Timings, UnitStatus},
@@ -179,7 +179,8 @@ impl Handler<Events> for DeltaFifoActor {
     fn handle(&mut self, Events { events, received }: Events, ctx: &mut Self::Context) -> Self::Result {
         let at = received.saturating_duration_since(self.epoch);
         for event in events {
-            let watched = matches!(event, Event::Added(_) | Event::Updated(_) | Event::Deleted(_));
+            let watched =
+                matches!(event, ReflectorEvent::Added(_) | ReflectorEvent::Updated(_) | ReflectorEvent::Deleted(_));
             let before = self.fifo.len();
             self.fifo.push(event);
             self.queued_since.push(Arrival { at, deltas: self.fifo.len().saturating_sub(before), watched });
@@ -228,7 +229,7 @@ mod tests {
     use tokio::{runtime::Builder, time::sleep};
 
     use super::*;
-    use crate::{delta_fifo::Order, testing::object};
+    use crate::{delta_fifo::QueueOrder, testing::object};
 
     /// An indexer that takes three seconds for each batch.
     struct Slow;
@@ -261,20 +262,22 @@ mod tests {
             let consumer = Consumer { apply: indexer.clone().recipient(), repack: indexer.recipient() };
             let (timings, start) = (Arc::<Timings>::default(), Instant::now());
             let status = Arc::new(UnitStatus::waiting("things", "things"));
-            let fifo = DeltaFifo::new(Order::Stream, std::iter::empty(), false);
+            let fifo = DeltaFifo::new(QueueOrder::Stream, std::iter::empty(), false);
             let fifo =
                 DeltaFifoActor::new(fifo, consumer, usize::MAX, Arc::clone(&status), Arc::clone(&timings)).start();
             let at = |seconds| start + Duration::from_secs(seconds);
 
             let items = vec![object("a", "1"), object("b", "1")];
-            let list = Event::Replace { items, spared: Vec::new(), resource_version: "1".into() };
+            let list = ReflectorEvent::Replace { items, spared: Vec::new(), resource_version: "1".into() };
             fifo.send(Events { events: vec![list], received: start }).await.unwrap();
             sleep(Duration::from_secs(1)).await;
             // It was received a second before it came: the reflector was busy.
-            let events = vec![Event::Updated(object("a", "2")), Event::Added(object("c", "2"))];
+            let events = vec![ReflectorEvent::Updated(object("a", "2")), ReflectorEvent::Added(object("c", "2"))];
             fifo.send(Events { events, received: start }).await.unwrap();
             sleep(Duration::from_secs(1)).await;
-            fifo.send(Events { events: vec![Event::Updated(object("b", "3"))], received: at(2) }).await.unwrap();
+            fifo.send(Events { events: vec![ReflectorEvent::Updated(object("b", "3"))], received: at(2) })
+                .await
+                .unwrap();
             assert_eq!(status.view().waiting_since, Some(start.into_std()));
             sleep(Duration::from_millis(1_500)).await;
             assert_eq!(timings.event_age.snapshot().count(), 0, "a list's objects have no age");
@@ -287,8 +290,12 @@ mod tests {
             assert_eq!((batches.count(), batches.sum()), (2, 5.0));
             assert_eq!(status.view().waiting_since, None);
 
-            fifo.send(Events { events: vec![Event::Updated(object("b", "4"))], received: at(7) }).await.unwrap();
-            fifo.send(Events { events: vec![Event::Updated(object("b", "5"))], received: at(8) }).await.unwrap();
+            fifo.send(Events { events: vec![ReflectorEvent::Updated(object("b", "4"))], received: at(7) })
+                .await
+                .unwrap();
+            fifo.send(Events { events: vec![ReflectorEvent::Updated(object("b", "5"))], received: at(8) })
+                .await
+                .unwrap();
             sleep(Duration::from_secs(4)).await;
             assert_eq!(status.view().waiting_since, Some(at(8).into_std()), "of the oldest that is not applied");
         });

@@ -12,10 +12,10 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 
-use super::{DeltaFifo, DeltaKind, Order, is_same_state, tests::object};
+use super::{DeltaFifo, DeltaKind, QueueOrder, is_same_state, tests::object};
 use crate::{
     object::{Keep, Object, ResourceVersion, scan::TypeMeta},
-    reflector::Event,
+    reflector::ReflectorEvent,
 };
 
 const KEYS: u8 = 12;
@@ -296,7 +296,7 @@ fn state(objects: &BTreeMap<u8, Object>) -> State {
 
 impl World {
     fn new(per_key: bool, keep: Keep) -> Self {
-        let order = if per_key { Order::PerKey } else { Order::Stream };
+        let order = if per_key { QueueOrder::PerKey } else { QueueOrder::Stream };
         Self {
             fifo: DeltaFifo::new(order, std::iter::empty(), false).keeping(keep.clone()),
             model: Model { per_key, ..Model::default() },
@@ -361,14 +361,14 @@ impl World {
                 }
                 let object = make(key, uid, rv);
                 match kind {
-                    DeltaKind::Added => Event::Added(object),
-                    DeltaKind::Updated => Event::Updated(object),
-                    DeltaKind::OptedOut { .. } => Event::Updated(opted_out(key, uid, rv)),
-                    _ => Event::Deleted(object),
+                    DeltaKind::Added => ReflectorEvent::Added(object),
+                    DeltaKind::Updated => ReflectorEvent::Updated(object),
+                    DeltaKind::OptedOut { .. } => ReflectorEvent::Updated(opted_out(key, uid, rv)),
+                    _ => ReflectorEvent::Deleted(object),
                 }
             }
-            Pushed::Bookmark(version) => Event::Bookmark(version.to_string().as_str().into()),
-            Pushed::Resync(round, _) => Event::Resync { round },
+            Pushed::Bookmark(version) => ReflectorEvent::Bookmark(version.to_string().as_str().into()),
+            Pushed::Resync(round, _) => ReflectorEvent::Resync { round },
             Pushed::List(items, opted, spared, version) => {
                 hits.spared
                     .fetch_add(spared.iter().filter(|key| self.described.contains_key(key)).count() as u64, Relaxed);
@@ -381,7 +381,7 @@ impl World {
                 let items = items.iter().map(|&(key, uid, rv)| make(key, uid, rv)).chain(opted).collect();
                 // with another version, which says nothing
                 let spared = spared.iter().map(|&key| make(key, 1, version)).collect();
-                Event::Replace { items, spared, resource_version: version.to_string().as_str().into() }
+                ReflectorEvent::Replace { items, spared, resource_version: version.to_string().as_str().into() }
             }
         };
         self.fifo.push(event);
@@ -442,7 +442,7 @@ impl World {
     fn restart(&mut self, replaced: bool, hits: &Hits) {
         hits.restarts.fetch_add(1, Relaxed);
         self.count(hits);
-        let order = if self.per_key { Order::PerKey } else { Order::Stream };
+        let order = if self.per_key { QueueOrder::PerKey } else { QueueOrder::Stream };
         let synced = self.fifo.has_synced() && !replaced;
         let known = self.replayed.values_mut().map(|object| {
             *object = self.keep.of(object);

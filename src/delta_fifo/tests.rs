@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
-use super::{Delta, DeltaFifo, DeltaKind, Deltas, Order, Repacked};
+use super::{Delta, DeltaFifo, DeltaKind, Deltas, QueueOrder, Repacked};
 use crate::{
     object::{
         Identity, Keep, Object,
         packer::{Compression, Packer, testing as packing},
         scan::TypeMeta,
     },
-    reflector::{Comparison, Event},
+    reflector::{Comparison, ReflectorEvent},
 };
 
 /// An object whose JSON says what its identity says.
@@ -29,19 +29,19 @@ fn at(key: &str, version: &str) -> Object {
     object(key, key, version)
 }
 
-fn list(items: &[Object], version: &str) -> Event {
-    Event::Replace { items: items.to_vec(), spared: Vec::new(), resource_version: version.into() }
+fn list(items: &[Object], version: &str) -> ReflectorEvent {
+    ReflectorEvent::Replace { items: items.to_vec(), spared: Vec::new(), resource_version: version.into() }
 }
 
-fn list_sparing(items: &[Object], spared: &[Object], version: &str) -> Event {
-    Event::Replace { items: items.to_vec(), spared: spared.to_vec(), resource_version: version.into() }
+fn list_sparing(items: &[Object], spared: &[Object], version: &str) -> ReflectorEvent {
+    ReflectorEvent::Replace { items: items.to_vec(), spared: spared.to_vec(), resource_version: version.into() }
 }
 
-fn resync(round: u32) -> Event {
-    Event::Resync { round }
+fn resync(round: u32) -> ReflectorEvent {
+    ReflectorEvent::Resync { round }
 }
 
-fn fifo(order: Order, known: &[Object]) -> DeltaFifo {
+fn fifo(order: QueueOrder, known: &[Object]) -> DeltaFifo {
     DeltaFifo::new(order, known.iter().cloned(), true)
 }
 
@@ -78,7 +78,7 @@ fn drain(fifo: &mut DeltaFifo) -> String {
 }
 
 #[track_caller]
-fn check(order: Order, known: &[Object], events: Vec<Event>, expected: &str) {
+fn check(order: QueueOrder, known: &[Object], events: Vec<ReflectorEvent>, expected: &str) {
     let mut fifo = fifo(order, known);
     for event in events {
         fifo.push(event);
@@ -86,8 +86,8 @@ fn check(order: Order, known: &[Object], events: Vec<Event>, expected: &str) {
     assert_eq!(drain(&mut fifo), expected);
 }
 
-use Event::{Added, Bookmark, Deleted, Updated};
-use Order::{PerKey, Stream};
+use QueueOrder::{PerKey, Stream};
+use ReflectorEvent::{Added, Bookmark, Deleted, Updated};
 
 #[test]
 fn f10_a_key_keeps_its_place_and_goes_to_the_tail_once_popped() {
@@ -314,7 +314,7 @@ fn f70_a_closed_queue_is_drained_and_takes_more() {
 #[test]
 fn i11_stream_order_reaches_the_version_of_the_last_element() {
     let mut fifo = fifo(Stream, &[at("k", "1")]);
-    let mut versions = |events: Vec<Event>| {
+    let mut versions = |events: Vec<ReflectorEvent>| {
         for event in events {
             fifo.push(event);
         }

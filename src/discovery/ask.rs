@@ -67,7 +67,7 @@ struct Metadata {
 
 /// What the caller may do with a type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Access {
+pub struct TypeAccess {
     /// Whether it may list.
     pub list: bool,
     /// Whether it may watch.
@@ -111,12 +111,12 @@ pub async fn allowed(
     client: &Client,
     resource: &ResourceType,
     namespace: Option<&str>,
-) -> Result<Access, DiscoveryError> {
+) -> Result<TypeAccess, DiscoveryError> {
     let (list, watch) =
         futures_util::join!(review(client, resource, namespace, "list"), review(client, resource, namespace, "watch"));
     let (list, watch) = (list?, watch?);
     let reason = if list.0 { watch.1 } else { list.1 };
-    Ok(Access { list: list.0, watch: watch.0, reason })
+    Ok(TypeAccess { list: list.0, watch: watch.0, reason })
 }
 
 /// Asks of many types at once whether the caller may list and watch each, in one namespace or in all. Answers in the order
@@ -124,7 +124,7 @@ pub async fn allowed(
 pub async fn allowed_each(
     client: &Client,
     asked: &[(ResourceType, Option<String>)],
-) -> Vec<Result<Access, DiscoveryError>> {
+) -> Vec<Result<TypeAccess, DiscoveryError>> {
     let reviews = asked.iter().map(|(resource, namespace)| allowed(client, resource, namespace.as_deref()));
     stream::iter(reviews).buffered(REQUESTS_MAX / 2).collect().await
 }

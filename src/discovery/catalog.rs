@@ -336,10 +336,10 @@ fn served_type(group: &str, version: &str, served: Type, preferred: bool) -> Ser
 }
 
 /// What types have in common that are the same objects: group and plural, of both kinds of events the core group's.
-pub type Identity<'a> = (&'a str, &'a str);
+pub type TypeIdentity<'a> = (&'a str, &'a str);
 
 /// Returns which objects a type is about, whatever the version: two types with the same identity are one.
-pub fn identity(resource: &ResourceType) -> Identity<'_> {
+pub fn identity(resource: &ResourceType) -> TypeIdentity<'_> {
     match (&*resource.group, &*resource.plural) {
         ("events.k8s.io", "events") => ("", "events"),
         identity => identity,

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    catalog::{Catalog, Identity, Resolution, ServedType, identity},
+    catalog::{Catalog, Resolution, ServedType, TypeIdentity, identity},
     pattern::Pattern,
 };
 use crate::{object::ResourceType, scope::Namespaces};
@@ -23,7 +23,7 @@ pub struct WantedEntry {
 
 /// A pattern of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PatternPlace {
     /// Name of the entry.
     pub entry: String,
     /// Position in the entry's `match` or `exclude`, from 0.
@@ -58,9 +58,9 @@ pub struct Conflict {
     /// The type, as the first pattern has it.
     pub resource: ResourceType,
     /// The pattern that named it first, and keeps it.
-    pub first: Place,
+    pub first: PatternPlace,
     /// The other one.
-    pub second: Place,
+    pub second: PatternPlace,
 }
 
 /// Who watches what.
@@ -76,7 +76,7 @@ pub struct Selection {
     /// Types that two names within one entry mean; the first is enough.
     pub repeated: Vec<Conflict>,
     /// Elements of `exclude` that keep nothing out now.
-    pub unused_excludes: Vec<Place>,
+    pub unused_excludes: Vec<PatternPlace>,
 }
 
 /// How closely a pattern names a type; the greater wins.
@@ -119,11 +119,11 @@ fn claims_of<'a>(
     selection: &mut Selection,
 ) -> Vec<Claim<'a>> {
     let candidates: Vec<Vec<&ServedType>> = entry.patterns.iter().map(|pattern| catalog.matching(pattern)).collect();
-    let mut excluded: HashSet<Identity<'_>> = HashSet::new();
+    let mut excluded: HashSet<TypeIdentity<'_>> = HashSet::new();
     for (position, pattern) in entry.exclude.iter().enumerate() {
         let found = excluded_by(catalog, pattern, candidates.iter().flatten());
         if found.is_empty() {
-            selection.unused_excludes.push(Place { entry: entry.entry.clone(), pattern: position });
+            selection.unused_excludes.push(PatternPlace { entry: entry.entry.clone(), pattern: position });
         }
         excluded.extend(found);
     }
@@ -150,14 +150,14 @@ fn excluded_by<'a, 'b: 'a>(
     catalog: &'b Catalog,
     pattern: &Pattern,
     candidates: impl Iterator<Item = &'a &'b ServedType>,
-) -> Vec<Identity<'b>> {
-    let mut candidates: Vec<Identity<'b>> = candidates.map(|served| identity(&served.resource)).collect();
+) -> Vec<TypeIdentity<'b>> {
+    let mut candidates: Vec<TypeIdentity<'b>> = candidates.map(|served| identity(&served.resource)).collect();
     candidates.sort_unstable();
     candidates.dedup();
     match pattern {
         Pattern::All => candidates,
         Pattern::Group(_) => {
-            let meant: HashSet<Identity<'b>> =
+            let meant: HashSet<TypeIdentity<'b>> =
                 catalog.matching(pattern).iter().map(|served| identity(&served.resource)).collect();
             candidates.retain(|candidate| meant.contains(candidate));
             candidates
@@ -172,13 +172,13 @@ fn excluded_by<'a, 'b: 'a>(
 
 /// Gives every type to the most specific claim.
 fn settle(wanted: &[WantedEntry], claims: &[Claim<'_>], selection: &mut Selection) {
-    let mut closest: HashMap<Identity<'_>, Specificity> = HashMap::new();
+    let mut closest: HashMap<TypeIdentity<'_>, Specificity> = HashMap::new();
     for claim in claims {
         let specificity = closest.entry(identity(&claim.served.resource)).or_insert(claim.specificity);
         *specificity = claim.specificity.max(*specificity);
     }
-    let place = |claim: &Claim<'_>| Place { entry: wanted[claim.wanted].entry.clone(), pattern: claim.pattern };
-    let mut owners: HashMap<Identity<'_>, Vec<&Claim<'_>>> = HashMap::new();
+    let place = |claim: &Claim<'_>| PatternPlace { entry: wanted[claim.wanted].entry.clone(), pattern: claim.pattern };
+    let mut owners: HashMap<TypeIdentity<'_>, Vec<&Claim<'_>>> = HashMap::new();
     for claim in claims {
         let resource = &claim.served.resource;
         if closest.get(&identity(resource)).is_some_and(|closest| *closest > claim.specificity) {
@@ -188,7 +188,7 @@ fn settle(wanted: &[WantedEntry], claims: &[Claim<'_>], selection: &mut Selectio
         let rival = owners.iter().find(|owner| !can_share(wanted, owner, claim));
         let Some(first) = rival else {
             owners.push(claim);
-            let Place { entry, pattern } = place(claim);
+            let PatternPlace { entry, pattern } = place(claim);
             selection.owned.push(Owned { entry, pattern, resource: resource.clone() });
             continue;
         };

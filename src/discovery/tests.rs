@@ -389,6 +389,6 @@ async fn access_is_asked_for_by_verb() {
     .await;
     let Resolution::Found(pods) = resolve("pods") else { panic!() };
     let access = allowed(&client, &pods, Some("a")).await.unwrap();
-    assert_eq!(access, Access { list: true, watch: false, reason: "no rule".into() });
+    assert_eq!(access, TypeAccess { list: true, watch: false, reason: "no rule".into() });
     assert!(seen.lock().unwrap().iter().all(|request| request.contains(r#""namespace":"a""#)));
 }

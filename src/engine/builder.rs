@@ -27,7 +27,7 @@ use super::{
     typed::pattern_of,
 };
 use crate::{
-    config::{Config, HandlerOptions, Resource},
+    config::{Config, HandlerDefaults, ResourceConfig},
     handler::{AsyncHandler, HandlerError},
     indexer::index_func::IndexFunc,
     informer::Shared,
@@ -39,7 +39,7 @@ use crate::{
     mutex::lock,
     notification::Notification,
     registry::Registry,
-    serve::{self, ConnectionLimits, HandlerControl, ServeState, Server},
+    serve::{self, ConnectionLimits, HandlerControl, HttpServer, ServeState},
     subscribe::hub::Hub,
     supervisor::{arbiters::Arbiters, fault::SharedFault},
 };
@@ -48,7 +48,7 @@ use crate::{
 const FAILED_START_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What is said of how a type is watched.
-type ResourceOptions = Box<dyn FnOnce(&mut Resource)>;
+type ResourceOptions = Box<dyn FnOnce(&mut ResourceConfig)>;
 
 /// What an engine is made of; every part may be left out, and may also come later: see [`EngineHandle`].
 pub struct EngineBuilder {
@@ -90,7 +90,7 @@ impl EngineBuilder {
     /// Watches a type by its name, as `match` of a configuration spells it; `options` may say how. Its entry is called
     /// `pods`, `deployments_apps`: letters, digits and underscores.
     #[must_use]
-    pub fn watch_type(mut self, pattern: &str, options: impl FnOnce(&mut Resource) + 'static) -> Self {
+    pub fn watch_type(mut self, pattern: &str, options: impl FnOnce(&mut ResourceConfig) + 'static) -> Self {
         self.watched.push((pattern.to_owned(), Box::new(options)));
         self
     }
@@ -106,7 +106,7 @@ impl EngineBuilder {
     /// Adds a handler of your own: an actor that takes [`Notification`]s of everything that is watched. It is asked for
     /// the next batch when it has answered the last one.
     #[must_use]
-    pub fn handler(mut self, name: &str, options: HandlerOptions, actor: Recipient<Notification>) -> Self {
+    pub fn handler(mut self, name: &str, options: HandlerDefaults, actor: Recipient<Notification>) -> Self {
         self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Actor(actor)));
         self
     }
@@ -114,7 +114,7 @@ impl EngineBuilder {
     /// Adds a handler that waits without blocking, as those that ask servers do: on a thread of its own, up to
     /// `concurrency` deliveries at a time, each for no longer than `timeout`.
     #[must_use]
-    pub fn async_handler(mut self, name: &str, options: HandlerOptions, handler: Arc<dyn AsyncHandler>) -> Self {
+    pub fn async_handler(mut self, name: &str, options: HandlerDefaults, handler: Arc<dyn AsyncHandler>) -> Self {
         self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Async(handler)));
         self
     }
@@ -125,7 +125,7 @@ impl EngineBuilder {
     pub fn on_change(
         mut self,
         name: &str,
-        options: HandlerOptions,
+        options: HandlerDefaults,
         function: impl FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static,
     ) -> Self {
         self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Closure(Box::new(function))));
@@ -249,7 +249,7 @@ fn open_journal(config: &Config) -> Result<(Journal, Option<Recovered>), EngineE
     Ok((journal, Some(recovered)))
 }
 
-fn listen(config: &Config, state: impl Fn(&ConnectionLimits) -> ServeState) -> Result<Vec<Server>, EngineError> {
+fn listen(config: &Config, state: impl Fn(&ConnectionLimits) -> ServeState) -> Result<Vec<HttpServer>, EngineError> {
     config.http.ready().map_err(EngineError::Configuration)?;
     let mut servers = Vec::new();
     for (key, options) in options::servers(&config.http) {

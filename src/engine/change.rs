@@ -31,7 +31,7 @@ use super::{
     conductor::Conductor,
     options::{self, Extras},
     plan::{TypeName, UnitSpec},
-    reconcile::{Fate, First, From, Start, Steps, distribute, heir},
+    reconcile::{Fate, First, From, Steps, UnitStart, distribute, heir},
     restore::describe,
     state::{TypeState, Unit},
 };
@@ -254,7 +254,7 @@ impl Conductor {
     fn make_unit(
         &self,
         id: UnitId,
-        start: &Start,
+        start: &UnitStart,
         before: Option<&str>,
         seed: Option<Seed>,
         kept: &TypeState,
@@ -347,7 +347,7 @@ struct Ended {
 type Moved = BTreeMap<String, Vec<Object>>;
 
 /// Returns which of a unit's objects are shown by units of other entries from now on.
-fn moved(unit: &Unit, objects: &[Object], starts: &[Start]) -> Moved {
+fn moved(unit: &Unit, objects: &[Object], starts: &[UnitStart]) -> Moved {
     let mut moved = Moved::new();
     for object in objects {
         if let Some(heir) = heir(starts, unit.informer.id, object.namespace())
@@ -366,7 +366,7 @@ fn pass(gate: &Result<Gate, String>, objects: Vec<Object>) -> Vec<Object> {
 }
 
 /// Returns what a unit begins with; `objects` are those of the old ones that it shows.
-fn seed(start: &Start, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
+fn seed(start: &UnitStart, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
     match &start.from {
         From::Nothing { .. } => None,
         From::Continue(unit) => old.iter().find(|old| old.informer.id == *unit).map(|old| old.informer.seed()),

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     change::{Cause, Change},
     cloud_event::{Encoder, Formatter},
-    config::{Config, Handler, TypePattern},
+    config::{Config, HandlerConfig, TypePattern},
     delivery::route::Route,
     discovery::{Assumed, Catalog, ObjectType},
     journal::{ChangeKind, ChangeSet, Record, Sequence, UnitId},
@@ -39,7 +39,7 @@ use crate::{
     rules::Rules,
 };
 
-pub use state::{State, StateError};
+pub use state::{DryState, StateError};
 pub use why_not::WhyNot;
 
 /// What the journal of a dry run is called.
@@ -51,12 +51,12 @@ const CLUSTER: &str = "kubernetes";
 #[derive(Debug)]
 pub struct DryRun {
     config: Config,
-    lanes: BTreeMap<String, Lane>,
+    lanes: BTreeMap<String, DryHandler>,
 }
 
 /// What decides of a handler's events, and writes them.
 #[derive(Debug)]
-struct Lane {
+struct DryHandler {
     enabled: bool,
     route: Route,
     rules: Rules,
@@ -65,7 +65,7 @@ struct Lane {
 
 /// What becomes of some objects.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct DryReport {
     /// In the order of group, kind, namespace and name.
     pub objects: Vec<ObjectReport>,
     /// Types of these that are not built in: plural and scope were guessed.
@@ -80,12 +80,12 @@ pub struct ObjectReport {
     /// What changed, in the order of events; none where nothing did that anybody could be sent.
     pub changes: Vec<ChangeKind>,
     /// What each handler is sent, by its name.
-    pub handlers: BTreeMap<String, Outcome>,
+    pub handlers: BTreeMap<String, DryOutcome>,
 }
 
 /// What a handler is sent of one object.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct DryOutcome {
     /// The events: each a line, or a text of several where a template makes one.
     pub sent: Vec<String>,
     /// Why there are no others.
@@ -101,8 +101,8 @@ impl DryRun {
     pub fn new(config: &Config, cluster: Option<&str>) -> Result<Self, String> {
         let cluster = cluster.or(config.cluster.name.as_deref()).unwrap_or(CLUSTER);
         let encoder = Encoder::new(cluster, JOURNAL);
-        let lane = |(name, handler): (&String, &Handler)| {
-            let lane = Lane::new(config, handler, cluster, &encoder);
+        let lane = |(name, handler): (&String, &HandlerConfig)| {
+            let lane = DryHandler::new(config, handler, cluster, &encoder);
             lane.map(|lane| (name.clone(), lane)).map_err(|error| format!("[handlers.{name}]: {error}"))
         };
         let lanes = config.handlers.iter().map(lane).collect::<Result<_, _>>()?;
@@ -116,7 +116,12 @@ impl DryRun {
     ///
     /// # Errors
     /// Where one of the two has an object twice.
-    pub fn run(&self, mut old: Vec<State>, mut new: Vec<State>, time_micros: i64) -> Result<Report, StateError> {
+    pub fn run(
+        &self,
+        mut old: Vec<DryState>,
+        mut new: Vec<DryState>,
+        time_micros: i64,
+    ) -> Result<DryReport, StateError> {
         let Assumed { catalog, types, guessed } = self.assumed([old.as_slice(), new.as_slice()]);
         for state in old.iter_mut().chain(&mut new) {
             if types.get(&state.object_type()).is_some_and(|resource| resource.namespaced) {
@@ -125,10 +130,10 @@ impl DryRun {
         }
         let mut pairs = Pair::all(old, new)?;
         let labels = labels_of_namespaces(&pairs);
-        let mut report = Report { guessed, ..Report::default() };
+        let mut report = DryReport { guessed, ..DryReport::default() };
         let mut sequences = 1..;
         for (number, pair) in (1..).zip(&mut pairs) {
-            let newest = pair.states().last().map(State::object_type);
+            let newest = pair.states().last().map(DryState::object_type);
             let Some(resource) = newest.and_then(|kind| types.get(&kind)) else { continue };
             pair.complete(number);
             let namespace = if resource.namespaced { pair.key.namespace.as_str() } else { "" };
@@ -148,10 +153,10 @@ impl DryRun {
     }
 
     /// Returns the types that there are, as far as objects and the configuration tell.
-    fn assumed(&self, sides: [&[State]; 2]) -> Assumed {
+    fn assumed(&self, sides: [&[DryState]; 2]) -> Assumed {
         let states = || sides.into_iter().flatten();
         // What one version of a type has in namespaces, all have.
-        let spread: BTreeSet<_> = states().filter(|state| state.has_namespace()).map(State::group_kind).collect();
+        let spread: BTreeSet<_> = states().filter(|state| state.has_namespace()).map(DryState::group_kind).collect();
         let kinds: BTreeMap<ObjectType, bool> =
             states().map(|state| (state.object_type(), spread.contains(&state.group_kind()))).collect();
         let entries = self.config.resources.values();
@@ -160,10 +165,10 @@ impl DryRun {
     }
 
     fn report(&self, object: String, events: &Result<Vec<Event>, WhyNot>) -> ObjectReport {
-        let outcome = |lane: &Lane| match events {
+        let outcome = |lane: &DryHandler| match events {
             Ok(events) => lane.outcome(events),
-            Err(_) if !lane.enabled => Outcome { not_sent: vec![WhyNot::Disabled], ..Outcome::default() },
-            Err(why) => Outcome { not_sent: vec![why.clone()], ..Outcome::default() },
+            Err(_) if !lane.enabled => DryOutcome { not_sent: vec![WhyNot::Disabled], ..DryOutcome::default() },
+            Err(why) => DryOutcome { not_sent: vec![why.clone()], ..DryOutcome::default() },
         };
         let handlers = self.lanes.iter().map(|(name, lane)| (name.clone(), outcome(lane))).collect();
         let kind = |event: &Event| ChangeKind::of(&event.record.change);
@@ -188,7 +193,7 @@ impl DryRun {
             let entry = entries.iter().find(means).cloned();
             entry.ok_or_else(|| WhyNot::Namespaces { entries, namespace: namespace.to_owned() })
         });
-        let why_not = |lane: &Lane| match &entry {
+        let why_not = |lane: &DryHandler| match &entry {
             _ if !lane.enabled => Some(WhyNot::Disabled),
             Ok(entry) => lane.refuses(entry, record),
             Err(why) => Some(why.clone()),
@@ -204,8 +209,8 @@ fn labels_of_namespaces(pairs: &[Pair]) -> NamespaceLabels {
     pairs.iter().filter(is_namespace).filter_map(labels).collect()
 }
 
-impl Lane {
-    fn new(config: &Config, handler: &Handler, cluster: &str, encoder: &Encoder) -> Result<Self, String> {
+impl DryHandler {
+    fn new(config: &Config, handler: &HandlerConfig, cluster: &str, encoder: &Encoder) -> Result<Self, String> {
         let taken = config.resources.keys().filter(|entry| handler.takes(entry));
         Ok(Self {
             enabled: handler.enabled,
@@ -240,8 +245,8 @@ impl Lane {
         self.rules.explain(kind, old, record.object()?).map(WhyNot::Rules)
     }
 
-    fn outcome(&self, events: &[Event]) -> Outcome {
-        let mut outcome = Outcome::default();
+    fn outcome(&self, events: &[Event]) -> DryOutcome {
+        let mut outcome = DryOutcome::default();
         for event in events {
             match self.refuses(&event.unit.entry, &event.record).map_or_else(|| self.written(event), Err) {
                 Ok(line) => outcome.sent.push(line),

@@ -19,7 +19,7 @@ use super::{
     typed::TypedLister,
 };
 use crate::{
-    config::{Config, HandlerOptions, Resource},
+    config::{Config, HandlerDefaults, ResourceConfig},
     delivery::status::{Control, HandlerView},
     handler::HandlerError,
     indexer::{
@@ -118,7 +118,7 @@ impl EngineHandle {
     ///
     /// # Errors
     /// When that is no name of a type, the options are wrong, or the engine was stopped.
-    pub fn watch_type(&self, pattern: &str, options: impl FnOnce(&mut Resource)) -> Result<String, EngineError> {
+    pub fn watch_type(&self, pattern: &str, options: impl FnOnce(&mut ResourceConfig)) -> Result<String, EngineError> {
         let mut name = String::new();
         self.conductor.reconfigure(|library| {
             name = library.watch(pattern, options)?;
@@ -150,7 +150,7 @@ impl EngineHandle {
     pub fn add_handler(
         &self,
         name: &str,
-        options: HandlerOptions,
+        options: HandlerDefaults,
         actor: Recipient<Notification>,
     ) -> Result<(), EngineError> {
         self.add(OwnHandler::new(name, options, OwnSink::Actor(actor)))
@@ -164,7 +164,7 @@ impl EngineHandle {
     pub fn on_change(
         &self,
         name: &str,
-        options: HandlerOptions,
+        options: HandlerDefaults,
         function: impl FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static,
     ) -> Result<(), EngineError> {
         self.add(OwnHandler::new(name, options, OwnSink::Closure(Box::new(function))))

@@ -22,7 +22,7 @@ use crate::supervisor::{
 use crate::{
     change::Cause,
     cloud_event::{Encoder, Formatter, SharedBodies},
-    config::{self, Config, EventType, HandlerOptions, format::event_format},
+    config::{self, Config, EventType, HandlerDefaults, format::event_format},
     delivery::{
         attempts::RetryPolicy,
         core::CoreOptions,
@@ -38,7 +38,7 @@ use crate::{
     handler::{
         AsyncHandler, Handler, HandlerError,
         blackhole::Blackhole,
-        file::{Compression, FileHandler, FileOptions},
+        file::{FileCompression, FileHandler, FileOptions},
         stdout::Stdout,
     },
     journal::{Bounds, ChangeSet, EventName, Journal, Move, MoveKind, OpenReaderError, ReaderId, UnitId},
@@ -59,14 +59,14 @@ pub struct OwnHandler {
     /// Names or globs of `[resources.*]`.
     pub resources: Vec<String>,
     /// What it gets, and what may wait for it.
-    pub options: HandlerOptions,
+    pub options: HandlerDefaults,
     /// Where its events end.
     pub sink: OwnSink,
 }
 
 impl OwnHandler {
     /// Makes a handler that gets the changes of all resources.
-    pub(super) fn new(name: &str, options: HandlerOptions, sink: OwnSink) -> Self {
+    pub(super) fn new(name: &str, options: HandlerDefaults, sink: OwnSink) -> Self {
         Self { name: name.to_owned(), resources: vec!["*".to_owned()], options, sink }
     }
 }
@@ -146,10 +146,10 @@ struct Running {
 /// What makes a handler what it is: one that has the same is left alone.
 #[derive(Clone, Debug, PartialEq)]
 struct Plan {
-    sink: config::Sink,
+    sink: config::SinkConfig,
     /// Names of `[resources.*]`.
     resources: BTreeSet<String>,
-    options: HandlerOptions,
+    options: HandlerDefaults,
     template: Option<String>,
     pace: Pace,
     dead_letter: Option<String>,
@@ -167,7 +167,7 @@ impl Plan {
             let plan = running.get(name).and_then(|running| running.plan.as_ref());
             plan.into_iter().flat_map(|plan| &plan.resources)
         };
-        let plan = |(name, handler): (&String, &config::Handler)| {
+        let plan = |(name, handler): (&String, &config::HandlerConfig)| {
             let taken = config.resources.keys().filter(|entry| handler.takes(entry));
             let no_more = taken_before(name).filter(|entry| !config.resources.contains_key(*entry));
             let resources: BTreeSet<String> = taken.chain(no_more).cloned().collect();
@@ -329,7 +329,7 @@ impl Delivery {
             patience: self.maker.hung_after,
         };
         let parts = HandlerParts { core, sink: sink.clone(), dead_letter, status: Arc::clone(&status) };
-        let handler = || handlers::HandlerOptions {
+        let handler = || handlers::DeliveryOptions {
             name: name.clone(),
             route: route.clone(),
             bounds,
@@ -453,7 +453,7 @@ struct Made {
     name: String,
     kind: &'static str,
     route: Route,
-    options: HandlerOptions,
+    options: HandlerDefaults,
     pace: Pace,
     sink: Sink,
     slot: HandlerSlot,
@@ -515,7 +515,7 @@ impl Maker {
     fn route<'a>(
         &self,
         resources: impl IntoIterator<Item = &'a String>,
-        options: &HandlerOptions,
+        options: &HandlerDefaults,
     ) -> Result<Route, String> {
         let rules = rules(options, &self.cluster)?;
         let route = Route::new(&route(resources, options)).map_err(|error| error.to_string())?;
@@ -529,21 +529,23 @@ impl Maker {
             made.map(|formatter| formatter.sharing(self.bodies.clone())).map_err(io::Error::other)
         };
         let open = match &plan.sink {
-            config::Sink::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
-            config::Sink::Stdout => {
+            config::SinkConfig::Blackhole => return Ok(Sink::InPlace(Arc::new(Mutex::new(Blackhole::default())))),
+            config::SinkConfig::Stdout => {
                 let formatter = formatter()?;
                 Open::Blocking(Arc::new(move || Ok(boxed(Stdout::new(formatter.clone())))))
             }
-            config::Sink::Webhook(options) => plan.pace.opens(sinks::webhook(options, &plan.pace, formatter()?)?),
-            config::Sink::Nats(options) => plan.pace.opens(sinks::nats(options, &self.cluster, formatter()?)?),
-            config::Sink::Exec(_) if !self.allow_exec => {
+            config::SinkConfig::Webhook(options) => plan.pace.opens(sinks::webhook(options, &plan.pace, formatter()?)?),
+            config::SinkConfig::Nats(options) => plan.pace.opens(sinks::nats(options, &self.cluster, formatter()?)?),
+            config::SinkConfig::Exec(_) if !self.allow_exec => {
                 return Err(io::Error::other("it runs a program, which has to be allowed: start with --allow-exec"));
             }
-            config::Sink::Exec(options) => plan.pace.opens(sinks::exec(options, name, &self.cluster, formatter()?)?),
-            config::Sink::Kafka(options) => {
+            config::SinkConfig::Exec(options) => {
+                plan.pace.opens(sinks::exec(options, name, &self.cluster, formatter()?)?)
+            }
+            config::SinkConfig::Kafka(options) => {
                 plan.pace.opens(sinks::kafka(options, &self.cluster, &plan.pace, formatter()?)?)
             }
-            config::Sink::File(options) => {
+            config::SinkConfig::File(options) => {
                 let (options, formatter) = (file_options(options), formatter()?);
                 FileHandler::check(&options).map_err(|error| {
                     io::Error::other(format!("{error}; set [handlers.{name}] path to a file that this user can write"))
@@ -582,7 +584,7 @@ fn moves_of(reader: ReaderId, rerouted: &Rerouted) -> Vec<(UnitId, Move)> {
     leaves.chain(rerouted.joins.iter().map(|unit| (*unit, join))).collect()
 }
 
-fn bounds(options: &HandlerOptions) -> Bounds {
+fn bounds(options: &HandlerDefaults) -> Bounds {
     let buffer = &options.buffer;
     Bounds {
         max_events: usize::try_from(buffer.max_events).unwrap_or(usize::MAX),
@@ -592,7 +594,7 @@ fn bounds(options: &HandlerOptions) -> Bounds {
 }
 
 /// Makes the rules of a handler ready; the error says what is wrong.
-pub(super) fn rules(options: &HandlerOptions, cluster: &str) -> Result<Rules, String> {
+pub(super) fn rules(options: &HandlerDefaults, cluster: &str) -> Result<Rules, String> {
     let changed = options.changed.iter().map(|path| FieldPath::parse(path)).collect::<Result<_, _>>();
     let changed = changed.map_err(|error| format!("`changed`: {error}"))?;
     let rules =
@@ -603,14 +605,14 @@ pub(super) fn rules(options: &HandlerOptions, cluster: &str) -> Result<Rules, St
 /// Makes what writes the events of a handler.
 pub(super) fn formatter(
     encoder: &Encoder,
-    format: config::Format,
+    format: config::FormatSettings,
     template: Option<&str>,
 ) -> Result<Formatter, String> {
     Ok(Formatter::new(encoder.clone(), event_format(format, template)?))
 }
 
 /// Says which changes a handler gets, its rules aside.
-pub(super) fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options: &HandlerOptions) -> RouteOptions {
+pub(super) fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options: &HandlerDefaults) -> RouteOptions {
     let changes = options.on.iter().map(|event| match event {
         EventType::Added => ChangeSet::ADDED,
         EventType::Updated => ChangeSet::UPDATED,
@@ -628,7 +630,7 @@ pub(super) fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options
     }
 }
 
-fn retry(retry: &config::Retry) -> RetryPolicy {
+fn retry(retry: &config::RetrySettings) -> RetryPolicy {
     RetryPolicy { initial: retry.initial, max: retry.max, jitter: retry.jitter, give_up_after: retry.give_up_after }
 }
 
@@ -643,7 +645,7 @@ fn file_options(sink: &config::FileSink) -> FileOptions {
         permissions: sink.permissions.0,
         max_bytes: rotate.map(|rotate| rotate.max_bytes),
         keep: rotate.map(|rotate| rotate.keep as usize),
-        compression: rotate.map_or(Compression::None, |rotate| rotate.compress),
+        compression: rotate.map_or(FileCompression::None, |rotate| rotate.compress),
         fsync: sink.fsync,
     }
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{EngineError, options::Extras, redaction::DigestKey};
 use crate::{
-    config::{Config, Resource, TypePattern},
+    config::{Config, ResourceConfig, TypePattern},
     discovery::Pattern,
     indexer::index_func::IndexFunc,
     journal::store::Store,
@@ -18,7 +18,7 @@ use crate::{
 pub(super) struct Library {
     /// The configuration without what the program adds.
     pub(super) base: Config,
-    pub(super) entries: BTreeMap<String, Resource>,
+    pub(super) entries: BTreeMap<String, ResourceConfig>,
     pub(super) indexes: BTreeMap<String, Vec<IndexFunc>>,
     pub(super) transforms: BTreeMap<String, Transform>,
     /// It asks who changed objects.
@@ -35,16 +35,21 @@ impl Library {
     ///
     /// # Errors
     /// Where `pattern` is none.
-    pub(super) fn watch(&mut self, pattern: &str, options: impl FnOnce(&mut Resource)) -> Result<String, EngineError> {
+    pub(super) fn watch(
+        &mut self,
+        pattern: &str,
+        options: impl FnOnce(&mut ResourceConfig),
+    ) -> Result<String, EngineError> {
         let refused = |error: String| EngineError::Configuration(error);
         let parsed = TypePattern::parse(pattern).map_err(|error| refused(error.to_string()))?;
-        let names =
-            |resource: &Resource| resource.patterns.iter().any(|known| is_same(known.pattern(), parsed.pattern()));
+        let names = |resource: &ResourceConfig| {
+            resource.patterns.iter().any(|known| is_same(known.pattern(), parsed.pattern()))
+        };
         let mut known = self.base.resources.iter().chain(&self.entries);
         if let Some((name, _)) = known.find(|(_, resource)| names(resource)) {
             return Ok(name.clone());
         }
-        let mut resource: Resource =
+        let mut resource: ResourceConfig =
             serde_json::from_value(json!({ "match": [pattern] })).map_err(|error| refused(error.to_string()))?;
         options(&mut resource);
         let name = self.free_name(pattern);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{plan::UnitSpec, redaction::DigestKey};
 use crate::{
     backoff::BackoffConfig,
-    config::{self, Config, HttpAuth, Mode, Resource},
+    config::{self, Config, HttpAuth, Mode, ResourceConfig},
     indexer::{IndexerOptions, index_func::IndexFunc},
     informer::InformerOptions,
     list_watch::{
@@ -22,7 +22,7 @@ use crate::{
     reflector::ReflectorConfig,
     rules::RuleError,
     secret::ExposeSecret as _,
-    serve::{Access, AllowedHosts, ConnectionLimits, ServeOptions, Surface, TlsFiles, Token},
+    serve::{AllowedHosts, ConnectionLimits, ListenerAccess, ServeOptions, Surface, TlsFiles, Token},
     supervisor::SupervisorConfig,
 };
 
@@ -57,7 +57,7 @@ pub(super) fn supervisor(supervision: &config::Supervision) -> SupervisorConfig 
     }
 }
 
-pub(super) fn backoff(backoff: &config::Backoff) -> BackoffConfig {
+pub(super) fn backoff(backoff: &config::BackoffSettings) -> BackoffConfig {
     BackoffConfig {
         initial: backoff.initial,
         factor: backoff.factor,
@@ -96,7 +96,7 @@ pub(super) fn servers(http: &config::Http) -> Vec<(&'static str, ServeOptions)> 
     full.into_iter().chain(probes).collect()
 }
 
-fn access(http: &config::Http) -> Access {
+fn access(http: &config::Http) -> ListenerAccess {
     // Read for every request: it is in a small file, or in memory.
     let tokens = http.tokens().filter(|_| http.auth == HttpAuth::Token).map(|(name, secret, scope)| {
         let secret = secret.clone();
@@ -105,7 +105,7 @@ fn access(http: &config::Http) -> Access {
             Ok(token.expose_secret().to_owned())
         })
     });
-    Access { tokens: tokens.collect(), allowed_hosts: AllowedHosts::new(http.allowed_hosts.iter().cloned()) }
+    ListenerAccess { tokens: tokens.collect(), allowed_hosts: AllowedHosts::new(http.allowed_hosts.iter().cloned()) }
 }
 
 /// Returns `[http] max_connections`, or fewer where the process may not open so many files.
@@ -261,7 +261,7 @@ pub(super) fn auxiliary(reflector: ReflectorConfig) -> InformerOptions {
 }
 
 /// How the units of an entry list and watch.
-pub(super) fn reflector(config: &Config, entry: &Resource) -> ReflectorConfig {
+pub(super) fn reflector(config: &Config, entry: &ResourceConfig) -> ReflectorConfig {
     ReflectorConfig { resync_period: entry.options.resync, ..auxiliary_reflector(config) }
 }
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    config::{Config, Resource},
+    config::{Config, ResourceConfig},
     discovery::Owned,
     lister::LabelSelector,
     object::ResourceType,
@@ -61,7 +61,7 @@ pub struct UnitSpec {
     /// Namespaces that are filtered where objects come in: what the server cannot do.
     pub filter: Option<Namespaces>,
     /// The entry.
-    pub options: Arc<Resource>,
+    pub options: Arc<ResourceConfig>,
     /// How it lists and watches.
     pub reflector: ReflectorConfig,
     /// What is done about values that must not travel, and with which key.
@@ -72,7 +72,7 @@ pub struct UnitSpec {
 
 /// How far two specs are apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Difference {
+pub enum SpecDifference {
     /// They are the same unit.
     Nothing,
     /// The same is fetched and kept otherwise: what is cached serves both, and the watch can go on.
@@ -122,7 +122,7 @@ impl UnitSpec {
     }
 
     /// Compares with another spec.
-    pub fn difference(&self, other: &Self) -> Difference {
+    pub fn difference(&self, other: &Self) -> SpecDifference {
         let (a, b) = (&self.options, &other.options);
         let fetching = self.entry == other.entry
             && self.resource == other.resource
@@ -139,9 +139,9 @@ impl UnitSpec {
             && (a.options.recreated, a.options.compression) == (b.options.recreated, b.options.compression)
             && a.options.ignore_changes == b.options.ignore_changes;
         match (fetching, keeping) {
-            (true, true) => Difference::Nothing,
-            (true, false) => Difference::Keeping,
-            (false, _) => Difference::Fetching,
+            (true, true) => SpecDifference::Nothing,
+            (true, false) => SpecDifference::Keeping,
+            (false, _) => SpecDifference::Fetching,
         }
     }
 }
@@ -177,7 +177,7 @@ pub struct World<'a> {
 
 /// Why a type has no unit, or not all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum WaitingReason {
     /// The namespaces are not known yet; units that run go on.
     Namespaces,
     /// The namespaces may not be listed, which `namespace_selector` needs.
@@ -196,7 +196,7 @@ pub struct Planned {
     /// Its units, in the order of namespaces.
     pub units: Vec<UnitSpec>,
     /// Why it has none.
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<WaitingReason>,
     /// Namespaces in which it is not known whether the type may be watched.
     pub unasked: BTreeSet<String>,
 }
@@ -215,7 +215,7 @@ impl Plan {
     /// shall go on.
     pub fn desired(&self, name: &TypeName) -> Option<Vec<UnitSpec>> {
         let planned = self.types.get(name).map_or(&[][..], Vec::as_slice);
-        if planned.iter().any(|planned| planned.waiting == Some(Waiting::Namespaces)) {
+        if planned.iter().any(|planned| planned.waiting == Some(WaitingReason::Namespaces)) {
             return None;
         }
         Some(planned.iter().flat_map(|planned| planned.units.iter().cloned()).collect())
@@ -223,9 +223,9 @@ impl Plan {
 }
 
 /// Plans all units. `reflector` says how an entry lists and watches.
-pub fn plan(config: &Config, world: World<'_>, reflector: impl Fn(&Resource) -> ReflectorConfig) -> Plan {
+pub fn plan(config: &Config, world: World<'_>, reflector: impl Fn(&ResourceConfig) -> ReflectorConfig) -> Plan {
     let mut plan = Plan::default();
-    let entries: BTreeMap<&str, Arc<Resource>> =
+    let entries: BTreeMap<&str, Arc<ResourceConfig>> =
         config.resources.iter().map(|(name, resource)| (name.as_str(), Arc::new(resource.clone()))).collect();
     for Owned { entry, resource, .. } in world.types {
         let Some(options) = entries.get(entry.as_str()) else { continue };
@@ -267,7 +267,7 @@ enum Spread {
     Selected(LabelSelector),
 }
 
-fn spread(options: &Resource, resource: &ResourceType) -> Spread {
+fn spread(options: &ResourceConfig, resource: &ResourceType) -> Spread {
     if !resource.namespaced {
         return Spread::Cluster;
     }
@@ -285,7 +285,7 @@ fn spread(options: &Resource, resource: &ResourceType) -> Spread {
 fn in_cluster(
     entry: &str,
     resource: &ResourceType,
-    options: &Arc<Resource>,
+    options: &Arc<ResourceConfig>,
     reflector: ReflectorConfig,
     redaction: Redaction,
 ) -> UnitSpec {
@@ -311,15 +311,15 @@ fn in_namespace(whole: &UnitSpec, namespace: &str) -> UnitSpec {
 /// One unit a namespace whose labels match.
 fn where_selected(whole: &UnitSpec, known: &KnownNamespaces, selector: &LabelSelector, planned: Planned) -> Planned {
     let known = match known {
-        KnownNamespaces::Unknown => return Planned { waiting: Some(Waiting::Namespaces), ..planned },
-        KnownNamespaces::Forbidden => return Planned { waiting: Some(Waiting::NamespacesForbidden), ..planned },
+        KnownNamespaces::Unknown => return Planned { waiting: Some(WaitingReason::Namespaces), ..planned },
+        KnownNamespaces::Forbidden => return Planned { waiting: Some(WaitingReason::NamespacesForbidden), ..planned },
         KnownNamespaces::Known(known) => known,
     };
     let matching = known.iter().filter(|(name, labels)| {
         whole.options.namespaces.matches(name) && selector.matches_labels(|key| labels.get(key).map(String::as_str))
     });
     let units: Vec<_> = matching.map(|(name, _)| in_namespace(whole, name)).collect();
-    let waiting = units.is_empty().then_some(Waiting::NoNamespace);
+    let waiting = units.is_empty().then_some(WaitingReason::NoNamespace);
     Planned { units, waiting, ..planned }
 }
 

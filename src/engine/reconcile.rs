@@ -7,7 +7,7 @@
 //! **Invariant:** every object cached by a unit that stops is seeded into one new unit or retired, exactly once; see
 //! [`distribute`].
 
-use super::plan::{Difference, UnitSpec};
+use super::plan::{SpecDifference, UnitSpec};
 use crate::{change::Cause, config::Cache, journal::UnitId};
 
 /// Why units are looked at: it says what the events of the change are called.
@@ -85,7 +85,7 @@ pub enum From {
 
 /// A unit to be started.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Start {
+pub struct UnitStart {
     /// What it is.
     pub spec: UnitSpec,
     /// What it begins with.
@@ -100,7 +100,7 @@ pub struct Steps {
     /// Units to stop, and what becomes of objects that are seeded nowhere.
     pub stop: Vec<(UnitId, Fate)>,
     /// Units to start.
-    pub start: Vec<Start>,
+    pub start: Vec<UnitStart>,
 }
 
 impl Steps {
@@ -132,7 +132,7 @@ pub fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History
     let mut wanted: Vec<&UnitSpec> = desired.iter().collect();
     let mut stopping: Vec<&RunningSpec> = Vec::new();
     for unit in running {
-        let same = wanted.iter().position(|spec| unit.spec.difference(spec) == Difference::Nothing);
+        let same = wanted.iter().position(|spec| unit.spec.difference(spec) == SpecDifference::Nothing);
         match same.filter(|_| unit.sound && !unit.gone) {
             Some(position) => {
                 wanted.remove(position);
@@ -144,12 +144,12 @@ pub fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History
     steps.stop = stopping.iter().map(|unit| (unit.id, fate(unit, history.occasion))).collect();
     stopping.retain(|unit| !unit.gone);
     for spec in wanted {
-        let continued = |unit: &&RunningSpec| unit.spec.difference(spec) <= Difference::Keeping;
+        let continued = |unit: &&RunningSpec| unit.spec.difference(spec) <= SpecDifference::Keeping;
         let from = match stopping.iter().position(continued) {
             Some(position) => continuing(stopping.remove(position)),
             None => beginning(spec, &stopping, history),
         };
-        steps.start.push(Start { spec: spec.clone(), from });
+        steps.start.push(UnitStart { spec: spec.clone(), from });
     }
     steps
 }
@@ -220,7 +220,11 @@ pub type Cached<T> = Vec<(UnitId, Vec<T>)>;
 ///
 /// Where several starts show an object, the first takes it; where several old units cached it, the later one's state
 /// is taken.
-pub fn distribute<T>(cached: Cached<T>, starts: &[Start], namespace: impl Fn(&T) -> &str) -> (Vec<Vec<T>>, Cached<T>) {
+pub fn distribute<T>(
+    cached: Cached<T>,
+    starts: &[UnitStart],
+    namespace: impl Fn(&T) -> &str,
+) -> (Vec<Vec<T>>, Cached<T>) {
     let mut seeds: Vec<Vec<T>> = starts.iter().map(|_| Vec::new()).collect();
     let mut retired = Vec::new();
     for (unit, objects) in cached {
@@ -237,7 +241,7 @@ pub fn distribute<T>(cached: Cached<T>, starts: &[Start], namespace: impl Fn(&T)
 }
 
 /// Returns which of `starts` takes the objects that a unit has cached in a namespace.
-pub fn heir(starts: &[Start], unit: UnitId, namespace: &str) -> Option<usize> {
+pub fn heir(starts: &[UnitStart], unit: UnitId, namespace: &str) -> Option<usize> {
     starts.iter().position(|start| start.from.takes(unit) && start.spec.covers(namespace))
 }
 

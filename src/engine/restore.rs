@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 use super::{conductor::Conductor, options, plan::UnitSpec, reconcile::First, state::Unit};
 use crate::{
     change::Cause,
-    config::{Config, Resource},
+    config::{Config, ResourceConfig},
     delivery::table::UnitOptions,
     indexer::FirstList,
     informer::{Informer, Seed},
@@ -41,7 +41,7 @@ struct Description {
     namespace: Option<String>,
     namespace_fields: String,
     filter: Option<Vec<String>>,
-    options: Resource,
+    options: ResourceConfig,
     redaction: Redaction,
     #[serde(default)]
     notes_who_changed: bool,

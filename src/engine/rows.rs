@@ -7,7 +7,7 @@ use tracing::{error, info, warn};
 use super::{
     conductor::{Conductor, Fatal},
     facts::Outlook,
-    plan::{Planned, Waiting},
+    plan::{Planned, WaitingReason},
     state::{Row, State},
 };
 use crate::{
@@ -107,14 +107,14 @@ fn row_of_type(state: &mut State, planned: &Planned, rows: &mut Rows) {
     let Some(waiting) = &planned.waiting else { return };
     let (unit_state, why) = match waiting {
         // As good as listing: with `waiting` it would count as ready.
-        Waiting::Namespaces => (UnitState::Listing, "the namespaces are not listed yet"),
-        Waiting::NamespacesForbidden => {
+        WaitingReason::Namespaces => (UnitState::Listing, "the namespaces are not listed yet"),
+        WaitingReason::NamespacesForbidden => {
             (UnitState::Forbidden, "namespace_selector needs the right to list and watch namespaces")
         }
-        Waiting::NoNamespace => (UnitState::Waiting, "no namespace matches"),
+        WaitingReason::NoNamespace => (UnitState::Waiting, "no namespace matches"),
     };
     let key = (planned.entry.clone(), planned.resource.qualified_name());
-    if state.told.insert(key.clone()) && *waiting != Waiting::Namespaces {
+    if state.told.insert(key.clone()) && *waiting != WaitingReason::Namespaces {
         warn!(entry = planned.entry, resource = %planned.resource, why, "this type is watched nowhere");
     }
     let row = match state.waiting.get(&key) {

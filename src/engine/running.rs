@@ -17,11 +17,11 @@ use super::{
 use crate::{
     informer::messages::StopUnit,
     mutex::lock,
-    serve::Server,
+    serve::HttpServer,
     subscribe::{
-        frame::Format,
+        frame::StreamFormat,
         hub::{Hub, SubscribeError},
-        query::Query,
+        query::SubscriberQuery,
         subscriber::Subscriber,
     },
 };
@@ -34,7 +34,7 @@ const STREAMS_END: Duration = Duration::from_secs(1);
 /// An engine at work, and the means to end it. Dropping it stops nothing: see [`RunningEngine::stop`].
 pub struct RunningEngine {
     handle: EngineHandle,
-    servers: Vec<Server>,
+    servers: Vec<HttpServer>,
     hub: Arc<Hub>,
     conducting: JoinHandle<()>,
 }
@@ -48,7 +48,12 @@ impl Deref for RunningEngine {
 }
 
 impl RunningEngine {
-    pub(super) fn new(handle: EngineHandle, servers: Vec<Server>, hub: Arc<Hub>, conducting: JoinHandle<()>) -> Self {
+    pub(super) fn new(
+        handle: EngineHandle,
+        servers: Vec<HttpServer>,
+        hub: Arc<Hub>,
+        conducting: JoinHandle<()>,
+    ) -> Self {
         Self { handle, servers, hub, conducting }
     }
 
@@ -59,14 +64,14 @@ impl RunningEngine {
 
     /// Returns where HTTP is served: `[http] listen` first.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.servers.iter().map(Server::address).collect()
+        self.servers.iter().map(HttpServer::address).collect()
     }
 
     /// Returns a stream of what happens, as `/v1/events` has it. Bounded by `[subscribe] max_subscribers`, as those are.
     ///
     /// # Errors
     /// When there are as many as may be, the engine stops, or the journal cannot be read.
-    pub async fn subscribe(&self, query: Query, format: Format) -> Result<Subscriber, SubscribeError> {
+    pub async fn subscribe(&self, query: SubscriberQuery, format: StreamFormat) -> Result<Subscriber, SubscribeError> {
         Subscriber::enter(&self.hub, query, format).await
     }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     facts::Known,
-    plan::{Difference, KnownNamespaces, NamespaceLabels, Plan, TypeName, UnitSpec},
+    plan::{KnownNamespaces, NamespaceLabels, Plan, SpecDifference, TypeName, UnitSpec},
     presence::{Looked, Served},
     reconcile::{First, History, Occasion, RunningSpec},
     rediscovery::Rediscovery,
@@ -268,7 +268,7 @@ impl State {
     /// Lets units that go on have the entry as it is written now.
     pub(super) fn adopt(&mut self, name: &TypeName, desired: &[UnitSpec]) {
         for unit in self.types.get_mut(name).into_iter().flat_map(|kept| &mut kept.units) {
-            if let Some(spec) = desired.iter().find(|spec| unit.spec.difference(spec) == Difference::Nothing) {
+            if let Some(spec) = desired.iter().find(|spec| unit.spec.difference(spec) == SpecDifference::Nothing) {
                 unit.spec = spec.clone();
             }
         }

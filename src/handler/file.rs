@@ -35,7 +35,7 @@ const EVENT_START: &[u8] = br#"{"specversion""#;
 
 /// When written lines are synced to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fsync {
+pub enum FileFsync {
     /// Before a batch is acknowledged.
     Always,
     /// Left to the system.
@@ -48,7 +48,7 @@ pub enum Fsync {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Compress")]
 #[serde(rename_all = "kebab-case")]
-pub enum Compression {
+pub enum FileCompression {
     /// Not at all.
     None,
     /// As `.zst`.
@@ -66,9 +66,9 @@ pub struct FileOptions {
     /// Files kept beside the one being written, in its directory; the oldest go. All when `None`.
     pub keep: Option<usize>,
     /// Of rotated files.
-    pub compression: Compression,
+    pub compression: FileCompression,
     /// When to sync.
-    pub fsync: Fsync,
+    pub fsync: FileFsync,
     /// Permissions that new files get, whatever the umask. New directories let in who may read the files.
     pub permissions: u32,
 }
@@ -191,7 +191,7 @@ impl FileHandler {
     /// Lets go of the current file, synced.
     fn finish(&mut self) -> Result<(), HandlerError> {
         if let Some(open) = &mut self.open
-            && self.options.fsync != Fsync::Never
+            && self.options.fsync != FileFsync::Never
         {
             open.sync().map_err(|error| failed("sync", &open.path, &error))?;
         }
@@ -211,7 +211,7 @@ impl Handler for FileHandler {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let written = notification.events().iter().try_for_each(|event| self.formatter.line(&mut buffer, event));
-        let always = self.options.fsync == Fsync::Always;
+        let always = self.options.fsync == FileFsync::Always;
         let result = written
             .map_err(HandlerError::from)
             .and_then(|()| self.prepare(buffer.len() as u64))
@@ -223,8 +223,8 @@ impl Handler for FileHandler {
 
     fn tick_interval(&self) -> Option<Duration> {
         match self.options.fsync {
-            Fsync::Interval(interval) => Some(interval),
-            Fsync::Always | Fsync::Never => None,
+            FileFsync::Interval(interval) => Some(interval),
+            FileFsync::Always | FileFsync::Never => None,
         }
     }
 

@@ -42,7 +42,7 @@ pub use self::{
 use super::{AsyncHandler, Form, HandlerError};
 use crate::{
     client_error::describe,
-    cloud_event::{self, Body, ContentMode, Formatter, header_value},
+    cloud_event::{self, ContentMode, Formatter, MessageBody, header_value},
     notification::{Event, Notification},
     secret::PlainOrSecret,
     trace::TraceContext,
@@ -188,14 +188,14 @@ impl Webhook {
                 headers.insert(name, attribute(value));
             });
         }
-        let Body { content_type, bytes: body } = self.formatter.body(event, form, self.options.mode)?;
+        let MessageBody { content_type, bytes: body } = self.formatter.body(event, form, self.options.mode)?;
         Ok(Message { content_type, headers, body, key, id })
     }
 
     fn batched(&self, events: &[Event], form: Form) -> Result<Message, HandlerError> {
         let ids: Vec<String> = events.iter().map(cloud_event::id).collect();
         let id = message_id(ids.iter().map(String::as_str));
-        let Body { content_type, bytes: body } = self.formatter.batch(events, form)?;
+        let MessageBody { content_type, bytes: body } = self.formatter.batch(events, form)?;
         Ok(Message { content_type, headers: HeaderMap::new(), body, key: id.clone(), id })
     }
 }

@@ -19,7 +19,7 @@ use super::{
     Transaction,
     index_func::IndexFunc,
     store::IndexExists,
-    writer::{Writer, now_micros},
+    writer::{IndexerWriter, now_micros},
 };
 use crate::{
     delta_fifo::actor::{Apply, Repack},
@@ -70,13 +70,13 @@ pub struct Terminate;
 
 /// The actor around one [`Indexer`](super::Indexer).
 pub struct IndexerActor {
-    writer: Writer,
+    writer: IndexerWriter,
     idle: Option<SpawnHandle>,
 }
 
 impl IndexerActor {
     /// Makes the actor of the unit that `writer` writes for.
-    pub(crate) fn new(writer: Writer) -> Self {
+    pub(crate) fn new(writer: IndexerWriter) -> Self {
         Self { writer, idle: None }
     }
 

@@ -53,7 +53,7 @@ pub(super) fn now_micros() -> i64 {
 }
 
 /// Writes the batches of one unit in one epoch; a later epoch fences it off the journal.
-pub(crate) struct Writer {
+pub(crate) struct IndexerWriter {
     lease: IndexerLease,
     journal: Journal,
     unit: UnitId,
@@ -64,7 +64,7 @@ pub(crate) struct Writer {
     fault: Fault,
 }
 
-impl Writer {
+impl IndexerWriter {
     /// Makes the writer of a unit in one epoch.
     pub(crate) fn new(
         lease: IndexerLease,

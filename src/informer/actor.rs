@@ -14,7 +14,7 @@ use super::{
     running::{Actors, Running, STAGES},
 };
 use crate::supervisor::{
-    ActorIndex, Decision, Exit, Generation, Input, Supervisor, SupervisorConfig,
+    ActorIndex, Decision, Exit, Generation, Supervisor, SupervisorConfig, SupervisorInput,
     arbiters::{Arbiters, Seat},
     child::{Heartbeat, exit_of},
     fault::Fault,
@@ -63,14 +63,14 @@ impl UnitSupervisor {
     }
 
     /// One step of the core, and what it decided.
-    pub(super) fn step(&mut self, input: Input, ctx: &mut Context<Self>) {
+    pub(super) fn step(&mut self, input: SupervisorInput, ctx: &mut Context<Self>) {
         let verdict = self.core.step(input, self.clock.elapsed(), rand::random());
         if let Some(timer) = self.timer.take() {
             ctx.cancel_future(timer);
         }
         if let Some(wake_at) = verdict.wake_at {
             let delay = wake_at.saturating_sub(self.clock.elapsed());
-            self.timer = Some(ctx.run_later(delay, |supervisor, ctx| supervisor.step(Input::Timer, ctx)));
+            self.timer = Some(ctx.run_later(delay, |supervisor, ctx| supervisor.step(SupervisorInput::Timer, ctx)));
         }
         match verdict.decision {
             Decision::Nothing => {}
@@ -132,7 +132,7 @@ impl UnitSupervisor {
             running.stop(); // asked while the unit was starting
         }
         self.running = Some(running);
-        self.step(Input::Started(generation), ctx);
+        self.step(SupervisorInput::Started(generation), ctx);
         self.strike();
     }
 
@@ -166,7 +166,7 @@ impl UnitSupervisor {
         if let Some(running) = self.running.as_mut().filter(|running| running.generation() == generation) {
             running.ended(actor);
         }
-        self.step(Input::Exited { generation, actor, exit }, ctx);
+        self.step(SupervisorInput::Exited { generation, actor, exit }, ctx);
     }
 
     fn ping(&mut self, generation: Generation, actors: &[ActorIndex], ctx: &mut Context<Self>) {
@@ -175,7 +175,7 @@ impl UnitSupervisor {
             let answer = running.heartbeat(actor).send(Heartbeat::default());
             ctx.spawn(answer.into_actor(self).map(move |answer, supervisor, ctx| {
                 if answer.is_ok() {
-                    supervisor.step(Input::Answered { generation, actor }, ctx);
+                    supervisor.step(SupervisorInput::Answered { generation, actor }, ctx);
                 }
             }));
         }
@@ -200,6 +200,6 @@ impl Actor for UnitSupervisor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        self.step(Input::Start, ctx);
+        self.step(SupervisorInput::Start, ctx);
     }
 }

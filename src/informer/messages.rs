@@ -8,7 +8,7 @@ use super::{actor::UnitSupervisor, running::Running};
 use crate::supervisor::{ActorIndex, fault::Fault};
 use crate::{
     indexer::actor::{AddIndexers, AddIndexersError, IndexerActor, MoveError, MoveReader},
-    supervisor::Input,
+    supervisor::SupervisorInput,
 };
 
 /// Does harm to one actor of the unit, counted from 0 in the order of the data.
@@ -47,7 +47,7 @@ impl Handler<StopUnit> for UnitSupervisor {
     fn handle(&mut self, StopUnit: StopUnit, ctx: &mut Self::Context) -> Self::Result {
         let (waiter, stopped) = oneshot::channel();
         self.stop_waiters.push(waiter);
-        self.step(Input::Stop, ctx);
+        self.step(SupervisorInput::Stop, ctx);
         Box::pin(async move { drop(stopped.await) })
     }
 }

@@ -21,8 +21,8 @@ use crate::{
         messages::{Sabotage, StopUnit},
     },
     journal::{
-        Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record, Sequence,
-        Start as From, UnitInterest,
+        Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, ReaderStart as From, Record,
+        Sequence, UnitInterest,
     },
     list_watch::{
         WatchEvent,
@@ -228,7 +228,7 @@ fn a_unit_that_resumes_another_is_synced_at_once_and_goes_on_without_a_list_or_a
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
         let old = bench.ran(&server, options()).await;
         let asked = server.requests().len();
-        let unit = bench.make(1, &server, InformerOptions { order: Order::PerKey, ..options() }, Some(old.seed()));
+        let unit = bench.make(1, &server, InformerOptions { order: QueueOrder::PerKey, ..options() }, Some(old.seed()));
         assert!(unit.is_readable() && unit.status.view().synced && unit.status.view().objects == 2);
         assert_eq!(names(&unit), "a101 b102");
         old.retire(&bench.shared.journal, &[]).unwrap();

@@ -20,7 +20,7 @@ use super::{
     store::{CompactionStep, Recovered, Store, StoreError, StoredUnit},
 };
 use crate::{
-    histogram::{Histogram, Snapshot},
+    histogram::{Histogram, HistogramSnapshot},
     mutex::lock,
 };
 
@@ -141,7 +141,7 @@ pub struct JournalHealth {
     /// Duration of the last fsync.
     pub last_sync: Duration,
     /// Duration of each fsync, in seconds.
-    pub sync_duration: Snapshot,
+    pub sync_duration: HistogramSnapshot,
     /// Count of failures of the store.
     pub failures: u64,
 }

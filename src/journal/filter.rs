@@ -12,7 +12,7 @@ use super::{Record, Sequence};
 ///
 /// **Contract:** the judgement depends on the record alone. It takes microseconds, and does not panic. A record may be judged
 /// again after a restart or a crash.
-pub trait Filter: fmt::Debug + Send + Sync {
+pub trait ReaderFilter: fmt::Debug + Send + Sync {
     /// Judges one record, as it was appended.
     fn judge(&self, record: &Record) -> Judgement;
 }
@@ -30,15 +30,15 @@ pub enum Judgement {
 
 /// A shared [`Filter`]; two are equal if they are the same one.
 #[derive(Clone, Debug)]
-pub struct RecordFilter(Arc<dyn Filter>);
+pub struct RecordFilter(Arc<dyn ReaderFilter>);
 
 impl RecordFilter {
     /// Shares a filter.
-    pub fn new(filter: Arc<dyn Filter>) -> Self {
+    pub fn new(filter: Arc<dyn ReaderFilter>) -> Self {
         Self(filter)
     }
 
-    pub(super) fn judge(&self, record: &Record, failures: &mut Failures) -> bool {
+    pub(super) fn judge(&self, record: &Record, failures: &mut FilterFailures) -> bool {
         match self.0.judge(record) {
             Judgement::Wanted => true,
             Judgement::Refused => false,
@@ -62,14 +62,14 @@ impl Eq for RecordFilter {}
 
 /// Errors of a filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Failures {
+pub struct FilterFailures {
     /// Their count.
     pub count: u64,
     /// The object of the last one, and the error.
     pub last: Option<String>,
 }
 
-impl Failures {
+impl FilterFailures {
     pub(super) fn add(&mut self, more: &Self) {
         self.count += more.count;
         if more.last.is_some() {
@@ -105,7 +105,7 @@ pub struct Judged {
     /// The refused ones.
     pub refused: Vec<Sequence>,
     /// Of these, those on which the filter failed.
-    pub failures: Failures,
+    pub failures: FilterFailures,
 }
 
 impl Judged {

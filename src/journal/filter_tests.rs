@@ -11,7 +11,7 @@ use crate::change::Reached;
 #[derive(Debug, Default)]
 struct Even(Mutex<Vec<String>>);
 
-impl Filter for Even {
+impl ReaderFilter for Even {
     fn judge(&self, record: &Record) -> Judgement {
         let Some(object) = record.object() else { return Judgement::Wanted };
         self.0.lock().unwrap().push(brief(record));
@@ -27,7 +27,7 @@ fn open(journal: &Journal, max_events: usize, filter: &std::sync::Arc<Even>) -> 
     let filter: std::sync::Arc<Even> = std::sync::Arc::clone(filter);
     let interest = Interest { filter: Some(RecordFilter::new(filter)), ..everything() };
     let bounds = Bounds { max_events, ..Bounds::default() };
-    journal.open_reader(Start::Next, ReaderOptions { bounds, interest, name: None }).unwrap()
+    journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: None }).unwrap()
 }
 
 fn commit(journal: &Journal, changes: &[Change]) {

@@ -16,7 +16,7 @@ use super::{
     disk::Disk,
     inner::Inner,
     memory::MemoryJournal,
-    reader::Reader,
+    reader::JournalReader,
     store::{Recovered, StoreError, StoredUnit},
 };
 use crate::mutex::lock;
@@ -142,7 +142,7 @@ impl Journal {
         self.inner().disk()
     }
 
-    fn with<R: Default>(&self, reader: ReaderId, act: impl FnOnce(&mut Reader) -> R) -> R {
+    fn with<R: Default>(&self, reader: ReaderId, act: impl FnOnce(&mut JournalReader) -> R) -> R {
         self.inner().with(reader, act)
     }
 

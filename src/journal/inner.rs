@@ -9,7 +9,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{ReaderId, Sequence, disk::Disk, memory::MemoryJournal, reader::Reader};
+use super::{ReaderId, Sequence, disk::Disk, memory::MemoryJournal, reader::JournalReader};
 use crate::mutex::lock;
 
 /// State that the committer shares with the handles.
@@ -37,7 +37,7 @@ impl Inner {
     }
 
     /// Does something with a reader; nothing where it is closed.
-    pub(super) fn with<R: Default>(&self, reader: ReaderId, act: impl FnOnce(&mut Reader) -> R) -> R {
+    pub(super) fn with<R: Default>(&self, reader: ReaderId, act: impl FnOnce(&mut JournalReader) -> R) -> R {
         self.core().reader(reader).map(act).unwrap_or_default()
     }
 

@@ -29,7 +29,7 @@ struct Told {
     goes_on: Mutex<Receiver<()>>,
 }
 
-impl Filter for Told {
+impl ReaderFilter for Told {
     fn judge(&self, _: &Record) -> Judgement {
         let number = self.judged.fetch_add(1, Ordering::Relaxed) + 1;
         if self.says.lock().unwrap().send(number).is_ok() {
@@ -66,7 +66,7 @@ fn d8_what_is_committed_while_a_compaction_judges_is_durable_before_all_is_judge
     let interest = Interest { filter: Some(RecordFilter::new(Arc::new(filter))), ..everything() };
     let bounds = Bounds { max_events: 10_000, ..Bounds::default() };
     let options = ReaderOptions { bounds, interest, name: Some("slow".to_owned()) };
-    journal.open_reader(Start::Next, options).unwrap();
+    journal.open_reader(ReaderStart::Next, options).unwrap();
     let waiting: Vec<_> = (1..=WAITING).map(|version| updated("a", "a", version, version + 1)).collect();
     let waiting = commit(&journal, &waiting);
     while journal.released() < waiting {

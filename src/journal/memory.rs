@@ -17,9 +17,9 @@ use std::{
 
 use super::{
     Fenced, ReaderId, Record, Sequence, Ticket, UnitId,
-    reader::Reader,
+    reader::JournalReader,
     store::{NOBODY, Recovered, StoredReader},
-    units::{Crossing, Lane, Unit, Units},
+    units::{Crossing, JournalUnit, Lane, Units},
 };
 use crate::change::{Cause, Change, Reached};
 
@@ -36,7 +36,7 @@ pub(crate) struct MemoryJournal {
     /// Position at which the initial state of a type was complete.
     synced: HashMap<Lane, Sequence>,
     discovered: bool,
-    readers: BTreeMap<ReaderId, Reader>,
+    readers: BTreeMap<ReaderId, JournalReader>,
     next_reader: u32,
     /// Above the ids of all units.
     pub(super) next_unit: u32,
@@ -341,7 +341,7 @@ impl MemoryJournal {
             }
             Turn::Cross { reader: id, crossing, round, resync_every } => {
                 let Some(reader) = self.readers.get_mut(&id) else { return };
-                let unit = Unit { round, ..*unit };
+                let unit = JournalUnit { round, ..*unit };
                 if reader.cross(crossing, &batch.records, batch.ticket.last, &unit, resync_every) {
                     wake(id);
                 }
@@ -423,16 +423,16 @@ impl MemoryJournal {
 /// A reader that is open.
 #[cfg(test)]
 impl std::ops::Index<ReaderId> for MemoryJournal {
-    type Output = Reader;
+    type Output = JournalReader;
 
-    fn index(&self, reader: ReaderId) -> &Reader {
+    fn index(&self, reader: ReaderId) -> &JournalReader {
         &self.readers[&reader]
     }
 }
 
 #[cfg(test)]
 impl std::ops::IndexMut<ReaderId> for MemoryJournal {
-    fn index_mut(&mut self, reader: ReaderId) -> &mut Reader {
+    fn index_mut(&mut self, reader: ReaderId) -> &mut JournalReader {
         self.readers.get_mut(&reader).expect("it is open")
     }
 }

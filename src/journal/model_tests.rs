@@ -307,7 +307,7 @@ impl Run {
             .into_iter()
             .map(|(bounds, interest)| {
                 let options = ReaderOptions { bounds, interest: interest.clone(), name: None };
-                let id = journal.open_reader(Start::Next, options).unwrap();
+                let id = journal.open_reader(ReaderStart::Next, options).unwrap();
                 let sees = (0..UNITS).map(|unit| (unit, 0)).collect();
                 (id, Consumer { sees, ..Consumer::default() }, interest, bounds.when_full)
             })

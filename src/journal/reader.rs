@@ -17,7 +17,7 @@ pub(super) use self::saved::{needs, waits_from};
 use self::{
     backlog::{Arrival, Backlog, Tally},
     interest::Sight,
-    queue::{Queue, Waiting},
+    queue::{Queue, WaitingRecord},
     saved::Kept,
     spill::Spill,
 };
@@ -26,7 +26,7 @@ use super::{
     Bounds, ChangeSet, EventName, Losses, ReaderStats, Record, Sequence, UnitId, WhenFull,
     filter::RecordFilter,
     store::StoredReader,
-    units::{Lane, Origin, Units},
+    units::{Lane, RecordOrigin, Units},
 };
 use crate::change::{Cause, Change};
 
@@ -40,7 +40,7 @@ const MANY: usize = 512;
 /// **Invariants:** nothing of `in_flight` and `again` is coalesced; while there is a backlog the queue is empty; with a
 /// spill there is no backlog, and all that is in memory is wanted.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
+pub(crate) struct JournalReader {
     bounds: Bounds,
     changes: ChangeSet,
     filter: Option<RecordFilter>,
@@ -53,17 +53,17 @@ pub(crate) struct Reader {
     overflowed: bool,
     /// Present in a journal with a store.
     spill: Option<Spill>,
-    again: VecDeque<Waiting>,
+    again: VecDeque<WaitingRecord>,
     /// In the order of their positions.
-    in_flight: VecDeque<Waiting>,
+    in_flight: VecDeque<WaitingRecord>,
     /// Records given up, to be replayed, of a reader without a name.
-    given_up: BTreeMap<Sequence, Waiting>,
+    given_up: BTreeMap<Sequence, WaitingRecord>,
     abandoned: bool,
     tally: Tally,
     kept: Kept,
 }
 
-impl Reader {
+impl JournalReader {
     pub(super) fn new(bounds: Bounds) -> Self {
         Self { bounds, ..Self::default() }
     }
@@ -107,7 +107,7 @@ impl Reader {
     }
 
     /// Takes a record of a unit that it sees.
-    fn take(&mut self, record: &Record, origin: Origin, wanted: bool) {
+    fn take(&mut self, record: &Record, origin: RecordOrigin, wanted: bool) {
         self.tally.stats.wanted += u64::from(wanted);
         if let Some(spill) = self.spill.as_mut().filter(|spill| !spill.positions.is_empty()) {
             if wanted {
@@ -129,7 +129,7 @@ impl Reader {
         {
             spill.push(record);
         } else if wanted || self.matters(record) {
-            self.queue.push(Waiting { record: record.clone(), origin, wanted, judged });
+            self.queue.push(WaitingRecord { record: record.clone(), origin, wanted, judged });
             if self.drops() {
                 self.settle();
             }
@@ -178,7 +178,7 @@ impl Reader {
     /// Moves everything from the queue to a backlog.
     fn coalesce(&mut self) {
         let mut backlog = Backlog::default();
-        for Waiting { record, origin, wanted, judged } in std::mem::take(&mut self.queue).waiting {
+        for WaitingRecord { record, origin, wanted, judged } in std::mem::take(&mut self.queue).waiting {
             let wanted = wanted && (judged || self.passes(&record));
             let mark = self.marks.get(&origin.lane).copied();
             backlog.push(Arrival { record: &record, origin, wanted, mark }, &self.bounds, &mut self.tally);
@@ -217,7 +217,7 @@ impl Reader {
         waiting.map(|waiting| &waiting.record).or_else(|| self.backlog.as_ref()?.front())
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self) -> Option<WaitingRecord> {
         if let Some(waiting) = self.again.pop_front() {
             return Some(waiting);
         }
@@ -252,7 +252,7 @@ impl Reader {
 
     /// Returns the position of the oldest record that is not acknowledged.
     pub(crate) fn first(&self) -> Option<Sequence> {
-        let in_flight = self.in_flight.front().map(Waiting::sequence);
+        let in_flight = self.in_flight.front().map(WaitingRecord::sequence);
         let waiting = self.peek().map(|record| record.sequence);
         let spilled = self.spill.as_ref().and_then(|spill| spill.positions.min()).map(Sequence);
         [in_flight, waiting, spilled].into_iter().flatten().min()
@@ -274,7 +274,7 @@ impl Reader {
 }
 
 #[cfg(test)]
-impl Reader {
+impl JournalReader {
     pub(super) fn held(&self) -> usize {
         self.in_flight.len()
             + self.again.len()
@@ -286,7 +286,7 @@ impl Reader {
     pub(super) fn check(&self) {
         assert!(self.in_flight.len() <= self.in_flight_max() || !self.again.is_empty() || self.spill.is_some());
         self.queue.check(&self.bounds);
-        assert!(self.in_flight.iter().is_sorted_by_key(Waiting::sequence));
+        assert!(self.in_flight.iter().is_sorted_by_key(WaitingRecord::sequence));
         if let Some(spill) = &self.spill {
             let mut in_memory = self.in_flight.iter().chain(&self.again).chain(&self.queue.waiting);
             assert!(self.backlog.is_none());

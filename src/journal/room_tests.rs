@@ -50,7 +50,7 @@ fn reader_with(journal: &Journal, name: &str, filter: Option<RecordFilter>) -> R
     let seen = UnitInterest { joins: false, resync_every: 0 };
     let interest = Interest { units: [(UnitId(0), seen)].into(), changes: ChangeSet::ALL, filter };
     let bounds = Bounds { max_events: 16, max_bytes: 64 << 20, when_full: WhenFull::Coalesce };
-    journal.open_reader(Start::Next, ReaderOptions { bounds, interest, name: Some(name.to_owned()) }).unwrap()
+    journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: Some(name.to_owned()) }).unwrap()
 }
 
 /// Text that does not compress.
@@ -263,7 +263,7 @@ async fn d7_a_reader_that_reads_on_while_its_records_are_merged_sees_each_object
 #[derive(Debug)]
 struct Thirds;
 
-impl Filter for Thirds {
+impl ReaderFilter for Thirds {
     fn judge(&self, record: &Record) -> Judgement {
         let version = record.object().unwrap().resource_version().parse::<u64>().unwrap();
         let is_update = matches!(record.change, Change::Updated { .. });

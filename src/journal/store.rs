@@ -43,7 +43,7 @@ pub(super) use self::compact::{CompactionStep, Compactor};
 use self::{error::Fault, files::Files, lock::Lock, recent::Recent, seal::Sealer};
 pub use self::{
     error::StoreError,
-    page::{Page, PageSize},
+    page::{LogPage, PageSize},
     record::Head,
 };
 use super::{Sequence, UnitId, UnitTerms};

@@ -16,9 +16,9 @@ use roaring::RoaringTreemap;
 use super::{
     compaction::testing::{Entry, Merger, Step},
     memory::{Durability, MemoryJournal},
-    units::Crossing,
     store::{Head, Recovered, StoredReader, StoredUnit},
     testing::*,
+    units::Crossing,
     *,
 };
 use crate::change::Reached;
@@ -367,7 +367,7 @@ impl Run {
         run.disk.synced.first = 1;
         run.disk.now.first = 1;
         for (number, reader) in run.readers.iter_mut().enumerate() {
-            reader.id = Some(run.journal.open_reader(Start::Next, options(number, false)).unwrap());
+            reader.id = Some(run.journal.open_reader(ReaderStart::Next, options(number, false)).unwrap());
             reader.sees = (0..UNITS).collect();
         }
         run.save(false);
@@ -726,14 +726,14 @@ impl Run {
         self.released = content.records.keys().chain(entries).copied().collect();
         for number in 0..READERS {
             let Some(name) = name_of(number) else {
-                let id = self.journal.open_reader(Start::Next, options(number, false)).unwrap();
+                let id = self.journal.open_reader(ReaderStart::Next, options(number, false)).unwrap();
                 self.readers[number] = Consumer { id: Some(id), sees: (0..UNITS).collect(), ..Consumer::default() };
                 continue;
             };
             let saved = content.readers.get(&name).map(|(_, saved)| saved.clone()).unwrap_or_default();
             let options = options(number, true);
             let until = self.journal.released();
-            let mut judge = self.journal.judge(Start::Next, &options).unwrap().expect("it is known");
+            let mut judge = self.journal.judge(ReaderStart::Next, &options).unwrap().expect("it is known");
             for (record, only) in content.records.range(judge.position().0 + 1..).map(|(_, record)| record) {
                 judge.visit(&head(record, only.as_deref()));
             }

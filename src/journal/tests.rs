@@ -7,7 +7,7 @@ use crate::change::Reached;
 
 fn reader(journal: &mut MemoryJournal, max_events: usize, when_full: WhenFull) -> ReaderId {
     let bounds = Bounds { max_events, max_bytes: 1 << 20, when_full };
-    journal.open_reader(Start::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap()
+    journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap()
 }
 
 fn commit(journal: &mut MemoryJournal, unit: u32, changes: &[Change]) {
@@ -158,7 +158,8 @@ fn i5_living_objects_that_wait_take_room_from_olds_and_not_from_deletions() {
     let mut journal = MemoryJournal::default();
     let size = pod("a", "a", 1).size_bytes();
     let bounds = Bounds { max_events: 2, max_bytes: size + 3 * ENTRY_BYTES, when_full: WhenFull::Coalesce };
-    let one = journal.open_reader(Start::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap();
+    let one =
+        journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap();
     commit(&mut journal, 0, &[deleted("d", "d", 1), updated("a", "a", 1, 2), updated("b", "b", 1, 2)]);
     assert_eq!(journal.stats(one).olds_given_up, 2, "nothing is left beside the deletion");
     commit(&mut journal, 0, &[updated("c", "c", 1, 2), updated("e", "e", 1, 2)]);
@@ -181,7 +182,7 @@ fn i5_a_reader_that_does_not_want_deletions_keeps_no_bodies_of_what_is_gone() {
     let mut journal = MemoryJournal::default();
     let bounds = Bounds { max_events: 3, ..Bounds::default() };
     let interest = Interest { changes: ChangeSet::ADDED, ..everything() };
-    let only_added = journal.open_reader(Start::Next, ReaderOptions { bounds, interest, name: None }).unwrap();
+    let only_added = journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: None }).unwrap();
     for n in 0..100 {
         let (name, uid) = (format!("job{n}"), format!("u{n}"));
         commit(&mut journal, 0, &[added(&name, &uid, 1), updated(&name, &uid, 1, 2), deleted(&name, &uid, 3)]);
@@ -196,7 +197,8 @@ fn i5_olds_are_given_up_before_anything_is_dropped() {
     let size = pod("a", "a", 1).size_bytes();
     let max_bytes = size * 2 + size / 2 + 3 * ENTRY_BYTES;
     let bounds = Bounds { max_events: 2, max_bytes, when_full: WhenFull::Coalesce };
-    let one = journal.open_reader(Start::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap();
+    let one =
+        journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest: everything(), name: None }).unwrap();
     commit(&mut journal, 0, &[updated("a", "a", 1, 2), updated("b", "b", 1, 2), updated("c", "c", 1, 2)]);
     assert_eq!(journal.stats(one).olds_given_up, 1);
     assert_eq!(all(&mut journal, one), ["updated a/2", "updated b/2<1", "updated c/2<1"]);
@@ -267,13 +269,13 @@ fn a_reader_begins_where_it_asks_or_hears_of_a_gap() {
     let holder = reader(&mut journal, 10, WhenFull::Coalesce);
     commit(&mut journal, 0, &[added("a", "a", 1), added("b", "b", 1)]);
     let options = || ReaderOptions { interest: everything(), ..ReaderOptions::default() };
-    let late = journal.open_reader(Start::After(Sequence(2)), options()).unwrap();
+    let late = journal.open_reader(ReaderStart::After(Sequence(2)), options()).unwrap();
     commit(&mut journal, 0, &[added("c", "c", 1)]);
     assert_eq!(all(&mut journal, late), ["added c/1"]);
-    let gap = journal.open_reader(Start::After(Sequence(1)), options()).unwrap_err();
+    let gap = journal.open_reader(ReaderStart::After(Sequence(1)), options()).unwrap_err();
     assert_eq!(gap, Gap { asked: Sequence(1), first: Sequence(4), last: Sequence(3) }, "nothing is kept for others");
     assert_eq!(all(&mut journal, holder).len(), 3);
-    assert!(journal.open_reader(Start::After(Sequence(9)), options()).is_err());
+    assert!(journal.open_reader(ReaderStart::After(Sequence(9)), options()).is_err());
 }
 
 #[test]
@@ -295,7 +297,7 @@ async fn readers_are_woken_by_a_release_and_not_lost_before_they_wait() {
     let journal = Journal::in_memory();
     assert_eq!(journal.id().len(), 12);
     let options = ReaderOptions { interest: everything(), ..ReaderOptions::default() };
-    let one = journal.open_reader(Start::Next, options).unwrap();
+    let one = journal.open_reader(ReaderStart::Next, options).unwrap();
     let ticket =
         journal.append(UnitId(0), 1, &[added("a", "a", 1)], &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
     journal.release(ticket);
@@ -312,7 +314,7 @@ fn every(resync_every: u32) -> Interest {
 }
 
 fn open(journal: &mut MemoryJournal, interest: Interest) -> ReaderId {
-    journal.open_reader(Start::Next, ReaderOptions { interest, ..ReaderOptions::default() }).unwrap()
+    journal.open_reader(ReaderStart::Next, ReaderOptions { interest, ..ReaderOptions::default() }).unwrap()
 }
 
 fn replayed(name: &str, version: u64) -> Change {
@@ -393,7 +395,7 @@ fn i5_unwanted_records_behind_a_waiting_one_are_not_kept() {
     let mut journal = MemoryJournal::default();
     let interest = Interest { changes: ChangeSet::DELETED, ..everything() };
     let bounds = Bounds { max_events: 5, ..Bounds::default() };
-    let stuck = journal.open_reader(Start::Next, ReaderOptions { bounds, interest, name: None }).unwrap();
+    let stuck = journal.open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: None }).unwrap();
     commit(&mut journal, 0, &[deleted("a", "a", 1)]);
     for version in 1..100 {
         commit(&mut journal, 1, &[updated("b", "b", version, version + 1)]);
@@ -521,7 +523,7 @@ fn s8_a_type_of_several_units_has_synced_with_its_last_one() {
 fn acknowledgements_come_in_any_order_and_the_position_stays_before_what_is_open() {
     let journal = Journal::in_memory();
     let reader =
-        journal.open_reader(Start::Next, ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
+        journal.open_reader(ReaderStart::Next, ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
     let changes: Vec<_> = (1..6).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect();
     journal.release(journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
     assert_eq!(journal.read(reader, 9, usize::MAX).len(), 5);
@@ -539,7 +541,7 @@ fn acknowledgements_come_in_any_order_and_the_position_stays_before_what_is_open
 fn what_was_given_up_and_acknowledged_is_replayed_once() {
     let journal = Journal::in_memory();
     let reader =
-        journal.open_reader(Start::Next, ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
+        journal.open_reader(ReaderStart::Next, ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
     let changes: Vec<_> = (1..4).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect();
     journal.release(journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
     journal.read(reader, 2, usize::MAX);

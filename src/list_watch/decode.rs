@@ -17,7 +17,7 @@ pub use status::decode_status;
 pub use watch::WatchDecoder;
 
 use super::SkipReason;
-use crate::object::scan::{Cursor, Nesting, Progress, ScanError, Scanned, TypeMeta};
+use crate::object::scan::{JsonCursor, Nesting, Progress, ScanError, Scanned, TypeMeta};
 
 /// Above this a buffer for what is cut between chunks is given back after use.
 const SPARE_BYTES_MAX: usize = 1 << 20;
@@ -33,7 +33,7 @@ fn clear(buffer: &mut Vec<u8>) {
 
 /// Returns `namespace/name` of the object at `path`. The JSON may be cut off; `None` where the name is.
 fn object_name(json: &[u8], path: &[&str]) -> Option<String> {
-    let mut cursor = Cursor::new(json);
+    let mut cursor = JsonCursor::new(json);
     for step in path.iter().chain(&["metadata"]) {
         cursor.enter(b'{', "an object").ok()?;
         let mut first = true;
@@ -46,7 +46,7 @@ fn object_name(json: &[u8], path: &[&str]) -> Option<String> {
     // an error is the place where the object is cut off
     while let Ok(Some(member)) = cursor.next_member(&mut first) {
         let Ok(value) = cursor.skip_value() else { break };
-        let text = || Cursor::new(value).string("a string").ok()?.decode().ok();
+        let text = || JsonCursor::new(value).string("a string").ok()?.decode().ok();
         match &*member.key.bytes().ok()? {
             b"namespace" => namespace = text(),
             b"name" => name = text(),

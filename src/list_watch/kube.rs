@@ -26,7 +26,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture};
 pub use kube::Client;
 
-use super::{Failure, ListPage, ListRequest, ListWatch, WatchRequest, WatchStream, retry::Retry};
+use super::{Failure, ListPage, ListRequest, ListWatch, WatchRequest, WatchStream, retry::RequestRetry};
 use crate::object::{
     ResourceType,
     scan::{ScanPlan, TypeMeta},
@@ -147,7 +147,7 @@ impl From<Failure> for Attempt {
 
 /// Sends one GET until it is answered, or until [`Retry`] passes the failure up (T-2).
 async fn repeated<T, F: Future<Output = Result<T, Attempt>>>(mut send: impl FnMut() -> F) -> Result<T, Failure> {
-    let mut retry = Retry::default();
+    let mut retry = RequestRetry::default();
     loop {
         let Attempt { failure, may_repeat } = match send().await {
             Ok(answer) => return Ok(answer),

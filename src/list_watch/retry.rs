@@ -13,11 +13,11 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// The repeats of one GET, list or opening of a watch. Make one for each request of the reflector.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Retry {
+pub(crate) struct RequestRetry {
     repeats: u32,
 }
 
-impl Retry {
+impl RequestRetry {
     /// Returns after which delay the same GET is sent again; `None` passes `failure` up.
     ///
     /// Repeated are a lost connection, and 429 or 5xx with `Retry-After`. Not repeated: what the reflector answers
@@ -71,13 +71,13 @@ mod tests {
             (Failure::FrameTooLong { max_bytes: 1, object: None }, None),
             (Failure::Request("tls".into()), None),
         ] {
-            assert_eq!(Retry::default().next(&failure), expected, "{failure:?}");
+            assert_eq!(RequestRetry::default().next(&failure), expected, "{failure:?}");
         }
     }
 
     #[test]
     fn t1_ten_repeats_shared_by_all_causes_then_the_last_answer_is_passed_up() {
-        let mut retry = Retry::default();
+        let mut retry = RequestRetry::default();
         for round in 0..REPEATS_MAX {
             let failure = if round % 2 == 0 { status(503, Some(1)) } else { Failure::Disconnected(String::new()) };
             assert!(retry.next(&failure).is_some(), "repeat {round}");

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     Form, Object,
-    scan::{Cursor, ScanError, text},
+    scan::{JsonCursor, ScanError, text},
 };
 
 /// Stands between the parts where they are kept; no part of UTF-8.
@@ -95,7 +95,7 @@ impl Object {
 }
 
 fn newest(managed_fields: &[u8]) -> Result<Option<ChangedBy<'_>>, ScanError> {
-    let mut cursor = Cursor::new(managed_fields);
+    let mut cursor = JsonCursor::new(managed_fields);
     if cursor.peek()? != b'[' {
         return Ok(None);
     }

@@ -36,12 +36,12 @@ const LISTS: [&str; 14] = [
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FieldPath {
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<PathStep>,
 }
 
 /// One step of a [`FieldPath`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Step {
+pub(crate) enum PathStep {
     /// A member of an object.
     Member(Box<str>),
     /// Every element of an array, or every member of an object: `[*]` or `.*`.
@@ -82,9 +82,9 @@ impl FieldPath {
     pub(crate) fn with_lists(&self) -> Option<Self> {
         let mut steps = Vec::with_capacity(self.steps.len() + 1);
         for step in &self.steps {
-            let behind_list = matches!(steps.last(), Some(Step::Member(name)) if LISTS.contains(&&**name));
-            if behind_list && matches!(step, Step::Member(_)) {
-                steps.push(Step::Each);
+            let behind_list = matches!(steps.last(), Some(PathStep::Member(name)) if LISTS.contains(&&**name));
+            if behind_list && matches!(step, PathStep::Member(_)) {
+                steps.push(PathStep::Each);
             }
             steps.push(step.clone());
         }
@@ -92,7 +92,7 @@ impl FieldPath {
     }
 
     /// Returns the steps; there is at least one.
-    pub(crate) fn steps(&self) -> &[Step] {
+    pub(crate) fn steps(&self) -> &[PathStep] {
         &self.steps
     }
 }
@@ -115,7 +115,7 @@ impl<'a> Parser<'a> {
         self.steps(Vec::new())
     }
 
-    fn steps(&mut self, mut steps: Vec<Step>) -> Result<FieldPath, (usize, &'static str)> {
+    fn steps(&mut self, mut steps: Vec<PathStep>) -> Result<FieldPath, (usize, &'static str)> {
         while let Some(next) = self.rest().chars().next() {
             if steps.len() >= STEPS_MAX {
                 return Err((self.at, "expected at most 32 steps"));
@@ -130,14 +130,14 @@ impl<'a> Parser<'a> {
             }
         }
         // `owner` alone is short for a longer path; before more steps it is a member
-        if steps == [Step::Member("owner".into())] && !self.path.starts_with('[') {
-            steps = vec![member("metadata"), member("ownerReferences"), Step::Each, member("uid")];
+        if steps == [PathStep::Member("owner".into())] && !self.path.starts_with('[') {
+            steps = vec![member("metadata"), member("ownerReferences"), PathStep::Each, member("uid")];
         }
         Ok(FieldPath { steps })
     }
 
     /// Reads `name` or `*`.
-    fn name(&mut self) -> Result<Step, (usize, &'static str)> {
+    fn name(&mut self) -> Result<PathStep, (usize, &'static str)> {
         let rest = self.rest();
         let len = rest.find(|c: char| ".[]'\"$\\,".contains(c) || c.is_whitespace()).unwrap_or(rest.len());
         let name = &rest[..len];
@@ -146,7 +146,7 @@ impl<'a> Parser<'a> {
         }
         if name == "*" {
             self.at += len;
-            return Ok(Step::Each);
+            return Ok(PathStep::Each);
         }
         if let Some(star) = name.find('*') {
             return Err((self.at + star, "expected `*` to stand alone: a part of a name cannot be matched"));
@@ -156,12 +156,12 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads `[*]`, `['name']` or `["name"]`.
-    fn bracket(&mut self) -> Result<Step, (usize, &'static str)> {
+    fn bracket(&mut self) -> Result<PathStep, (usize, &'static str)> {
         self.at += 1;
         let step = match self.rest().chars().next() {
             Some('*') => {
                 self.at += 1;
-                Step::Each
+                PathStep::Each
             }
             Some(quote @ ('\'' | '"')) => self.quoted(quote)?,
             Some(c) if c.is_ascii_digit() => {
@@ -176,7 +176,7 @@ impl<'a> Parser<'a> {
         Ok(step)
     }
 
-    fn quoted(&mut self, quote: char) -> Result<Step, (usize, &'static str)> {
+    fn quoted(&mut self, quote: char) -> Result<PathStep, (usize, &'static str)> {
         let mut name = String::new();
         let mut chars = self.rest().char_indices().skip(1);
         while let Some((offset, c)) = chars.next() {
@@ -200,13 +200,13 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn member(name: &str) -> Step {
-    Step::Member(name.into())
+fn member(name: &str) -> PathStep {
+    PathStep::Member(name.into())
 }
 
-fn alias(first: Step) -> Vec<Step> {
+fn alias(first: PathStep) -> Vec<PathStep> {
     match &first {
-        Step::Member(name) if matches!(&**name, "labels" | "annotations") => vec![member("metadata"), first],
+        PathStep::Member(name) if matches!(&**name, "labels" | "annotations") => vec![member("metadata"), first],
         _ => vec![first],
     }
 }
@@ -216,8 +216,8 @@ impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, step) in self.steps.iter().enumerate() {
             match step {
-                Step::Each => f.write_str("[*]")?,
-                Step::Member(name) => write_member(f, name, index == 0)?,
+                PathStep::Each => f.write_str("[*]")?,
+                PathStep::Member(name) => write_member(f, name, index == 0)?,
             }
         }
         Ok(())
@@ -324,7 +324,7 @@ mod tests {
 
         #[test]
         fn any_steps_survive_being_written(steps in proptest::collection::vec(
-            prop_oneof![any::<String>().prop_map(|name| Step::Member(name.into())), Just(Step::Each)], 1..6
+            prop_oneof![any::<String>().prop_map(|name| PathStep::Member(name.into())), Just(PathStep::Each)], 1..6
         )) {
             let path = FieldPath { steps };
             prop_assert_eq!(FieldPath::parse(&path.to_string()), Ok(path));

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{
     FieldPath, Object,
-    field_path::Step,
-    scan::{Cursor, PathTree, ScanError},
+    field_path::PathStep,
+    scan::{JsonCursor, PathTree, ScanError},
 };
 
 /// What every update touches, and what is the server's own account of who did.
@@ -48,7 +48,7 @@ impl IgnoredPaths {
     /// one has a member that the other has not, or in another order.
     pub fn covers_all_between(&self, old: &Object, new: &Object) -> bool {
         let (old, new) = (old.json(), new.json());
-        match same(&mut Cursor::new(&old), &mut Cursor::new(&new), Some(&self.tree)) {
+        match same(&mut JsonCursor::new(&old), &mut JsonCursor::new(&new), Some(&self.tree)) {
             Ok(same) => same,
             Err(Apart::Malformed) => false,
             Err(Apart::Members) => {
@@ -64,7 +64,7 @@ impl IgnoredPaths {
 }
 
 /// Compares two values, and leaves the cursors behind them if they are the same. Recurses as deep as brackets may be open.
-fn same(old: &mut Cursor<'_>, new: &mut Cursor<'_>, ignored: Option<&PathTree>) -> Result<bool, Apart> {
+fn same(old: &mut JsonCursor<'_>, new: &mut JsonCursor<'_>, ignored: Option<&PathTree>) -> Result<bool, Apart> {
     let ignored = ignored.filter(|tree| tree.goes_on());
     let (old_begins, new_begins) = (old.peek()?, new.peek()?);
     if ignored.is_none() {
@@ -84,7 +84,7 @@ fn same(old: &mut Cursor<'_>, new: &mut Cursor<'_>, ignored: Option<&PathTree>) 
     }
 }
 
-fn same_members(old: &mut Cursor<'_>, new: &mut Cursor<'_>, ignored: Option<&PathTree>) -> Result<bool, Apart> {
+fn same_members(old: &mut JsonCursor<'_>, new: &mut JsonCursor<'_>, ignored: Option<&PathTree>) -> Result<bool, Apart> {
     old.enter(b'{', "an object")?;
     new.enter(b'{', "an object")?;
     let (mut old_first, mut new_first) = (true, true);
@@ -109,7 +109,11 @@ fn same_members(old: &mut Cursor<'_>, new: &mut Cursor<'_>, ignored: Option<&Pat
     }
 }
 
-fn same_elements(old: &mut Cursor<'_>, new: &mut Cursor<'_>, ignored: Option<&PathTree>) -> Result<bool, Apart> {
+fn same_elements(
+    old: &mut JsonCursor<'_>,
+    new: &mut JsonCursor<'_>,
+    ignored: Option<&PathTree>,
+) -> Result<bool, Apart> {
     let each = ignored.and_then(PathTree::each);
     if each.is_some_and(|each| !each.ends().is_empty()) {
         old.skip_value()?;
@@ -133,19 +137,19 @@ fn same_elements(old: &mut Cursor<'_>, new: &mut Cursor<'_>, ignored: Option<&Pa
 }
 
 /// Takes what is at a path out of a value.
-fn cut(value: &mut Value, steps: &[Step]) {
+fn cut(value: &mut Value, steps: &[PathStep]) {
     let Some((step, rest)) = steps.split_first() else { return };
     match (step, value) {
-        (Step::Member(name), Value::Object(members)) if rest.is_empty() => drop(members.remove(&**name)),
-        (Step::Member(name), Value::Object(members)) => {
+        (PathStep::Member(name), Value::Object(members)) if rest.is_empty() => drop(members.remove(&**name)),
+        (PathStep::Member(name), Value::Object(members)) => {
             if let Some(member) = members.get_mut(&**name) {
                 cut(member, rest);
             }
         }
-        (Step::Each, Value::Object(members)) if rest.is_empty() => members.clear(),
-        (Step::Each, Value::Object(members)) => members.values_mut().for_each(|member| cut(member, rest)),
-        (Step::Each, Value::Array(elements)) if rest.is_empty() => elements.clear(),
-        (Step::Each, Value::Array(elements)) => elements.iter_mut().for_each(|element| cut(element, rest)),
+        (PathStep::Each, Value::Object(members)) if rest.is_empty() => members.clear(),
+        (PathStep::Each, Value::Object(members)) => members.values_mut().for_each(|member| cut(member, rest)),
+        (PathStep::Each, Value::Array(elements)) if rest.is_empty() => elements.clear(),
+        (PathStep::Each, Value::Array(elements)) => elements.iter_mut().for_each(|element| cut(element, rest)),
         _ => {}
     }
 }

@@ -29,11 +29,11 @@ use std::borrow::Cow;
 
 pub(super) use block::is_ascii;
 pub(crate) use block::{Nesting, Progress};
-pub(crate) use cursor::{Cursor, Text, text};
+pub(crate) use cursor::{JsonCursor, JsonText, text};
 pub(crate) use cut::Scanned;
 pub(crate) use paths::PathTree;
 pub(crate) use read::annotations_of;
-pub use read::{Owner, Plucker};
+pub use read::{OwnerReference, Plucker};
 
 use super::{ChangedBy, FieldPath, IGNORE_ANNOTATION, Identity, Object};
 
@@ -167,7 +167,7 @@ impl TypeMeta {
 
 /// Scans one JSON object, and nothing but whitespace around it.
 pub fn scan_object(json: &[u8], plan: &ScanPlan) -> Result<Object, ScanError> {
-    let mut cursor = Cursor::new(json);
+    let mut cursor = JsonCursor::new(json);
     let mut scanned = Scanned::default();
     scanned.scan(&mut cursor, plan)?;
     cursor.end()?;

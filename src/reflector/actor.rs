@@ -7,7 +7,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::{
     Reflector,
-    messages::{Queue, Stop, Unit},
+    messages::{Queue, Stop, UnitHooks},
     run::Run,
 };
 use crate::{
@@ -30,7 +30,7 @@ impl ReflectorActor {
         fifo: Queue,
         list_permits: Arc<Semaphore>,
         (resource, keep): (Arc<ResourceType>, Keep),
-        unit: Unit,
+        unit: UnitHooks,
     ) -> Self {
         let (stop, stopped) = watch::channel(false);
         let run = Run::new(reflector, source, fifo, list_permits, (resource, keep), unit, stopped);

@@ -8,7 +8,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Action, Reflector, Report, State, Then, Turn, Verb, WaitReason, retry_after};
+use super::{Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb, WaitReason, retry_after};
 use crate::{
     list_watch::{Failure, ListPage, ListRequest},
     object::ResourceVersion,
@@ -16,23 +16,28 @@ use crate::{
 
 impl Reflector {
     /// Asks for the server's version: that of its most recent list, of which one object is enough.
-    pub(super) fn begin_check(&mut self) -> Action {
+    pub(super) fn begin_check(&mut self) -> ReflectorAction {
         self.counters.checks += 1;
         self.state = State::Checking;
-        Action::List(ListRequest { resource_version: ResourceVersion::unset(), limit: Some(1), continue_token: None })
+        ReflectorAction::List(ListRequest {
+            resource_version: ResourceVersion::unset(),
+            limit: Some(1),
+            continue_token: None,
+        })
     }
 
     /// Goes on with the watch, or with a comparison of everything where the server is older than we are.
-    pub(super) fn checked(&mut self, answer: Result<ListPage, Failure>, turn: &mut Turn) -> Action {
+    pub(super) fn checked(&mut self, answer: Result<ListPage, Failure>, turn: &mut Turn) -> ReflectorAction {
         match answer {
             Err(failure) => {
                 self.note(Verb::List, &failure);
                 let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
-                turn.reports.push(Report::ListFailed(failure));
+                turn.reports.push(ReflectorReport::ListFailed(failure));
                 self.wait(reason, Then::Check, after, turn)
             }
             Ok(page) if page.resource_version.compare(&self.last) == Some(Ordering::Less) => {
-                turn.reports.push(Report::ServerOlder { version: page.resource_version, last: self.last.clone() });
+                turn.reports
+                    .push(ReflectorReport::ServerOlder { version: page.resource_version, last: self.last.clone() });
                 self.unavailable = true; // the most recent state, whatever its version
                 self.begin_cycle(turn)
             }
@@ -59,12 +64,12 @@ impl Reflector {
         }
         let (version, last) = (version.clone(), self.last.clone());
         if requested.is_unset() {
-            turn.reports.push(Report::ServerWentBack { version, last });
+            turn.reports.push(ReflectorReport::ServerWentBack { version, last });
             return false;
         }
         self.counters.older_lists += 1;
         self.unavailable = true;
-        turn.reports.push(Report::OlderListRefused { version, last });
+        turn.reports.push(ReflectorReport::OlderListRefused { version, last });
         true
     }
 }

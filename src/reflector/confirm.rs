@@ -10,7 +10,9 @@
 
 use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 
-use super::{Action, Reflector, Report, State, StreamingLists, Then, Turn, WaitReason, stream::Stream};
+use super::{
+    Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, WaitReason, stream::Stream,
+};
 use crate::{
     list_watch::WatchEvent,
     object::{KeyRef, Object, ResourceVersion},
@@ -74,17 +76,17 @@ impl Reflector {
         version: ResourceVersion,
         tail: Option<Tail>,
         turn: &mut Turn,
-    ) -> Action {
+    ) -> ReflectorAction {
         if let Some(doubted) = self.doubted.take() {
             return self.confirmed(doubted, items, &version, turn);
         }
         let items = Arc::new(items);
         self.state = State::Comparing(Held { items: Arc::clone(&items), version, tail });
-        Action::Compare(Listed(items))
+        ReflectorAction::Compare(Listed(items))
     }
 
     /// Hands the list on, or asks for a second one.
-    pub(super) fn compared(&mut self, held: Held, comparison: Comparison, turn: &mut Turn) -> Action {
+    pub(super) fn compared(&mut self, held: Held, comparison: Comparison, turn: &mut Turn) -> ReflectorAction {
         let Held { items, version, tail } = held;
         let items = Arc::unwrap_or_clone(items);
         if !comparison.is_doubtful() {
@@ -95,7 +97,7 @@ impl Reflector {
             };
         }
         self.counters.confirmations += 1;
-        turn.reports.push(Report::ConfirmingList { version: version.clone(), comparison });
+        turn.reports.push(ReflectorReport::ConfirmingList { version: version.clone(), comparison });
         self.doubted = Some(Doubted { items, version, comparison });
         self.unavailable = true; // the most recent state
         if self.config.streaming_lists == StreamingLists::Always {
@@ -113,12 +115,12 @@ impl Reflector {
         second: Vec<Object>,
         second_version: &ResourceVersion,
         turn: &mut Turn,
-    ) -> Action {
+    ) -> ReflectorAction {
         let Doubted { mut items, version, .. } = doubted;
         if second_version.compare(&version) == Some(Ordering::Less) {
             // It may hold what was deleted before the first.
             self.counters.older_lists += 1;
-            turn.reports.push(Report::OlderListRefused { version: second_version.clone(), last: version });
+            turn.reports.push(ReflectorReport::OlderListRefused { version: second_version.clone(), last: version });
             return self.wait(WaitReason::Failed, Then::Cycle, None, turn);
         }
         let first: HashSet<KeyRef<'_>, foldhash::fast::RandomState> = items.iter().map(|item| item.key()).collect();
@@ -128,7 +130,8 @@ impl Reflector {
             |item: &Object| ResourceVersion::from(item.resource_version()).compare(&version) == Some(Ordering::Greater);
         let (spared, missed): (Vec<_>, Vec<_>) = found.partition(is_later);
         drop(first);
-        turn.reports.push(Report::ListConfirmed { version: version.clone(), found: spared.len() + missed.len() });
+        turn.reports
+            .push(ReflectorReport::ListConfirmed { version: version.clone(), found: spared.len() + missed.len() });
         items.extend(missed);
         self.replace(items, spared, version, turn);
         self.begin_watch(turn)

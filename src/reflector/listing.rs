@@ -1,7 +1,7 @@
 //! The initial state by lists (R-20 … R-26).
 
 use super::{
-    Action, Reflector, Report, State, Then, Turn, Verb, WaitReason,
+    Reflector, ReflectorAction, ReflectorReport, State, Then, Turn, Verb, WaitReason,
     pager::{List, Paged, Pager},
     refuses_version, retry_after,
     snapshot::deduplicate,
@@ -26,7 +26,7 @@ pub(super) struct Listing {
 
 impl Reflector {
     /// Starts a list.
-    pub(super) fn begin_list(&mut self) -> Action {
+    pub(super) fn begin_list(&mut self) -> ReflectorAction {
         let version = if self.unavailable {
             ResourceVersion::unset()
         } else if self.last.is_unset() {
@@ -46,20 +46,25 @@ impl Reflector {
         }
     }
 
-    fn list(&mut self, version: ResourceVersion, limit: Option<u32>, repeated: bool) -> Action {
+    fn list(&mut self, version: ResourceVersion, limit: Option<u32>, repeated: bool) -> ReflectorAction {
         self.counters.lists += 1;
         let pager = Pager::new(version.clone(), limit);
         let request = pager.request();
         self.ask(Listing { pager, version, limit, repeated }, request)
     }
 
-    fn ask(&mut self, listing: Listing, request: ListRequest) -> Action {
+    fn ask(&mut self, listing: Listing, request: ListRequest) -> ReflectorAction {
         self.state = State::Listing(listing);
-        Action::List(request)
+        ReflectorAction::List(request)
     }
 
     /// Takes one page.
-    pub(super) fn page(&mut self, mut listing: Listing, answer: Result<ListPage, Failure>, turn: &mut Turn) -> Action {
+    pub(super) fn page(
+        &mut self,
+        mut listing: Listing,
+        answer: Result<ListPage, Failure>,
+        turn: &mut Turn,
+    ) -> ReflectorAction {
         match listing.pager.accept(answer) {
             Paged::More(request) => self.ask(listing, request),
             Paged::Complete(list) => self.listed(&listing, list, turn),
@@ -67,7 +72,7 @@ impl Reflector {
         }
     }
 
-    fn listed(&mut self, listing: &Listing, mut list: List, turn: &mut Turn) -> Action {
+    fn listed(&mut self, listing: &Listing, mut list: List, turn: &mut Turn) -> ReflectorAction {
         if list.paginated && listing.version.is_any() {
             self.force_pages = true;
         }
@@ -77,31 +82,31 @@ impl Reflector {
         let duplicates = deduplicate(&mut list.items);
         self.counters.rejected += list.rejected;
         if duplicates > 0 {
-            turn.reports.push(Report::Duplicates { count: duplicates });
+            turn.reports.push(ReflectorReport::Duplicates { count: duplicates });
         }
         if list.rejected > 0 {
-            turn.reports.push(Report::Rejected { count: list.rejected });
+            turn.reports.push(ReflectorReport::Rejected { count: list.rejected });
         }
         self.complete(list.items, list.version, None, turn)
     }
 
     /// Asks at once, and once only, for the most recent state (R-22, D-5).
-    fn repeat(&mut self, listing: &Listing) -> Action {
+    fn repeat(&mut self, listing: &Listing) -> ReflectorAction {
         self.unavailable = true;
         self.list(ResourceVersion::unset(), listing.limit, true)
     }
 
-    fn list_failed(&mut self, listing: &Listing, failure: Failure, turn: &mut Turn) -> Action {
+    fn list_failed(&mut self, listing: &Listing, failure: Failure, turn: &mut Turn) -> ReflectorAction {
         self.note(Verb::List, &failure);
         if refuses_version(&failure) {
             self.unavailable = true;
             if !listing.repeated {
-                turn.reports.push(Report::VersionRefused { version: listing.version.clone(), failure });
+                turn.reports.push(ReflectorReport::VersionRefused { version: listing.version.clone(), failure });
                 return self.repeat(listing);
             }
         }
         let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
-        turn.reports.push(Report::ListFailed(failure));
+        turn.reports.push(ReflectorReport::ListFailed(failure));
         self.wait(reason, Then::Cycle, after, turn)
     }
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
-use super::{Comparison, EndCause, Report};
+use super::{Comparison, EndCause, ReflectorReport};
 use crate::{failures::Failures, list_watch::Failure, object::ResourceType};
 
 /// Logs one report of the reflector of `resource`. `failures` are those since its last watch.
-pub(super) fn log(report: &Report, resource: &ResourceType, failures: &mut Failures, now: Duration) {
+pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &mut Failures, now: Duration) {
     let mut failed = |failure: &Failure, what: &str| {
         if let Some(suppressed) = failures.failed(now) {
             let suppressed = (suppressed > 0).then_some(suppressed);
@@ -17,58 +17,66 @@ pub(super) fn log(report: &Report, resource: &ResourceType, failures: &mut Failu
     };
     match report {
         // A definition that is removed, or a namespace: what runs is drained once that is sure.
-        Report::ListFailed(failure) | Report::WatchStartFailed(failure)
+        ReflectorReport::ListFailed(failure) | ReflectorReport::WatchStartFailed(failure)
             if failure.status().is_some_and(|status| status.code == 404) =>
         {
             info!(%resource, error = %failure, "the API server does not serve this now");
         }
-        Report::ListFailed(failure) => failed(failure, "failed to list"),
-        Report::WatchStartFailed(failure) => failed(failure, "failed to open a watch"),
-        Report::WatchDelayed(failure) => failed(failure, "no watch for now, trying again"),
-        Report::WatchEnded { cause: EndCause::Closed, relist: false } => debug!(%resource, "watch ended, resuming"),
-        Report::WatchEnded { cause: EndCause::Broken(failure), .. } => {
+        ReflectorReport::ListFailed(failure) => failed(failure, "failed to list"),
+        ReflectorReport::WatchStartFailed(failure) => failed(failure, "failed to open a watch"),
+        ReflectorReport::WatchDelayed(failure) => failed(failure, "no watch for now, trying again"),
+        ReflectorReport::WatchEnded { cause: EndCause::Closed, relist: false } => {
+            debug!(%resource, "watch ended, resuming")
+        }
+        ReflectorReport::WatchEnded { cause: EndCause::Broken(failure), .. } => {
             failed(failure, "failed to read a watch, listing again");
         }
-        Report::WatchEnded { cause, relist } => info!(%resource, cause = cause.to_string(), relist, "watch ended"),
-        Report::VersionRefused { version, failure } => {
+        ReflectorReport::WatchEnded { cause, relist } => {
+            info!(%resource, cause = cause.to_string(), relist, "watch ended")
+        }
+        ReflectorReport::VersionRefused { version, failure } => {
             info!(%resource, %version, error = %failure, "version refused, asking for the most recent state");
         }
-        Report::GaveUpStreaming { cause, retry_at } => {
+        ReflectorReport::GaveUpStreaming { cause, retry_at } => {
             info!(%resource, cause = cause.to_string(), retry = retry_at.is_some(), "no streaming list, using paged lists");
         }
-        Report::MarkerLate { waiting, silent } => {
+        ReflectorReport::MarkerLate { waiting, silent } => {
             warn!(%resource, ?waiting, ?silent, "streaming list is not complete yet");
         }
-        Report::OlderListRefused { version, last } => {
+        ReflectorReport::OlderListRefused { version, last } => {
             warn!(%resource, %version, %last, "refused a list older than the cache, asking for the most recent state");
         }
-        Report::ServerOlder { version, last } => {
+        ReflectorReport::ServerOlder { version, last } => {
             warn!(
                 %resource, %version, %last,
                 "the server's state is older than ours: was etcd restored from a backup? Everything is compared with its \
                  most recent list"
             );
         }
-        Report::ServerWentBack { version, last } => {
+        ReflectorReport::ServerWentBack { version, last } => {
             warn!(
                 %resource, %version, %last,
                 "the server's state is older than ours: its most recent list is believed, and what it lacks is deleted"
             );
         }
-        Report::ConfirmingList { version, comparison: Comparison { known, missing } } => {
+        ReflectorReport::ConfirmingList { version, comparison: Comparison { known, missing } } => {
             warn!(
                 %resource, %version, known, missing,
                 "a list lacks most of what is known, asking for a second one before anything is deleted"
             );
         }
-        Report::ListConfirmed { version, found } => {
+        ReflectorReport::ListConfirmed { version, found } => {
             info!(%resource, %version, found, "the second list came: what both lack is deleted");
         }
-        Report::Duplicates { count } => warn!(%resource, count, "list named objects twice, kept the last of each"),
-        Report::Rejected { count } => warn!(%resource, count, "list held objects of another type or without a name"),
-        Report::TransformFailed { count, first } => {
+        ReflectorReport::Duplicates { count } => {
+            warn!(%resource, count, "list named objects twice, kept the last of each")
+        }
+        ReflectorReport::Rejected { count } => {
+            warn!(%resource, count, "list held objects of another type or without a name")
+        }
+        ReflectorReport::TransformFailed { count, first } => {
             warn!(%resource, count, error = first, "the transform failed, dropped events of the watch");
         }
-        Report::Skipped { count, first } => warn!(%resource, count, ?first, "skipped documents of the watch"),
+        ReflectorReport::Skipped { count, first } => warn!(%resource, count, ?first, "skipped documents of the watch"),
     }
 }

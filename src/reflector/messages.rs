@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::AtomicU32};
 use actix::{Message, Recipient};
 use tokio::time::Instant;
 
-use super::{Comparison, Event, Listed};
+use super::{Comparison, Listed, ReflectorEvent};
 use crate::{
     object::ResourceVersion,
     status::{Timings, UnitStatus},
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Events {
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<ReflectorEvent>,
     /// When the reflector received them.
     pub(crate) received: Instant,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Compare(pub Listed);
 pub struct Stop;
 
 /// State that a reflector shares with its unit, and with the reflector before it.
-pub(crate) struct Unit {
+pub(crate) struct UnitHooks {
     pub(crate) status: Arc<UnitStatus>,
     pub(crate) timings: Arc<Timings>,
     /// Round of the last resync.

@@ -130,7 +130,7 @@ struct World<'a> {
     lag: u64,
     config: ReflectorConfig,
     reflector: Reflector,
-    pending: Action,
+    pending: ReflectorAction,
     stream: Option<Cursor>,
     now: Duration,
     seed: u64,
@@ -169,9 +169,9 @@ impl<'a> World<'a> {
             markers: true,
             watch_cache: true,
             lag: plan.lag,
-            reflector: Reflector::new(config, Start::Fresh),
+            reflector: Reflector::new(config, ReflectorStart::Fresh),
             config,
-            pending: Action::Keep,
+            pending: ReflectorAction::Keep,
             stream: None,
             now: Duration::ZERO,
             seed: 1,
@@ -188,7 +188,7 @@ impl<'a> World<'a> {
         };
         world.collection.put("o0");
         world.collection.put("o1");
-        world.feed(Input::Start);
+        world.feed(ReflectorInput::Start);
         world
     }
 
@@ -196,13 +196,13 @@ impl<'a> World<'a> {
         self.hits.borrow_mut().add(what, 1);
     }
 
-    fn hit_report(&self, report: &Report) {
+    fn hit_report(&self, report: &ReflectorReport) {
         match report {
-            Report::GaveUpStreaming { .. } => self.hit("watch-list give-up"),
-            Report::ServerWentBack { .. } => self.hit("back in time"),
-            Report::WatchEnded { cause: EndCause::Short, .. } => self.hit("short watch"),
-            Report::Duplicates { .. } => self.hit("duplicate"),
-            Report::VersionRefused { .. } => self.hit("version refused"),
+            ReflectorReport::GaveUpStreaming { .. } => self.hit("watch-list give-up"),
+            ReflectorReport::ServerWentBack { .. } => self.hit("back in time"),
+            ReflectorReport::WatchEnded { cause: EndCause::Short, .. } => self.hit("short watch"),
+            ReflectorReport::Duplicates { .. } => self.hit("duplicate"),
+            ReflectorReport::VersionRefused { .. } => self.hit("version refused"),
             _ => {}
         }
     }
@@ -212,7 +212,7 @@ impl<'a> World<'a> {
         f64::from(u32::try_from(self.seed >> 33).unwrap()) / f64::from(1u32 << 31)
     }
 
-    fn feed(&mut self, input: Input) {
+    fn feed(&mut self, input: ReflectorInput) {
         let jitter = self.jitter();
         let known = self.reflector.last.clone();
         let step = self.reflector.step(input, self.now, jitter);
@@ -223,26 +223,26 @@ impl<'a> World<'a> {
         if step.resume_version.is_some() {
             self.resume_version = step.resume_version;
         }
-        if step.action == Action::Keep {
+        if step.action == ReflectorAction::Keep {
             return;
         }
-        if let Action::Compare(listed) = step.action {
+        if let ReflectorAction::Compare(listed) = step.action {
             assert!(self.stream.is_none() || known == self.reflector.last);
-            return self.feed(Input::Compared(self.compare(&listed.0)));
+            return self.feed(ReflectorInput::Compared(self.compare(&listed.0)));
         }
-        if !matches!(step.action, Action::Read { .. }) {
+        if !matches!(step.action, ReflectorAction::Read { .. }) {
             self.stream = None;
         }
         self.check_request(&step.action);
         self.pending = step.action;
     }
 
-    fn replay(&mut self, event: Event, known: &ResourceVersion) {
+    fn replay(&mut self, event: ReflectorEvent, known: &ResourceVersion) {
         let pair = |object: &Object| (object.name().to_owned(), object.resource_version().to_owned());
         match event {
-            Event::Added(object) | Event::Updated(object) => self.replayed.extend([pair(&object)]),
-            Event::Deleted(object) => drop(self.replayed.remove(object.name())),
-            Event::Replace { items, spared, resource_version } => {
+            ReflectorEvent::Added(object) | ReflectorEvent::Updated(object) => self.replayed.extend([pair(&object)]),
+            ReflectorEvent::Deleted(object) => drop(self.replayed.remove(object.name())),
+            ReflectorEvent::Replace { items, spared, resource_version } => {
                 let older = resource_version.compare(known) == Some(std::cmp::Ordering::Less);
                 assert!(!older || self.restored, "D-5: a list at {resource_version} over a state at {known}");
                 let count = items.len();
@@ -259,16 +259,18 @@ impl<'a> World<'a> {
                 }
                 (self.half_listed, self.gap, self.restored) = (false, false, false);
             }
-            Event::Resync { .. } => self.hit("resync"),
-            Event::Bookmark(_) => {}
+            ReflectorEvent::Resync { .. } => self.hit("resync"),
+            ReflectorEvent::Bookmark(_) => {}
         }
     }
 
     /// No storm, and a stream asks only for what the rules allow.
-    fn check_request(&mut self, action: &Action) {
+    fn check_request(&mut self, action: &ReflectorAction) {
         let begins = match action {
-            Action::List(request) => request.continue_token.is_none().then(|| (request.resource_version.clone(), true)),
-            Action::OpenWatch(request) => {
+            ReflectorAction::List(request) => {
+                request.continue_token.is_none().then(|| (request.resource_version.clone(), true))
+            }
+            ReflectorAction::OpenWatch(request) => {
                 assert!(
                     request.initial_events || !request.resource_version.is_unset(),
                     "a watch that may lose deletions"
@@ -315,33 +317,33 @@ impl<'a> World<'a> {
 
     fn pass(&mut self, passed: Duration) {
         self.now += passed;
-        if let Action::Read { until } | Action::Wait { until, .. } = self.pending
+        if let ReflectorAction::Read { until } | ReflectorAction::Wait { until, .. } = self.pending
             && until <= self.now
         {
-            self.feed(Input::Timer);
+            self.feed(ReflectorInput::Timer);
         }
     }
 
     fn answer(&mut self, most: usize) {
         match self.pending.clone() {
-            Action::List(request) => {
+            ReflectorAction::List(request) => {
                 let answer = self.collection.list(&request, self.lag, self.watch_cache);
                 self.half_listed |= answer.is_ok();
-                self.feed(Input::Page(answer));
+                self.feed(ReflectorInput::Page(answer));
             }
-            Action::OpenWatch(request) => match self.collection.watch(&request, self.markers, self.lag) {
+            ReflectorAction::OpenWatch(request) => match self.collection.watch(&request, self.markers, self.lag) {
                 Ok(cursor) => {
                     self.stream = Some(cursor);
-                    self.feed(Input::Opened(Ok(())));
+                    self.feed(ReflectorInput::Opened(Ok(())));
                 }
-                Err(failure) => self.feed(Input::Opened(Err(failure))),
+                Err(failure) => self.feed(ReflectorInput::Opened(Err(failure))),
             },
-            Action::Read { .. } => self.deliver(most),
-            Action::Wait { until, .. } => {
+            ReflectorAction::Read { .. } => self.deliver(most),
+            ReflectorAction::Wait { until, .. } => {
                 self.now = self.now.max(until);
-                self.feed(Input::Timer);
+                self.feed(ReflectorInput::Timer);
             }
-            Action::Compare(_) | Action::Keep | Action::Done => {}
+            ReflectorAction::Compare(_) | ReflectorAction::Keep | ReflectorAction::Done => {}
         }
     }
 
@@ -352,7 +354,7 @@ impl<'a> World<'a> {
             batch.extend(self.collection.bookmark(cursor));
         }
         self.half_listed |= self.reflector.state() == ReflectorState::Streaming;
-        self.feed(Input::Received(batch));
+        self.feed(ReflectorInput::Received(batch));
     }
 
     fn lose(&mut self) {
@@ -370,11 +372,13 @@ impl<'a> World<'a> {
         self.hit("slam");
         for round in 0..30 {
             match self.pending.clone() {
-                Action::OpenWatch(_) if how.is_multiple_of(3) => self.feed(Input::Opened(Err(failure(how / 3)))),
-                Action::Read { .. } if how % 3 == 1 && round % 2 == 0 => self.deliver(1),
-                Action::Read { .. } if how.is_multiple_of(2) => self.feed(Input::Ended(Ok(()))),
-                Action::Read { .. } => self.faulty_stream(how / 6 % 7),
-                Action::List(_) if how % 3 == 2 => self.feed(Input::Page(Err(failure(how / 3)))),
+                ReflectorAction::OpenWatch(_) if how.is_multiple_of(3) => {
+                    self.feed(ReflectorInput::Opened(Err(failure(how / 3))))
+                }
+                ReflectorAction::Read { .. } if how % 3 == 1 && round % 2 == 0 => self.deliver(1),
+                ReflectorAction::Read { .. } if how.is_multiple_of(2) => self.feed(ReflectorInput::Ended(Ok(()))),
+                ReflectorAction::Read { .. } => self.faulty_stream(how / 6 % 7),
+                ReflectorAction::List(_) if how % 3 == 2 => self.feed(ReflectorInput::Page(Err(failure(how / 3)))),
                 _ => self.answer(1),
             }
         }
@@ -390,7 +394,7 @@ impl<'a> World<'a> {
     /// right is confirmed: two are believed.
     fn answer_nothing(&mut self) {
         match &self.pending {
-            Action::List(request)
+            ReflectorAction::List(request)
                 if request.continue_token.is_none()
                     && self.denied.is_none()
                     && !self.replayed.is_empty()
@@ -399,7 +403,7 @@ impl<'a> World<'a> {
                 self.hit("empty list");
                 self.denied = Some(self.collection.state());
                 let resource_version = self.collection.version().to_string().as_str().into();
-                self.feed(Input::Page(Ok(ListPage { resource_version, ..ListPage::default() })));
+                self.feed(ReflectorInput::Page(Ok(ListPage { resource_version, ..ListPage::default() })));
                 if self.collection.version().is_multiple_of(2) {
                     self.collection.put("o1"); // before the second list, which then knows more than the first could
                 }
@@ -427,38 +431,44 @@ impl<'a> World<'a> {
             self.half_listed = false;
         }
         let start = match &self.resume_version {
-            Some(version) if saved || self.restored => Start::Saved(version.clone()),
-            Some(version) => Start::Resume(version.clone()),
-            None => Start::Fresh,
+            Some(version) if saved || self.restored => ReflectorStart::Saved(version.clone()),
+            Some(version) => ReflectorStart::Resume(version.clone()),
+            None => ReflectorStart::Fresh,
         };
         self.hit(if self.resume_version.is_some() { "restart, resumed" } else { "restart, unsynced" });
         self.count();
         self.reflector = Reflector::new(self.config, start);
-        (self.stream, self.pending) = (None, Action::Keep);
+        (self.stream, self.pending) = (None, ReflectorAction::Keep);
         // The supervisor waits before it starts a unit again.
         self.now += Duration::from_secs(1);
-        self.feed(Input::Start);
+        self.feed(ReflectorInput::Start);
     }
 
     fn stray(&mut self, number: u8) {
         let input = match (&self.pending, number % 4) {
-            (Action::List(_) | Action::Wait { .. } | Action::OpenWatch(_), 0) => Input::Received(vec![]),
-            (Action::List(_) | Action::Wait { .. } | Action::OpenWatch(_), 1) => Input::Ended(Ok(())),
-            (Action::Read { .. } | Action::Wait { .. }, 2) => Input::Page(Ok(ListPage::default())),
-            (Action::List(_), 2) => Input::Opened(Ok(())),
-            _ => Input::Start,
+            (ReflectorAction::List(_) | ReflectorAction::Wait { .. } | ReflectorAction::OpenWatch(_), 0) => {
+                ReflectorInput::Received(vec![])
+            }
+            (ReflectorAction::List(_) | ReflectorAction::Wait { .. } | ReflectorAction::OpenWatch(_), 1) => {
+                ReflectorInput::Ended(Ok(()))
+            }
+            (ReflectorAction::Read { .. } | ReflectorAction::Wait { .. }, 2) => {
+                ReflectorInput::Page(Ok(ListPage::default()))
+            }
+            (ReflectorAction::List(_), 2) => ReflectorInput::Opened(Ok(())),
+            _ => ReflectorInput::Start,
         };
         let before = format!("{:?}", self.reflector);
         let step = self.reflector.step(input, self.now, 0.0);
-        assert_eq!(step.action, Action::Keep);
+        assert_eq!(step.action, ReflectorAction::Keep);
         assert_eq!(format!("{:?}", self.reflector), before);
     }
 
     fn fault(&mut self, number: u8) {
         match self.pending.clone() {
-            Action::List(request) => self.faulty_page(&request, number),
-            Action::OpenWatch(_) => self.feed(Input::Opened(Err(failure(number)))),
-            Action::Read { .. } => self.faulty_stream(number),
+            ReflectorAction::List(request) => self.faulty_page(&request, number),
+            ReflectorAction::OpenWatch(_) => self.feed(ReflectorInput::Opened(Err(failure(number)))),
+            ReflectorAction::Read { .. } => self.faulty_stream(number),
             _ => self.pass(Duration::from_millis(50)),
         }
     }
@@ -477,7 +487,7 @@ impl<'a> World<'a> {
             _ => Err(failure(number / 4)),
         };
         self.half_listed |= answer.is_ok();
-        self.feed(Input::Page(answer));
+        self.feed(ReflectorInput::Page(answer));
     }
 
     fn faulty_stream(&mut self, number: u8) {
@@ -487,9 +497,9 @@ impl<'a> World<'a> {
         };
         let error = |failure: &Failure| WatchEvent::Error(failure.status().cloned().unwrap_or_default());
         let odd = match number % 12 {
-            0 => return self.feed(Input::Ended(Ok(()))),
-            1 => return self.feed(Input::Ended(Err(Failure::Disconnected("reset".into())))),
-            2 => return self.feed(Input::Ended(Err(Failure::FrameTooLong { max_bytes: 16, object: None }))),
+            0 => return self.feed(ReflectorInput::Ended(Ok(()))),
+            1 => return self.feed(ReflectorInput::Ended(Err(Failure::Disconnected("reset".into())))),
+            2 => return self.feed(ReflectorInput::Ended(Err(Failure::FrameTooLong { max_bytes: 16, object: None }))),
             3 => WatchEvent::Undecodable("{".into()),
             4 => error(&expired()),
             5 => error(&status(429)),
@@ -508,7 +518,7 @@ impl<'a> World<'a> {
             batch.push(bookmark("101", true));
         }
         self.half_listed |= self.reflector.state() == ReflectorState::Streaming;
-        self.feed(Input::Received(batch));
+        self.feed(ReflectorInput::Received(batch));
     }
 
     /// The server behaves; what it has must be what was replayed.
@@ -517,7 +527,7 @@ impl<'a> World<'a> {
         self.settle();
         if self.gap {
             let Failure::Status(status) = expired() else { unreachable!() };
-            self.feed(Input::Received(vec![WatchEvent::Error(status)]));
+            self.feed(ReflectorInput::Received(vec![WatchEvent::Error(status)]));
             self.settle();
         }
         assert_eq!(self.replayed, self.collection.state(), "the replay is not what the server has");
@@ -543,11 +553,16 @@ impl<'a> World<'a> {
     }
 
     fn stop(&mut self) {
-        self.feed(Input::Stop);
-        for input in [Input::Timer, Input::Start, Input::Page(Ok(ListPage::default())), Input::Opened(Ok(()))] {
+        self.feed(ReflectorInput::Stop);
+        for input in [
+            ReflectorInput::Timer,
+            ReflectorInput::Start,
+            ReflectorInput::Page(Ok(ListPage::default())),
+            ReflectorInput::Opened(Ok(())),
+        ] {
             self.now += Duration::from_mins(10);
             self.feed(input);
-            assert_eq!(self.pending, Action::Done, "R-63: a request after stop");
+            assert_eq!(self.pending, ReflectorAction::Done, "R-63: a request after stop");
         }
         self.hit("stop");
     }

@@ -135,7 +135,7 @@ pub(crate) enum GiveUpCause {
 
 /// Something worth a line in the log, or the error callback of R-2.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
+pub(crate) enum ReflectorReport {
     /// A list failed, and with it the cycle.
     ListFailed(Failure),
     /// A watch could not be opened, and with it the cycle failed.

@@ -14,9 +14,9 @@ use tokio::{
 use tracing::info;
 
 use super::{
-    Action, Event, Input, Reflector, Step,
+    Reflector, ReflectorAction, ReflectorEvent, ReflectorInput, ReflectorStep,
     log::log,
-    messages::{Compare, Events, Queue, Unit},
+    messages::{Compare, Events, Queue, UnitHooks},
 };
 use crate::{
     failures::Failures,
@@ -33,7 +33,7 @@ pub(super) struct Run {
     list_permits: Arc<Semaphore>,
     resource: Arc<ResourceType>,
     keep: Keep,
-    unit: Unit,
+    unit: UnitHooks,
     stopped: watch::Receiver<bool>,
     started: Instant,
     /// When the list under way was first asked for.
@@ -55,7 +55,7 @@ impl Run {
         fifo: Queue,
         list_permits: Arc<Semaphore>,
         (resource, keep): (Arc<ResourceType>, Keep),
-        unit: Unit,
+        unit: UnitHooks,
         stopped: watch::Receiver<bool>,
     ) -> Self {
         Self {
@@ -79,17 +79,23 @@ impl Run {
 
     /// Runs until the reflector is told to stop, or the queue has ended.
     pub(super) async fn run(mut self) {
-        let mut input = Input::Start;
-        let mut doing = Action::Done;
+        let mut input = ReflectorInput::Start;
+        let mut doing = ReflectorAction::Done;
         loop {
             let received = Instant::now();
-            if matches!(input, Input::Page(Ok(_)) | Input::Opened(Ok(())) | Input::Received(_)) {
+            if matches!(
+                input,
+                ReflectorInput::Page(Ok(_)) | ReflectorInput::Opened(Ok(())) | ReflectorInput::Received(_)
+            ) {
                 self.unit.status.lock().last_activity = Some(received.into_std());
             }
-            if let Input::Page(Err(failure)) | Input::Opened(Err(failure)) | Input::Ended(Err(failure)) = &input {
+            if let ReflectorInput::Page(Err(failure))
+            | ReflectorInput::Opened(Err(failure))
+            | ReflectorInput::Ended(Err(failure)) = &input
+            {
                 self.span.fail(failure);
             }
-            if matches!(input, Input::Opened(Ok(())) | Input::Received(_))
+            if matches!(input, ReflectorInput::Opened(Ok(())) | ReflectorInput::Received(_))
                 && let Some(failures) = self.failures.worked()
             {
                 info!(resource = %self.resource, failures, "watched again");
@@ -99,15 +105,15 @@ impl Run {
             self.observe_list(&step, received);
             self.leave_out_resync(&mut step.events);
             match step.action {
-                Action::Done => return,
-                Action::Keep => {}
+                ReflectorAction::Done => return,
+                ReflectorAction::Keep => {}
                 action => doing = action,
             }
             let mut stopped = self.stopped.clone();
             let events = Events { events: step.events, received };
             input = tokio::select! {
                 biased;
-                _ = stopped.wait_for(|stopped| *stopped) => Input::Stop,
+                _ = stopped.wait_for(|stopped| *stopped) => ReflectorInput::Stop,
                 next = self.hand_on_and_perform(events, step.holds_list_permit, &doing) => match next {
                     Some(input) => input,
                     None => return,
@@ -116,20 +122,20 @@ impl Run {
             if step.holds_list_permit {
                 self.pack(&mut input);
             }
-            if matches!(doing, Action::Compare(_)) {
-                doing = Action::Keep; // the core is then the only one that holds the list, and need not copy it
+            if matches!(doing, ReflectorAction::Compare(_)) {
+                doing = ReflectorAction::Keep; // the core is then the only one that holds the list, and need not copy it
             }
         }
     }
 
     /// Packs what came of a list: it is held until all of it is there.
-    fn pack(&self, input: &mut Input) {
+    fn pack(&self, input: &mut ReflectorInput) {
         if !self.keep.is_whole() {
             return;
         }
         let mut objects: Vec<&mut Object> = match input {
-            Input::Page(Ok(page)) => page.items.iter_mut().collect(),
-            Input::Received(events) => events.iter_mut().filter_map(WatchEvent::object_mut).collect(),
+            ReflectorInput::Page(Ok(page)) => page.items.iter_mut().collect(),
+            ReflectorInput::Received(events) => events.iter_mut().filter_map(WatchEvent::object_mut).collect(),
             _ => return,
         };
         self.keep.look_at(objects.iter().map(|object| &**object));
@@ -139,8 +145,8 @@ impl Run {
     }
 
     /// Counts a resync, which is the last event of its step, and keeps it back if it is for nobody.
-    fn leave_out_resync(&self, events: &mut Vec<Event>) {
-        if let Some(&Event::Resync { round }) = events.last() {
+    fn leave_out_resync(&self, events: &mut Vec<ReflectorEvent>) {
+        if let Some(&ReflectorEvent::Resync { round }) = events.last() {
             self.unit.round.store(round, Ordering::Relaxed);
             if !(self.unit.is_due)(round) {
                 events.pop();
@@ -149,7 +155,12 @@ impl Run {
     }
 
     /// Hands events on, then carries out the action; `None` ends the loop.
-    async fn hand_on_and_perform(&mut self, events: Events, listing: bool, action: &Action) -> Option<Input> {
+    async fn hand_on_and_perform(
+        &mut self,
+        events: Events,
+        listing: bool,
+        action: &ReflectorAction,
+    ) -> Option<ReflectorInput> {
         if !events.events.is_empty() && self.fifo.events.send(events).await.is_err() {
             return None; // the queue is gone: the unit is about to be restarted as a whole
         }
@@ -161,28 +172,30 @@ impl Run {
         self.perform(action).await
     }
 
-    async fn perform(&mut self, action: &Action) -> Option<Input> {
-        if !matches!(action, Action::Read { .. } | Action::Compare(_)) {
+    async fn perform(&mut self, action: &ReflectorAction) -> Option<ReflectorInput> {
+        if !matches!(action, ReflectorAction::Read { .. } | ReflectorAction::Compare(_)) {
             self.stream = None;
         }
         match action {
-            Action::List(request) if request.continue_token.is_none() => {
+            ReflectorAction::List(request) if request.continue_token.is_none() => {
                 self.span = self.unit.status.begin_span("list");
             }
-            Action::OpenWatch(_) => self.span = self.unit.status.begin_span("watch"),
-            Action::Wait { .. } => self.span = Span::NONE,
+            ReflectorAction::OpenWatch(_) => self.span = self.unit.status.begin_span("watch"),
+            ReflectorAction::Wait { .. } => self.span = Span::NONE,
             _ => {}
         }
         let asked = Instant::now();
         Some(match action {
-            Action::List(request) => {
+            ReflectorAction::List(request) => {
                 if request.continue_token.is_none() {
                     self.listing_since = Some(asked);
                 }
-                Input::Page(self.source.list(request.clone()).await)
+                ReflectorInput::Page(self.source.list(request.clone()).await)
             }
-            Action::Compare(listed) => Input::Compared(self.fifo.compare.send(Compare(listed.clone())).await.ok()?),
-            Action::OpenWatch(request) => {
+            ReflectorAction::Compare(listed) => {
+                ReflectorInput::Compared(self.fifo.compare.send(Compare(listed.clone())).await.ok()?)
+            }
+            ReflectorAction::OpenWatch(request) => {
                 if request.initial_events {
                     self.listing_since = Some(asked);
                 }
@@ -190,38 +203,38 @@ impl Run {
                 if opened.is_ok() {
                     self.unit.timings.watch_open.observe(asked.elapsed());
                 }
-                Input::Opened(opened.map(|stream| self.stream = Some(stream)))
+                ReflectorInput::Opened(opened.map(|stream| self.stream = Some(stream)))
             }
-            Action::Read { until } => {
+            ReflectorAction::Read { until } => {
                 let stream = self.stream.as_mut().expect("the core reads only what it opened");
                 tokio::select! {
                     biased;
                     batch = stream.next() => match batch {
-                        Some(Ok(events)) => Input::Received(events),
-                        Some(Err(failure)) => Input::Ended(Err(failure)),
-                        None => Input::Ended(Ok(())),
+                        Some(Ok(events)) => ReflectorInput::Received(events),
+                        Some(Err(failure)) => ReflectorInput::Ended(Err(failure)),
+                        None => ReflectorInput::Ended(Ok(())),
                     },
-                    () = sleep_until(self.started + *until) => Input::Timer,
+                    () = sleep_until(self.started + *until) => ReflectorInput::Timer,
                 }
             }
-            Action::Wait { until, .. } => {
+            ReflectorAction::Wait { until, .. } => {
                 sleep_until(self.started + *until).await;
-                Input::Timer
+                ReflectorInput::Timer
             }
-            Action::Keep | Action::Done => return None,
+            ReflectorAction::Keep | ReflectorAction::Done => return None,
         })
     }
 
     /// Counts how long a list took, once it is complete: it is compared with what is known, or handed on.
-    fn observe_list(&mut self, step: &Step, received: Instant) {
-        let is_complete = matches!(step.action, Action::Compare(_))
-            || step.events.iter().any(|event| matches!(event, Event::Replace { .. }));
+    fn observe_list(&mut self, step: &ReflectorStep, received: Instant) {
+        let is_complete = matches!(step.action, ReflectorAction::Compare(_))
+            || step.events.iter().any(|event| matches!(event, ReflectorEvent::Replace { .. }));
         if is_complete && let Some(since) = self.listing_since.take() {
             self.unit.status.lock().list_duration.observe(received - since);
         }
     }
 
-    fn observe(&mut self, step: &Step) {
+    fn observe(&mut self, step: &ReflectorStep) {
         for report in &step.reports {
             log(report, &self.resource, &mut self.failures, self.started.elapsed());
         }

@@ -3,8 +3,8 @@
 use std::{fmt, time::Duration};
 
 use super::{
-    Action, GiveUpCause, Reflector, Report, State, StreamingLists, Then, Turn, Verb, WaitReason, refuses_version,
-    retry_after,
+    GiveUpCause, Reflector, ReflectorAction, ReflectorReport, State, StreamingLists, Then, Turn, Verb, WaitReason,
+    refuses_version, retry_after,
     snapshot::Snapshot,
     stream::{Stream, is_usable},
 };
@@ -47,16 +47,16 @@ enum Before {
 
 impl Reflector {
     /// Asks for a streaming list.
-    pub(super) fn begin_streaming(&mut self, turn: &Turn) -> Action {
+    pub(super) fn begin_streaming(&mut self, turn: &Turn) -> ReflectorAction {
         let version = if self.unavailable { ResourceVersion::unset() } else { self.last.clone() };
         let (stream, request) = self.new_stream(version, true, turn);
         self.counters.streaming_lists += 1;
         let (added_at, warn_at) = (turn.now, turn.now.saturating_add(MARKER_WARNING_PERIOD));
         self.state = State::Streaming(Streaming { stream, scratch: Snapshot::default(), added_at, warn_at });
-        Action::OpenWatch(request)
+        ReflectorAction::OpenWatch(request)
     }
 
-    pub(super) fn streaming_opened(&mut self, mut streaming: Streaming, turn: &mut Turn) -> Action {
+    pub(super) fn streaming_opened(&mut self, mut streaming: Streaming, turn: &mut Turn) -> ReflectorAction {
         streaming.stream.opened_at = Some(turn.now);
         streaming.added_at = turn.now;
         streaming.warn_at = turn.now.saturating_add(MARKER_WARNING_PERIOD);
@@ -69,7 +69,7 @@ impl Reflector {
         mut streaming: Streaming,
         batch: Vec<WatchEvent>,
         turn: &mut Turn,
-    ) -> Action {
+    ) -> ReflectorAction {
         let mut batch = batch.into_iter();
         let mut counted = 0;
         while let Some(event) = batch.next() {
@@ -132,7 +132,7 @@ impl Reflector {
         version: ResourceVersion,
         rest: std::vec::IntoIter<WatchEvent>,
         turn: &mut Turn,
-    ) -> Action {
+    ) -> ReflectorAction {
         if self.refuses_older(&version, &streaming.stream.requested, turn) {
             return self.begin_streaming(turn);
         }
@@ -146,7 +146,7 @@ impl Reflector {
         mut stream: Stream,
         rest: std::vec::IntoIter<WatchEvent>,
         turn: &mut Turn,
-    ) -> Action {
+    ) -> ReflectorAction {
         self.watch_confirmed(turn);
         self.arm_resync(turn);
         stream.unordered = false;
@@ -155,21 +155,21 @@ impl Reflector {
     }
 
     /// Reads on, unless the marker is overdue (D-2).
-    pub(super) fn read_streaming(&mut self, mut streaming: Streaming, turn: &mut Turn) -> Action {
+    pub(super) fn read_streaming(&mut self, mut streaming: Streaming, turn: &mut Turn) -> ReflectorAction {
         let due = streaming.added_at.saturating_add(self.config.marker_deadline).min(streaming.stream.ends_at());
         if due <= turn.now {
             return self.give_up(GiveUpCause::Deadline, true, turn);
         }
         if streaming.warn_at <= turn.now {
             streaming.warn_at = turn.now.saturating_add(MARKER_WARNING_PERIOD);
-            turn.reports.push(Report::MarkerLate {
+            turn.reports.push(ReflectorReport::MarkerLate {
                 waiting: turn.now.saturating_sub(streaming.stream.began_at()),
                 silent: streaming.stream.heard_at.map(|at| turn.now.saturating_sub(at)),
             });
         }
         let until = due.min(streaming.warn_at);
         self.state = State::Streaming(streaming);
-        Action::Read { until }
+        ReflectorAction::Read { until }
     }
 
     /// An end without an error: over again, but not for ever (R-35, D-2).
@@ -178,7 +178,7 @@ impl Reflector {
         streaming: &Streaming,
         end: Result<(), Failure>,
         turn: &mut Turn,
-    ) -> Action {
+    ) -> ReflectorAction {
         match end {
             Ok(()) => {}
             Err(failure @ (Failure::Disconnected(_) | Failure::Refused)) => self.note(Verb::Watch, &failure),
@@ -198,19 +198,24 @@ impl Reflector {
     }
 
     /// Sorts a refusal, or an ERROR before the marker.
-    pub(super) fn streaming_failed(&mut self, streaming: &Streaming, failure: Failure, turn: &mut Turn) -> Action {
+    pub(super) fn streaming_failed(
+        &mut self,
+        streaming: &Streaming,
+        failure: Failure,
+        turn: &mut Turn,
+    ) -> ReflectorAction {
         self.note(Verb::Watch, &failure);
         let reason = WaitReason::of(&failure);
         if matches!(reason, WaitReason::Unreachable | WaitReason::TooManyRequests) {
             let after = retry_after(&failure);
-            turn.reports.push(Report::WatchDelayed(failure));
+            turn.reports.push(ReflectorReport::WatchDelayed(failure));
             return self.wait(reason, Then::Stream, after, turn);
         }
         if refuses_version(&failure) {
             self.unavailable = true;
             let version = streaming.stream.requested.clone();
             if !version.is_unset() {
-                turn.reports.push(Report::VersionRefused { version, failure });
+                turn.reports.push(ReflectorReport::VersionRefused { version, failure });
                 return self.begin_streaming(turn);
             }
         }
@@ -220,7 +225,7 @@ impl Reflector {
     }
 
     /// Goes on with a list in the same cycle, or waits where only streams are wanted.
-    fn give_up(&mut self, cause: GiveUpCause, remember: bool, turn: &mut Turn) -> Action {
+    fn give_up(&mut self, cause: GiveUpCause, remember: bool, turn: &mut Turn) -> ReflectorAction {
         let only_streams = self.config.streaming_lists == StreamingLists::Always;
         let retry_at = (remember && !only_streams).then(|| turn.now.saturating_add(self.config.streaming_retry_after));
         self.streaming_retry_at = retry_at;
@@ -229,7 +234,7 @@ impl Reflector {
             GiveUpCause::Short => (WaitReason::Closed, None),
             GiveUpCause::Unmarked { .. } | GiveUpCause::Deadline => (WaitReason::Failed, None),
         };
-        turn.reports.push(Report::GaveUpStreaming { cause, retry_at });
+        turn.reports.push(ReflectorReport::GaveUpStreaming { cause, retry_at });
         if only_streams { self.wait(reason, Then::Cycle, after, turn) } else { self.begin_list() }
     }
 }

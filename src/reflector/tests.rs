@@ -23,16 +23,24 @@ fn paged() -> ReflectorConfig {
     ReflectorConfig { streaming_lists: StreamingLists::Never, ..ReflectorConfig::default() }
 }
 
-fn list(version: &str, limit: Option<u32>) -> Action {
-    Action::List(ListRequest { resource_version: version.into(), limit, continue_token: None })
+fn list(version: &str, limit: Option<u32>) -> ReflectorAction {
+    ReflectorAction::List(ListRequest { resource_version: version.into(), limit, continue_token: None })
 }
 
-fn watch(version: &str) -> Action {
-    Action::OpenWatch(WatchRequest { resource_version: version.into(), initial_events: false, timeout_seconds: 300 })
+fn watch(version: &str) -> ReflectorAction {
+    ReflectorAction::OpenWatch(WatchRequest {
+        resource_version: version.into(),
+        initial_events: false,
+        timeout_seconds: 300,
+    })
 }
 
-fn streaming(version: &str) -> Action {
-    Action::OpenWatch(WatchRequest { resource_version: version.into(), initial_events: true, timeout_seconds: 300 })
+fn streaming(version: &str) -> ReflectorAction {
+    ReflectorAction::OpenWatch(WatchRequest {
+        resource_version: version.into(),
+        initial_events: true,
+        timeout_seconds: 300,
+    })
 }
 
 fn added(name: &str, version: &str) -> WatchEvent {
@@ -72,19 +80,19 @@ fn untransformed(version: &str) -> WatchEvent {
 }
 
 /// Writes events as `+a1 ~a2 -a3 =[a1 b2]@7 @9 resync`.
-fn text(events: &[Event]) -> String {
+fn text(events: &[ReflectorEvent]) -> String {
     let name = |object: &Object| format!("{}{}", object.name(), object.resource_version());
-    let one = |event: &Event| match event {
-        Event::Added(object) => format!("+{}", name(object)),
-        Event::Updated(object) => format!("~{}", name(object)),
-        Event::Deleted(object) => format!("-{}", name(object)),
-        Event::Replace { items, spared, resource_version } => {
+    let one = |event: &ReflectorEvent| match event {
+        ReflectorEvent::Added(object) => format!("+{}", name(object)),
+        ReflectorEvent::Updated(object) => format!("~{}", name(object)),
+        ReflectorEvent::Deleted(object) => format!("-{}", name(object)),
+        ReflectorEvent::Replace { items, spared, resource_version } => {
             let names = |objects: &[Object]| objects.iter().map(name).collect::<Vec<_>>().join(" ");
             let spared = if spared.is_empty() { String::new() } else { format!(" spares {}", names(spared)) };
             format!("=[{}]@{resource_version}{spared}", names(items))
         }
-        Event::Bookmark(version) => format!("@{version}"),
-        Event::Resync { round } => format!("resync{round}"),
+        ReflectorEvent::Bookmark(version) => format!("@{version}"),
+        ReflectorEvent::Resync { round } => format!("resync{round}"),
     };
     events.iter().map(one).collect::<Vec<_>>().join(" ")
 }
@@ -92,7 +100,7 @@ fn text(events: &[Event]) -> String {
 impl Bench {
     fn new(config: ReflectorConfig) -> Self {
         Self {
-            reflector: Reflector::new(config, Start::Fresh),
+            reflector: Reflector::new(config, ReflectorStart::Fresh),
             now: Duration::ZERO,
             jitter: 0.0,
             comparison: Comparison::default(),
@@ -102,16 +110,16 @@ impl Bench {
     /// Up to the open watch, by a list of `a1` at version 10.
     fn watching(config: ReflectorConfig) -> Self {
         let mut bench = Self::new(config);
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         bench.page("10", &[("a", "1")]);
         assert_eq!(bench.reflector.state(), ReflectorState::Watching);
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
         bench
     }
 
     /// With a saved cache at `version`.
     fn saved(config: ReflectorConfig, version: &str) -> Self {
-        Self { reflector: Reflector::new(config, Start::Saved(version.into())), ..Self::new(config) }
+        Self { reflector: Reflector::new(config, ReflectorStart::Saved(version.into())), ..Self::new(config) }
     }
 
     /// Up to the relist of a cache of a thousand objects at 10, most of which no list has.
@@ -119,31 +127,31 @@ impl Bench {
         let mut bench = Self::watching(config);
         bench.comparison = Comparison { known: 1_000, missing: 812 };
         bench.receive(vec![error(&expired())]);
-        assert_eq!(bench.after(0.8).feed(Input::Timer).action, list("10", None));
+        assert_eq!(bench.after(0.8).feed(ReflectorInput::Timer).action, list("10", None));
         bench
     }
 
     /// Up to the open streaming list.
     fn streaming(config: ReflectorConfig) -> Self {
         let mut bench = Self::new(config);
-        assert_eq!(bench.feed(Input::Start).action, streaming(""));
-        bench.feed(Input::Opened(Ok(())));
+        assert_eq!(bench.feed(ReflectorInput::Start).action, streaming(""));
+        bench.feed(ReflectorInput::Opened(Ok(())));
         bench
     }
 
     /// Takes one step, and the next one where a list is to be compared.
-    fn feed(&mut self, input: Input) -> Step {
+    fn feed(&mut self, input: ReflectorInput) -> ReflectorStep {
         let first = self.step(input);
-        if !matches!(first.action, Action::Compare(_)) {
+        if !matches!(first.action, ReflectorAction::Compare(_)) {
             return first;
         }
         assert!(first.events.is_empty() && first.resume_version.is_none() && first.holds_list_permit);
-        let mut second = self.step(Input::Compared(self.comparison));
+        let mut second = self.step(ReflectorInput::Compared(self.comparison));
         second.reports.splice(0..0, first.reports);
         second
     }
 
-    fn step(&mut self, input: Input) -> Step {
+    fn step(&mut self, input: ReflectorInput) -> ReflectorStep {
         self.reflector.step(input, self.now, self.jitter)
     }
 
@@ -152,52 +160,52 @@ impl Bench {
         self
     }
 
-    fn page(&mut self, version: &str, items: &[(&str, &str)]) -> Step {
+    fn page(&mut self, version: &str, items: &[(&str, &str)]) -> ReflectorStep {
         let items = items.iter().map(|(name, version)| object(name, version)).collect();
-        self.feed(Input::Page(Ok(ListPage { resource_version: version.into(), items, ..ListPage::default() })))
+        self.feed(ReflectorInput::Page(Ok(ListPage { resource_version: version.into(), items, ..ListPage::default() })))
     }
 
-    fn fail_list(&mut self, failure: Failure) -> Step {
-        self.feed(Input::Page(Err(failure)))
+    fn fail_list(&mut self, failure: Failure) -> ReflectorStep {
+        self.feed(ReflectorInput::Page(Err(failure)))
     }
 
-    fn refuse(&mut self, failure: Failure) -> Step {
-        self.feed(Input::Opened(Err(failure)))
+    fn refuse(&mut self, failure: Failure) -> ReflectorStep {
+        self.feed(ReflectorInput::Opened(Err(failure)))
     }
 
-    fn receive(&mut self, batch: Vec<WatchEvent>) -> Step {
-        self.feed(Input::Received(batch))
+    fn receive(&mut self, batch: Vec<WatchEvent>) -> ReflectorStep {
+        self.feed(ReflectorInput::Received(batch))
     }
 
-    fn end(&mut self) -> Step {
-        self.feed(Input::Ended(Ok(())))
+    fn end(&mut self) -> ReflectorStep {
+        self.feed(ReflectorInput::Ended(Ok(())))
     }
 
     /// Asserts a wait of `delay` and lets it pass.
     #[track_caller]
-    fn waits(&mut self, step: &Step, delay: f64, reason: WaitReason) -> Step {
-        assert_eq!(step.action, Action::Wait { until: self.now + seconds(delay), reason });
+    fn waits(&mut self, step: &ReflectorStep, delay: f64, reason: WaitReason) -> ReflectorStep {
+        assert_eq!(step.action, ReflectorAction::Wait { until: self.now + seconds(delay), reason });
         assert!(!step.holds_list_permit, "nobody holds a permit while he waits");
-        self.after(delay).feed(Input::Timer)
+        self.after(delay).feed(ReflectorInput::Timer)
     }
 }
 
 #[test]
 fn r1_r8_r20_the_first_cycle_starts_at_once_with_a_list_of_any_version_by_500() {
-    assert_eq!(Bench::new(paged()).feed(Input::Start).action, list("0", Some(500)));
+    assert_eq!(Bench::new(paged()).feed(ReflectorInput::Start).action, list("0", Some(500)));
 }
 
 #[test]
 fn r23_a_complete_list_is_one_replace_and_then_a_watch_from_its_version() {
     let mut bench = Bench::new(paged());
-    assert!(bench.feed(Input::Start).holds_list_permit);
+    assert!(bench.feed(ReflectorInput::Start).holds_list_permit);
     assert!(!bench.reflector.has_listed);
     let step = bench.page("10", &[("a", "1"), ("b", "2")]);
     assert_eq!(text(&step.events), "=[a1 b2]@10");
     assert_eq!((step.action, step.resume_version, step.holds_list_permit), (watch("10"), Some("10".into()), false));
     assert!(bench.reflector.has_listed);
     assert_eq!(bench.reflector.availability(), Availability::Unknown);
-    bench.feed(Input::Opened(Ok(())));
+    bench.feed(ReflectorInput::Opened(Ok(())));
     assert_eq!(bench.reflector.availability(), Availability::Available);
 }
 
@@ -205,7 +213,7 @@ fn r23_a_complete_list_is_one_replace_and_then_a_watch_from_its_version() {
 fn r20_page_sizes() {
     for (page_size, first, relist) in [(None, Some(500), None), (Some(7), Some(7), Some(7)), (Some(0), None, None)] {
         let mut bench = Bench::new(ReflectorConfig { page_size, ..paged() });
-        assert_eq!(bench.feed(Input::Start).action, list("0", first), "{page_size:?}");
+        assert_eq!(bench.feed(ReflectorInput::Start).action, list("0", first), "{page_size:?}");
         bench.page("10", &[]);
         let step = bench.refuse(status(500));
         assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("10", relist), "{page_size:?}");
@@ -215,9 +223,9 @@ fn r20_page_sizes() {
 #[test]
 fn r21_a_paginated_answer_to_version_0_forces_pages_for_good() {
     let mut bench = Bench::new(paged());
-    bench.feed(Input::Start);
+    bench.feed(ReflectorInput::Start);
     let page = ListPage { resource_version: "10".into(), continue_token: Some("t".into()), ..ListPage::default() };
-    bench.feed(Input::Page(Ok(page)));
+    bench.feed(ReflectorInput::Page(Ok(page)));
     bench.page("10", &[]);
     let step = bench.refuse(status(500));
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("10", Some(500)));
@@ -231,9 +239,9 @@ fn r22_a_refused_version_is_asked_again_once_at_once_without_it_and_the_flag_sta
         assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("10", None));
         let step = bench.fail_list(failure.clone());
         assert_eq!(step.action, list("", None), "same limit decision");
-        assert!(matches!(step.reports[..], [Report::VersionRefused { .. }]), "not yet a failed cycle");
+        assert!(matches!(step.reports[..], [ReflectorReport::VersionRefused { .. }]), "not yet a failed cycle");
         let step = bench.fail_list(failure.clone());
-        assert_eq!(step.reports, [Report::ListFailed(failure.clone())]);
+        assert_eq!(step.reports, [ReflectorReport::ListFailed(failure.clone())]);
         let reason = WaitReason::of(&failure);
         assert_eq!(bench.waits(&step, 1.6, reason).action, list("", Some(500)));
         bench.page("20", &[]);
@@ -255,10 +263,10 @@ fn r2_r5_9_a_failed_list_is_reported_shown_and_tried_again_after_growing_delays(
         (Failure::NotAList("Table".into()), WaitReason::Failed, Availability::Unknown),
     ] {
         let mut bench = Bench::new(paged());
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         for delay in [0.8, 1.6, 3.2] {
             let step = bench.fail_list(failure.clone());
-            assert_eq!(step.reports, [Report::ListFailed(failure.clone())]);
+            assert_eq!(step.reports, [ReflectorReport::ListFailed(failure.clone())]);
             assert!(step.events.is_empty(), "R-25: a failed list removes nothing");
             assert_eq!(bench.reflector.state(), ReflectorState::Waiting { until: bench.now + seconds(delay), reason });
             assert_eq!(bench.waits(&step, delay, reason).action, list("0", Some(500)), "{failure:?}");
@@ -273,7 +281,7 @@ fn t1_a_wait_is_at_least_as_long_as_the_server_asks_and_not_absurd() {
     for (asked, waited) in [(0, 0.8), (5, 5.0), (86_400, 120.0)] {
         let patience = Status { code: 503, retry_after: Some(Duration::from_secs(asked)), ..Status::default() };
         let mut bench = Bench::new(paged());
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         let step = bench.fail_list(Failure::Status(patience));
         bench.waits(&step, waited, WaitReason::Failed);
     }
@@ -282,10 +290,10 @@ fn t1_a_wait_is_at_least_as_long_as_the_server_asks_and_not_absurd() {
 #[test]
 fn p5_nothing_of_a_list_that_fails_half_way_is_delivered() {
     let mut bench = Bench::new(paged());
-    bench.feed(Input::Start);
+    bench.feed(ReflectorInput::Start);
     let items = vec![object("a", "1")];
     let page = ListPage { resource_version: "9".into(), continue_token: Some("t".into()), items, rejected: 0 };
-    let step = bench.feed(Input::Page(Ok(page)));
+    let step = bench.feed(ReflectorInput::Page(Ok(page)));
     assert!(step.events.is_empty() && step.holds_list_permit && step.resume_version.is_none());
     let step = bench.fail_list(status(500));
     assert!(step.events.is_empty());
@@ -295,11 +303,11 @@ fn p5_nothing_of_a_list_that_fails_half_way_is_delivered() {
 #[test]
 fn f31_k4_duplicates_and_rejected_items_of_a_list_are_counted() {
     let mut bench = Bench::new(paged());
-    bench.feed(Input::Start);
+    bench.feed(ReflectorInput::Start);
     let items = vec![object("a", "1"), object("a", "2")];
-    let step = bench.feed(Input::Page(Ok(ListPage { items, rejected: 3, ..ListPage::default() })));
+    let step = bench.feed(ReflectorInput::Page(Ok(ListPage { items, rejected: 3, ..ListPage::default() })));
     assert_eq!(text(&step.events), "=[a2]@");
-    assert_eq!(step.reports, [Report::Duplicates { count: 1 }, Report::Rejected { count: 3 }]);
+    assert_eq!(step.reports, [ReflectorReport::Duplicates { count: 1 }, ReflectorReport::Rejected { count: 3 }]);
     assert_eq!(bench.reflector.counters().rejected, 3);
 }
 
@@ -311,25 +319,25 @@ fn d5_a_list_older_than_what_is_known_is_refused_once_and_the_most_recent_one_is
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("15", None));
     let step = bench.page("9", &[]);
     assert_eq!((text(&step.events), step.action), (String::new(), list("", None)));
-    assert!(matches!(step.reports[..], [Report::OlderListRefused { .. }]));
+    assert!(matches!(step.reports[..], [ReflectorReport::OlderListRefused { .. }]));
     assert_eq!(bench.reflector.counters().older_lists, 1);
     let step = bench.page("14", &[("b", "14")]);
     assert_eq!((text(&step.events).as_str(), step.action), ("=[b14]@14", watch("14")));
-    assert!(matches!(step.reports[..], [Report::ServerWentBack { .. }]));
+    assert!(matches!(step.reports[..], [ReflectorReport::ServerWentBack { .. }]));
 }
 
 #[test]
 fn r10_r30_r33_streaming_first_and_the_same_stream_goes_on_as_the_watch() {
     let mut bench = Bench::new(ReflectorConfig::default());
-    let step = bench.feed(Input::Start);
+    let step = bench.feed(ReflectorInput::Start);
     assert_eq!((step.action, step.holds_list_permit), (streaming(""), true));
-    bench.feed(Input::Opened(Ok(())));
+    bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.receive(vec![added("a", "1"), added("b", "2")]);
     assert!(step.events.is_empty() && step.holds_list_permit, "R-31");
     assert!(bench.reflector.last.is_unset());
     let step = bench.receive(vec![deleted("a", "3"), modified("b", "4"), marker("5"), added("c", "6"), bookmark("7")]);
     assert_eq!(text(&step.events), "=[b4]@5 +c6 @7");
-    assert!(matches!(step.action, Action::Read { .. }) && !step.holds_list_permit);
+    assert!(matches!(step.action, ReflectorAction::Read { .. }) && !step.holds_list_permit);
     assert_eq!(step.resume_version, Some("7".into()));
     assert_eq!(bench.reflector.state(), ReflectorState::Watching);
     assert_eq!(bench.after(2.0).end().action, watch("7"));
@@ -347,7 +355,7 @@ fn r32_only_a_marker_is_a_marker() {
 fn r34_refused_and_429_before_the_marker_wait_and_stream_again() {
     for (failure, reason) in [(Failure::Refused, WaitReason::Unreachable), (status(429), WaitReason::TooManyRequests)] {
         let mut bench = Bench::new(ReflectorConfig::default());
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         let step = bench.refuse(failure);
         assert_eq!(bench.waits(&step, 0.8, reason).action, streaming(""));
     }
@@ -380,11 +388,11 @@ fn r34_other_failures_give_up_and_list_in_the_same_cycle() {
         (Failure::FrameTooLong { max_bytes: 9, object: None }, false),
     ] {
         let mut bench = Bench::new(ReflectorConfig::default());
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         let step = bench.refuse(failure.clone());
         assert_eq!(step.action, list("0", Some(500)), "{failure:?}");
         assert!(
-            matches!(step.reports[..], [Report::GaveUpStreaming { retry_at, .. }] if retry_at.is_some() == remembered)
+            matches!(step.reports[..], [ReflectorReport::GaveUpStreaming { retry_at, .. }] if retry_at.is_some() == remembered)
         );
         bench.page("10", &[]);
         let step = bench.refuse(status(500));
@@ -397,7 +405,7 @@ fn r34_other_failures_give_up_and_list_in_the_same_cycle() {
 fn r35_a_very_short_stream_without_a_marker_gives_up() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     let step = bench.after(0.5).end();
-    assert_eq!(step.reports, [Report::GaveUpStreaming { cause: GiveUpCause::Short, retry_at: None }]);
+    assert_eq!(step.reports, [ReflectorReport::GaveUpStreaming { cause: GiveUpCause::Short, retry_at: None }]);
     assert_eq!(step.action, list("0", Some(500)));
 }
 
@@ -407,17 +415,17 @@ fn d2_three_unmarked_streams_give_up_and_that_is_remembered_and_tried_again_late
     for _ in 0..2 {
         bench.receive(vec![added("a", "1")]);
         assert_eq!(bench.after(2.0).end().action, streaming(""));
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
     }
-    let step = bench.after(2.0).feed(Input::Ended(Err(lost())));
+    let step = bench.after(2.0).feed(ReflectorInput::Ended(Err(lost())));
     assert_eq!(step.action, list("0", Some(500)));
     let cause = GiveUpCause::Unmarked { streams: 3 };
-    assert_eq!(step.reports, [Report::GaveUpStreaming { cause, retry_at: Some(bench.now + seconds(1800.0)) }]);
+    assert_eq!(step.reports, [ReflectorReport::GaveUpStreaming { cause, retry_at: Some(bench.now + seconds(1800.0)) }]);
     bench.page("10", &[]);
     let step = bench.refuse(status(500));
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("10", None));
     bench.page("10", &[]);
-    bench.feed(Input::Opened(Ok(())));
+    bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.after(1800.0).receive(vec![error(&status(500))]);
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, streaming("10"));
 }
@@ -436,9 +444,12 @@ fn d2_the_marker_has_a_deadline_that_synthetic_events_extend_and_others_do_not()
     bench.after(50.0).receive(vec![added("a", "1")]);
     bench.after(50.0).receive(vec![modified("a", "2"), bookmark("3")]);
     assert_eq!(bench.reflector.state(), ReflectorState::Streaming);
-    let step = bench.after(10.0).feed(Input::Timer);
+    let step = bench.after(10.0).feed(ReflectorInput::Timer);
     assert_eq!(step.action, list("0", Some(500)));
-    assert!(matches!(&step.reports[..], [Report::GaveUpStreaming { cause: GiveUpCause::Deadline, retry_at: Some(_) }]));
+    assert!(matches!(
+        &step.reports[..],
+        [ReflectorReport::GaveUpStreaming { cause: GiveUpCause::Deadline, retry_at: Some(_) }]
+    ));
 }
 
 #[test]
@@ -446,7 +457,7 @@ fn d2_endless_synthetic_events_end_with_the_life_of_the_stream() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     for _ in 0..7 {
         let step = bench.after(44.0).receive(vec![added("a", "1")]);
-        assert!(matches!(step.action, Action::Read { .. }));
+        assert!(matches!(step.action, ReflectorAction::Read { .. }));
     }
     assert_eq!(bench.after(7.0).receive(vec![added("a", "1")]).action, list("0", Some(500)), "300 s + 15 s");
 }
@@ -455,20 +466,20 @@ fn d2_endless_synthetic_events_end_with_the_life_of_the_stream() {
 fn r36_a_late_marker_is_reported_every_ten_seconds() {
     let mut bench = Bench::streaming(ReflectorConfig::default());
     assert_eq!(
-        bench.after(10.0).feed(Input::Timer).reports,
-        [Report::MarkerLate { waiting: seconds(10.0), silent: None }]
+        bench.after(10.0).feed(ReflectorInput::Timer).reports,
+        [ReflectorReport::MarkerLate { waiting: seconds(10.0), silent: None }]
     );
     assert!(bench.after(4.0).receive(vec![added("a", "1")]).reports.is_empty());
-    let step = bench.after(6.0).feed(Input::Timer);
-    assert_eq!(step.reports, [Report::MarkerLate { waiting: seconds(20.0), silent: Some(seconds(6.0)) }]);
-    assert_eq!(step.action, Action::Read { until: bench.now + seconds(10.0) });
+    let step = bench.after(6.0).feed(ReflectorInput::Timer);
+    assert_eq!(step.reports, [ReflectorReport::MarkerLate { waiting: seconds(20.0), silent: Some(seconds(6.0)) }]);
+    assert_eq!(step.action, ReflectorAction::Read { until: bench.now + seconds(10.0) });
 }
 
 #[test]
 fn streaming_always_never_lists() {
     let config = ReflectorConfig { streaming_lists: StreamingLists::Always, ..ReflectorConfig::default() };
     let mut bench = Bench::new(config);
-    bench.feed(Input::Start);
+    bench.feed(ReflectorInput::Start);
     let step = bench.refuse(status(400));
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, streaming(""));
     let step = bench.refuse(status(404));
@@ -481,25 +492,25 @@ fn d5_an_older_marker_is_refused_once() {
     bench.receive(vec![marker("15")]);
     let step = bench.after(2.0).receive(vec![error(&status(500))]);
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, streaming("15"));
-    bench.feed(Input::Opened(Ok(())));
+    bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.receive(vec![added("a", "9"), marker("9"), deleted("a", "10")]);
     assert_eq!((text(&step.events), step.action), (String::new(), streaming("")));
-    bench.feed(Input::Opened(Ok(())));
+    bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.receive(vec![marker("9")]);
     assert_eq!((bench.reflector.counters().older_lists, bench.reflector.counters().streaming_lists), (1, 3));
     assert_eq!(text(&step.events), "=[]@9");
-    assert!(matches!(step.reports[..], [Report::ServerWentBack { .. }]));
+    assert!(matches!(step.reports[..], [ReflectorReport::ServerWentBack { .. }]));
 }
 
 #[test]
 fn r40_an_opening_refused_or_429_waits_and_opens_again_without_list_or_callback() {
     for (failure, reason) in [(Failure::Refused, WaitReason::Unreachable), (status(429), WaitReason::TooManyRequests)] {
         let mut bench = Bench::new(paged());
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         bench.page("10", &[]);
         for delay in [0.8, 1.6] {
             let step = bench.refuse(failure.clone());
-            assert_eq!(step.reports, [Report::WatchDelayed(failure.clone())]);
+            assert_eq!(step.reports, [ReflectorReport::WatchDelayed(failure.clone())]);
             assert_eq!(bench.waits(&step, delay, reason).action, watch("10"));
         }
     }
@@ -514,10 +525,10 @@ fn r40_any_other_opening_error_ends_the_cycle_and_is_reported() {
         (expired(), WaitReason::Expired),
     ] {
         let mut bench = Bench::new(paged());
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         bench.page("10", &[]);
         let step = bench.refuse(failure.clone());
-        assert_eq!(step.reports, [Report::WatchStartFailed(failure)]);
+        assert_eq!(step.reports, [ReflectorReport::WatchStartFailed(failure)]);
         assert_eq!(bench.waits(&step, 0.8, reason).action, list("10", None));
     }
 }
@@ -525,7 +536,7 @@ fn r40_any_other_opening_error_ends_the_cycle_and_is_reported() {
 #[test]
 fn t3_a_connection_lost_while_opening_is_a_normal_end_and_never_a_relist() {
     let mut bench = Bench::new(paged());
-    bench.feed(Input::Start);
+    bench.feed(ReflectorInput::Start);
     bench.page("10", &[]);
     assert_eq!(bench.after(10.0).refuse(lost()).action, watch("10"), "the transport has taken its time");
     let step = bench.refuse(lost());
@@ -544,8 +555,8 @@ fn r42_the_timeout_is_drawn_between_once_and_twice_the_configured() {
     ] {
         let mut bench = Bench::new(ReflectorConfig { watch_timeout: Duration::from_secs(watch_timeout), ..paged() });
         bench.jitter = jitter;
-        bench.feed(Input::Start);
-        let Action::OpenWatch(request) = bench.page("10", &[]).action else { panic!("expected a watch") };
+        bench.feed(ReflectorInput::Start);
+        let ReflectorAction::OpenWatch(request) = bench.page("10", &[]).action else { panic!("expected a watch") };
         assert_eq!(request.timeout_seconds, expected);
     }
 }
@@ -555,9 +566,9 @@ fn r43_a_normal_end_resumes_at_once_from_the_last_version() {
     for end in [Ok(()), Err(lost()), Err(Failure::Refused)] {
         let mut bench = Bench::watching(paged());
         bench.receive(vec![added("b", "11")]);
-        let step = bench.after(1.0).feed(Input::Ended(end));
+        let step = bench.after(1.0).feed(ReflectorInput::Ended(end));
         assert_eq!(step.action, watch("11"));
-        assert_eq!(step.reports, [Report::WatchEnded { cause: EndCause::Closed, relist: false }]);
+        assert_eq!(step.reports, [ReflectorReport::WatchEnded { cause: EndCause::Closed, relist: false }]);
     }
 }
 
@@ -568,7 +579,7 @@ fn d1_a_stream_that_ends_within_a_second_after_an_event_is_resumed_after_a_wait(
         bench.receive(vec![bookmark("11")]);
         let step = bench.after(0.9).end();
         assert_eq!(bench.waits(&step, delay, WaitReason::Closed).action, watch("11"));
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
     }
 }
 
@@ -578,7 +589,7 @@ fn r44_a_very_short_watch_ends_the_cycle_without_callback() {
     let skipped = WatchEvent::Skipped(SkipReason::Nameless);
     bench.receive(vec![skipped]);
     let step = bench.after(0.9).end();
-    assert_eq!(step.reports, [Report::WatchEnded { cause: EndCause::Short, relist: true }]);
+    assert_eq!(step.reports, [ReflectorReport::WatchEnded { cause: EndCause::Short, relist: true }]);
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("10", None), "R-50: skipped does not count");
 }
 
@@ -606,8 +617,8 @@ fn r45_errors_on_the_stream() {
         let step = bench.after(5.0).receive(vec![added("b", "11"), error(&failure), added("never", "12")]);
         assert_eq!(text(&step.events), "+b11", "what came before the error counts");
         assert_eq!(bench.waits(&step, 0.8, reason).action, next, "{failure:?}");
-        let step = bench.feed(Input::Ended(Err(failure)));
-        assert_eq!(step.action, Action::Keep, "a late end of the closed stream");
+        let step = bench.feed(ReflectorInput::Ended(Err(failure)));
+        assert_eq!(step.action, ReflectorAction::Keep, "a late end of the closed stream");
     }
 }
 
@@ -619,13 +630,13 @@ fn r45_internal_errors_within_the_budget_resume_the_watch() {
         let step = bench.after(passed).receive(vec![error(&status(500))]);
         match next {
             Some(next) => assert_eq!(step.action, next),
-            None => assert!(matches!(step.reports[..], [Report::WatchEnded { relist: true, .. }])),
+            None => assert!(matches!(step.reports[..], [ReflectorReport::WatchEnded { relist: true, .. }])),
         }
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
     }
     let mut bench = Bench::watching(budget);
     bench.after(5.0).receive(vec![error(&status(500))]);
-    bench.feed(Input::Opened(Ok(())));
+    bench.feed(ReflectorInput::Opened(Ok(())));
     assert_eq!(bench.after(60.0).receive(vec![error(&status(500))]).action, watch("10"), "a new budget after a minute");
 }
 
@@ -634,11 +645,11 @@ fn r45_internal_errors_less_than_a_minute_apart_share_one_budget() {
     let mut bench = Bench::watching(ReflectorConfig { internal_error_retry: seconds(100.0), ..paged() });
     for passed in [5.0, 40.0, 40.0] {
         assert_eq!(bench.after(passed).receive(vec![error(&status(500))]).action, watch("10"));
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
     }
     let step = bench.after(40.0).receive(vec![error(&status(500))]);
     assert!(
-        matches!(step.reports[..], [Report::WatchEnded { relist: true, .. }]),
+        matches!(step.reports[..], [ReflectorReport::WatchEnded { relist: true, .. }]),
         "the last was 40 s ago, the first 120 s"
     );
 }
@@ -670,7 +681,7 @@ fn r50_r55_skipped_documents_are_counted_and_move_nothing() {
         WatchEvent::Skipped(SkipReason::Nameless),
     ]);
     assert_eq!((text(&step.events).as_str(), step.resume_version), ("+b11", Some("11".into())));
-    assert_eq!(step.reports, [Report::Skipped { count: 2, first: wrong }]);
+    assert_eq!(step.reports, [ReflectorReport::Skipped { count: 2, first: wrong }]);
     assert_eq!((bench.reflector.counters().skipped, bench.reflector.counters().changes), (2, 1));
 }
 
@@ -712,7 +723,7 @@ fn f61_an_event_whose_transform_failed_is_counted_and_reported_once_a_step() {
     let mut bench = Bench::watching(paged());
     let step = bench.receive(vec![untransformed("12"), untransformed("13")]);
     assert_eq!(text(&step.events), "@12 @13");
-    assert_eq!(step.reports, [Report::TransformFailed { count: 2, first: "why".into() }]);
+    assert_eq!(step.reports, [ReflectorReport::TransformFailed { count: 2, first: "why".into() }]);
     assert_eq!(bench.reflector.counters().transform_failures, 2);
 }
 
@@ -729,9 +740,9 @@ fn d2_objects_of_other_namespaces_keep_a_streaming_list_alive_and_out_of_it() {
 #[test]
 fn r53_a_foreign_event_of_a_watch_without_a_version_moves_nothing() {
     let mut bench = Bench::new(paged());
-    bench.feed(Input::Start);
+    bench.feed(ReflectorInput::Start);
     bench.page("", &[]);
-    bench.feed(Input::Opened(Ok(())));
+    bench.feed(ReflectorInput::Opened(Ok(())));
     assert_eq!(text(&bench.receive(vec![foreign("7")]).events), "");
     assert!(bench.reflector.last.is_unset());
 }
@@ -740,16 +751,16 @@ fn r53_a_foreign_event_of_a_watch_without_a_version_moves_nothing() {
 fn s11_rounds_go_on_behind_those_of_the_reflector_before() {
     let config = ReflectorConfig { resync_period: seconds(30.0), ..paged() };
     let mut bench = Bench::new(config);
-    bench.reflector = Reflector::new(config, Start::Resume("10".into())).after_round(41);
-    bench.feed(Input::Start);
-    bench.feed(Input::Opened(Ok(())));
-    assert_eq!(text(&bench.after(30.0).feed(Input::Timer).events), "resync42");
+    bench.reflector = Reflector::new(config, ReflectorStart::Resume("10".into())).after_round(41);
+    bench.feed(ReflectorInput::Start);
+    bench.feed(ReflectorInput::Opened(Ok(())));
+    assert_eq!(text(&bench.after(30.0).feed(ReflectorInput::Timer).events), "resync42");
 }
 
 #[test]
 fn a_refused_watch_names_the_verb_that_is_not_allowed() {
     let mut bench = Bench::new(paged());
-    bench.feed(Input::Start);
+    bench.feed(ReflectorInput::Start);
     bench.page("10", &[]);
     bench.refuse(status(403));
     assert_eq!(bench.reflector.availability(), Availability::Forbidden(Verb::Watch));
@@ -761,9 +772,9 @@ fn a_refused_watch_names_the_verb_that_is_not_allowed() {
 fn r53_synthetic_events_of_a_watch_without_a_version_move_nothing() {
     for end in [modified("a", "12"), deleted("a", "12"), bookmark("12")] {
         let mut bench = Bench::new(paged());
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         assert_eq!(bench.page("", &[]).action, watch(""));
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
         let step = bench.receive(vec![added("a", "9"), added("b", "7")]);
         assert_eq!(step.resume_version, None);
         let step = bench.receive(vec![end, added("c", "13")]);
@@ -776,26 +787,26 @@ fn r53_synthetic_events_of_a_watch_without_a_version_move_nothing() {
 fn watch_of_only_additions_without_version_is_reopened_as_it_was() {
     for version in ["", "0"] {
         let mut bench = Bench::new(paged());
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         assert_eq!(bench.page(version, &[]).action, watch(version));
         for batch in [vec![], vec![added("a", "9"), added("b", "7")], vec![added("a", "9"), foreign("8")]] {
-            bench.feed(Input::Opened(Ok(())));
+            bench.feed(ReflectorInput::Opened(Ok(())));
             let count = batch.len();
             assert_eq!(bench.receive(batch).resume_version, None);
             let step = bench.after(100.0).end();
             assert_eq!(step.action, watch(version), "after {count} events");
-            assert_eq!(step.reports, [Report::WatchEnded { cause: EndCause::Closed, relist: false }]);
+            assert_eq!(step.reports, [ReflectorReport::WatchEnded { cause: EndCause::Closed, relist: false }]);
         }
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
         bench.receive(vec![added("a", "9")]);
         let step = bench.after(0.5).end();
         assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, watch(version), "D-1");
         assert_eq!(bench.after(10.0).refuse(lost()).action, watch(version), "T-3");
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
         let step = bench.after(5.0).receive(vec![added("a", "9"), error(&status(429))]);
         assert_eq!(bench.waits(&step, 1.6, WaitReason::TooManyRequests).action, watch(version), "R-45");
-        bench.feed(Input::Opened(Ok(())));
-        assert_eq!(bench.after(315.0).feed(Input::Timer).action, watch(version), "D-6");
+        bench.feed(ReflectorInput::Opened(Ok(())));
+        assert_eq!(bench.after(315.0).feed(ReflectorInput::Timer).action, watch(version), "D-6");
         assert_eq!((bench.reflector.counters().lists, bench.reflector.counters().checks), (1, 0));
     }
 }
@@ -805,9 +816,9 @@ fn watch_of_only_additions_without_version_is_reopened_as_it_was() {
 fn watch_without_version_that_showed_a_change_without_one_is_followed_by_a_list() {
     for change in [modified("a", ""), deleted("a", ""), bookmark("0")] {
         let mut bench = Bench::new(paged());
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         bench.page("", &[]);
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
         bench.receive(vec![added("a", "9"), change]);
         let step = bench.after(60.0).end();
         assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("0", Some(500)));
@@ -818,9 +829,9 @@ fn watch_without_version_that_showed_a_change_without_one_is_followed_by_a_list(
 #[test]
 fn very_short_watch_without_version_is_followed_by_a_list() {
     let mut bench = Bench::new(paged());
-    bench.feed(Input::Start);
+    bench.feed(ReflectorInput::Start);
     bench.page("", &[]);
-    bench.feed(Input::Opened(Ok(())));
+    bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.after(0.5).end();
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Closed).action, list("0", Some(500)));
 }
@@ -832,8 +843,8 @@ fn r54_undecodable_documents_and_frames_too_long_end_the_cycle_and_are_counted()
     assert_eq!(text(&step.events), "+b11");
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Failed).action, list("11", None));
     bench.page("11", &[]);
-    bench.feed(Input::Opened(Ok(())));
-    let step = bench.after(5.0).feed(Input::Ended(Err(Failure::FrameTooLong { max_bytes: 16, object: None })));
+    bench.feed(ReflectorInput::Opened(Ok(())));
+    let step = bench.after(5.0).feed(ReflectorInput::Ended(Err(Failure::FrameTooLong { max_bytes: 16, object: None })));
     assert_eq!(bench.waits(&step, 1.6, WaitReason::Failed).action, list("11", None));
     let counters = bench.reflector.counters();
     assert_eq!((counters.undecodable, counters.frames_too_long), (1, 1));
@@ -842,24 +853,27 @@ fn r54_undecodable_documents_and_frames_too_long_end_the_cycle_and_are_counted()
 #[test]
 fn d6_a_stream_that_outlives_its_timeout_is_closed_and_resumed() {
     let mut bench = Bench::watching(paged());
-    assert_eq!(bench.receive(vec![added("b", "11")]).action, Action::Read { until: seconds(315.0) });
+    assert_eq!(bench.receive(vec![added("b", "11")]).action, ReflectorAction::Read { until: seconds(315.0) });
     bench.after(314.0);
-    assert_eq!(bench.feed(Input::Timer).action, Action::Read { until: seconds(315.0) });
-    let step = bench.after(1.0).feed(Input::Timer);
+    assert_eq!(bench.feed(ReflectorInput::Timer).action, ReflectorAction::Read { until: seconds(315.0) });
+    let step = bench.after(1.0).feed(ReflectorInput::Timer);
     assert_eq!(step.action, watch("11"));
     let silent = seconds(315.0);
-    assert_eq!(step.reports, [Report::WatchEnded { cause: EndCause::Stalled { silent }, relist: false }]);
+    assert_eq!(step.reports, [ReflectorReport::WatchEnded { cause: EndCause::Stalled { silent }, relist: false }]);
     assert_eq!(bench.reflector.counters().stalls, 1);
 }
 
 #[test]
 fn d6_once_a_bookmark_was_seen_three_silent_minutes_are_a_stall() {
     let mut bench = Bench::watching(paged());
-    assert_eq!(bench.after(60.0).receive(vec![bookmark("11")]).action, Action::Read { until: seconds(240.0) });
-    assert_eq!(bench.after(100.0).receive(vec![added("b", "12")]).action, Action::Read { until: seconds(315.0) });
-    assert_eq!(bench.after(155.0).feed(Input::Timer).action, watch("12"));
-    bench.feed(Input::Opened(Ok(())));
-    bench.after(180.0).feed(Input::Timer);
+    assert_eq!(bench.after(60.0).receive(vec![bookmark("11")]).action, ReflectorAction::Read { until: seconds(240.0) });
+    assert_eq!(
+        bench.after(100.0).receive(vec![added("b", "12")]).action,
+        ReflectorAction::Read { until: seconds(315.0) }
+    );
+    assert_eq!(bench.after(155.0).feed(ReflectorInput::Timer).action, watch("12"));
+    bench.feed(ReflectorInput::Opened(Ok(())));
+    bench.after(180.0).feed(ReflectorInput::Timer);
     assert_eq!(bench.reflector.counters().stalls, 2, "also on a stream that never spoke");
 }
 
@@ -868,20 +882,20 @@ fn d6_skipped_documents_are_no_sign_of_life() {
     let mut bench = Bench::watching(paged());
     bench.receive(vec![bookmark("11")]);
     let step = bench.after(100.0).receive(vec![WatchEvent::Skipped(SkipReason::Nameless)]);
-    assert_eq!(step.action, Action::Read { until: seconds(180.0) });
+    assert_eq!(step.action, ReflectorAction::Read { until: seconds(180.0) });
 }
 
 #[test]
 fn d6_stall_after_zero_is_never() {
     let mut bench = Bench::watching(ReflectorConfig { stall_after: Duration::ZERO, ..paged() });
-    assert_eq!(bench.receive(vec![bookmark("11")]).action, Action::Read { until: seconds(315.0) });
+    assert_eq!(bench.receive(vec![bookmark("11")]).action, ReflectorAction::Read { until: seconds(315.0) });
 }
 
 #[test]
 fn r60_resync_ticks_in_the_watch_phase_and_starts_anew_with_each_cycle() {
     let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(30.0), ..paged() });
-    let step = bench.after(30.0).feed(Input::Timer);
-    assert_eq!((text(&step.events).as_str(), step.action), ("resync1", Action::Read { until: seconds(60.0) }));
+    let step = bench.after(30.0).feed(ReflectorInput::Timer);
+    assert_eq!((text(&step.events).as_str(), step.action), ("resync1", ReflectorAction::Read { until: seconds(60.0) }));
     let step = bench.after(31.0).receive(vec![added("b", "11")]);
     assert_eq!(text(&step.events), "+b11 resync2", "also when events leave the timer no time");
     let step = bench.receive(vec![error(&expired())]);
@@ -889,8 +903,8 @@ fn r60_resync_ticks_in_the_watch_phase_and_starts_anew_with_each_cycle() {
     assert_eq!(step.action, list("11", None), "R-61: no request because of a resync");
     let step = bench.after(100.0).page("20", &[]);
     assert_eq!(text(&step.events), "=[]@20", "no tick outside the watch phase");
-    let opened = bench.feed(Input::Opened(Ok(())));
-    assert_eq!(opened.action, Action::Read { until: bench.now + seconds(30.0) });
+    let opened = bench.feed(ReflectorInput::Opened(Ok(())));
+    assert_eq!(opened.action, ReflectorAction::Read { until: bench.now + seconds(30.0) });
 }
 
 #[test]
@@ -898,21 +912,21 @@ fn r60_a_wait_before_the_watch_goes_on_does_not_put_a_resync_off() {
     let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(30.0), ..paged() });
     let step = bench.after(10.0).receive(vec![error(&status(429))]);
     assert_eq!(bench.waits(&step, 0.8, WaitReason::TooManyRequests).action, watch("10"));
-    assert_eq!(bench.feed(Input::Opened(Ok(()))).action, Action::Read { until: seconds(30.0) });
+    assert_eq!(bench.feed(ReflectorInput::Opened(Ok(()))).action, ReflectorAction::Read { until: seconds(30.0) });
 }
 
 #[test]
 fn d6_resume_watches_from_the_version_of_the_store_and_lists_if_that_is_refused() {
     let mut bench = Bench::new(ReflectorConfig::default());
-    bench.reflector = Reflector::new(paged(), Start::Resume("77".into()));
+    bench.reflector = Reflector::new(paged(), ReflectorStart::Resume("77".into()));
     assert!(bench.reflector.has_listed);
-    let step = bench.feed(Input::Start);
+    let step = bench.feed(ReflectorInput::Start);
     assert_eq!((step.action, step.holds_list_permit), (watch("77"), false));
     let step = bench.refuse(expired());
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("77", None));
     for unusable in ["", "0"] {
-        bench.reflector = Reflector::new(paged(), Start::Resume(unusable.into()));
-        assert_eq!(bench.feed(Input::Start).action, list("0", Some(500)));
+        bench.reflector = Reflector::new(paged(), ReflectorStart::Resume(unusable.into()));
+        assert_eq!(bench.feed(ReflectorInput::Start).action, list("0", Some(500)));
     }
 }
 
@@ -921,13 +935,13 @@ fn r63_r64_stop_ends_every_state_at_once_and_for_good() {
     let states: [fn() -> Bench; 9] = [
         || {
             let mut bench = Bench::saved(paged(), "10");
-            bench.feed(Input::Start);
+            bench.feed(ReflectorInput::Start);
             bench
         },
         || {
             let mut bench = Bench::new(paged());
-            bench.feed(Input::Start);
-            bench.step(Input::Page(Ok(ListPage::default())));
+            bench.feed(ReflectorInput::Start);
+            bench.step(ReflectorInput::Page(Ok(ListPage::default())));
             bench
         },
         || {
@@ -938,7 +952,7 @@ fn r63_r64_stop_ends_every_state_at_once_and_for_good() {
         || Bench::new(paged()),
         || {
             let mut bench = Bench::new(paged());
-            bench.feed(Input::Start);
+            bench.feed(ReflectorInput::Start);
             bench
         },
         || Bench::streaming(ReflectorConfig::default()),
@@ -950,19 +964,19 @@ fn r63_r64_stop_ends_every_state_at_once_and_for_good() {
         },
         || {
             let mut bench = Bench::new(paged());
-            bench.feed(Input::Stop);
+            bench.feed(ReflectorInput::Stop);
             bench
         },
     ];
     for state in states {
         let mut bench = state();
-        let step = bench.feed(Input::Stop);
+        let step = bench.feed(ReflectorInput::Stop);
         assert!(step.events.is_empty() && !step.holds_list_permit);
-        assert_eq!((step.action, bench.reflector.state()), (Action::Done, ReflectorState::Stopped));
+        assert_eq!((step.action, bench.reflector.state()), (ReflectorAction::Done, ReflectorState::Stopped));
         for input in all_inputs() {
             let step = bench.after(100.0).feed(input);
             assert!(step.events.is_empty());
-            assert_eq!(step.action, Action::Done, "R-64");
+            assert_eq!(step.action, ReflectorAction::Done, "R-64");
         }
     }
 }
@@ -973,44 +987,44 @@ fn counters_add_up_over_cycles() {
     bench.receive(vec![bookmark("11")]);
     for version in ["12", "13"] {
         bench.after(2.0).end();
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
         bench.receive(vec![bookmark(version)]);
     }
     for _ in 0..2 {
         bench.receive(vec![error(&expired())]);
-        bench.after(60.0).feed(Input::Timer);
+        bench.after(60.0).feed(ReflectorInput::Timer);
         bench.fail_list(too_large());
         bench.fail_list(lost());
-        bench.after(60.0).feed(Input::Timer);
+        bench.after(60.0).feed(ReflectorInput::Timer);
         bench.page("20", &[]);
-        bench.feed(Input::Opened(Ok(())));
+        bench.feed(ReflectorInput::Opened(Ok(())));
     }
     let counters = bench.reflector.counters();
     assert_eq!((counters.watches, counters.lists, counters.expired), (5, 7, 2));
 }
 
-fn all_inputs() -> Vec<Input> {
+fn all_inputs() -> Vec<ReflectorInput> {
     vec![
-        Input::Start,
-        Input::Page(Ok(ListPage::default())),
-        Input::Compared(Comparison::default()),
-        Input::Opened(Ok(())),
-        Input::Received(vec![added("x", "99")]),
-        Input::Ended(Ok(())),
-        Input::Timer,
+        ReflectorInput::Start,
+        ReflectorInput::Page(Ok(ListPage::default())),
+        ReflectorInput::Compared(Comparison::default()),
+        ReflectorInput::Opened(Ok(())),
+        ReflectorInput::Received(vec![added("x", "99")]),
+        ReflectorInput::Ended(Ok(())),
+        ReflectorInput::Timer,
     ]
 }
 
 #[test]
 fn an_input_that_was_not_asked_for_changes_nothing() {
-    let fits = |state: &str, input: &Input| match input {
-        Input::Start => state == "idle",
-        Input::Page(_) => ["checking", "listing"].contains(&state),
-        Input::Compared(_) => state == "comparing",
-        Input::Opened(_) => state == "opening",
-        Input::Received(_) | Input::Ended(_) => ["streaming", "watching"].contains(&state),
-        Input::Timer => ["waiting", "streaming", "watching"].contains(&state),
-        Input::Stop => true,
+    let fits = |state: &str, input: &ReflectorInput| match input {
+        ReflectorInput::Start => state == "idle",
+        ReflectorInput::Page(_) => ["checking", "listing"].contains(&state),
+        ReflectorInput::Compared(_) => state == "comparing",
+        ReflectorInput::Opened(_) => state == "opening",
+        ReflectorInput::Received(_) | ReflectorInput::Ended(_) => ["streaming", "watching"].contains(&state),
+        ReflectorInput::Timer => ["waiting", "streaming", "watching"].contains(&state),
+        ReflectorInput::Stop => true,
     };
     for state in ["idle", "checking", "listing", "comparing", "opening", "streaming", "watching", "waiting"] {
         for input in all_inputs().into_iter().filter(|input| !fits(state, input)) {
@@ -1019,18 +1033,18 @@ fn an_input_that_was_not_asked_for_changes_nothing() {
                 "streaming" => Bench::streaming(ReflectorConfig::default()),
                 "listing" => {
                     let mut bench = Bench::new(paged());
-                    bench.feed(Input::Start);
+                    bench.feed(ReflectorInput::Start);
                     bench
                 }
                 "checking" => {
                     let mut bench = Bench::saved(paged(), "10");
-                    bench.feed(Input::Start);
+                    bench.feed(ReflectorInput::Start);
                     bench
                 }
                 "comparing" => {
                     let mut bench = Bench::new(paged());
-                    bench.feed(Input::Start);
-                    bench.step(Input::Page(Ok(ListPage::default())));
+                    bench.feed(ReflectorInput::Start);
+                    bench.step(ReflectorInput::Page(Ok(ListPage::default())));
                     bench
                 }
                 _ => Bench::watching(paged()),
@@ -1042,7 +1056,7 @@ fn an_input_that_was_not_asked_for_changes_nothing() {
             }
             let before = format!("{:?}", bench.reflector);
             let step = bench.feed(input);
-            assert_eq!(step.action, Action::Keep, "{state}");
+            assert_eq!(step.action, ReflectorAction::Keep, "{state}");
             assert!(step.events.is_empty());
             assert_eq!(format!("{:?}", bench.reflector), before);
         }
@@ -1053,7 +1067,7 @@ fn an_input_that_was_not_asked_for_changes_nothing() {
 fn a_timer_that_comes_early_asks_for_the_rest_of_the_wait() {
     let mut bench = Bench::watching(paged());
     let wait = bench.end().action;
-    assert_eq!(bench.after(0.1).feed(Input::Timer).action, wait);
+    assert_eq!(bench.after(0.1).feed(ReflectorInput::Timer).action, wait);
 }
 
 #[test]
@@ -1062,11 +1076,11 @@ fn d3_failures_that_go_on_keep_the_delay_long_and_health_resets_it() {
     let step = bench.receive(vec![error(&status(500))]);
     bench.waits(&step, 0.8, WaitReason::Failed);
     bench.page("20", &[]);
-    bench.feed(Input::Opened(Ok(())));
+    bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.after(119.0).receive(vec![error(&status(500))]);
     bench.waits(&step, 1.6, WaitReason::Failed);
     bench.page("20", &[]);
-    bench.feed(Input::Opened(Ok(())));
+    bench.feed(ReflectorInput::Opened(Ok(())));
     let step = bench.after(120.0).receive(vec![error(&status(500))]);
     bench.waits(&step, 0.8, WaitReason::Failed);
 }
@@ -1087,15 +1101,15 @@ fn d7_a_list_that_lacks_most_is_confirmed_by_the_most_recent_one_and_deletes_wha
     assert_eq!((text(&step.events), step.action), (String::new(), list("", Some(500))));
     assert!(step.holds_list_permit && step.resume_version.is_none());
     let comparison = bench.comparison;
-    assert_eq!(step.reports, [Report::ConfirmingList { version: "20".into(), comparison }]);
+    assert_eq!(step.reports, [ReflectorReport::ConfirmingList { version: "20".into(), comparison }]);
     assert_eq!(bench.reflector.state(), ReflectorState::Confirming(comparison));
-    let step = bench.step(Input::Page(Ok(ListPage {
+    let step = bench.step(ReflectorInput::Page(Ok(ListPage {
         resource_version: "25".into(),
         items: [("a", "1"), ("c", "7"), ("d", "20"), ("e", "21")].map(|(name, version)| object(name, version)).into(),
         ..ListPage::default()
     })));
     assert_eq!(text(&step.events), "=[a1 b15 c7 d20]@20 spares e21", "what is later comes from the watch");
-    assert_eq!(step.reports, [Report::ListConfirmed { version: "20".into(), found: 3 }]);
+    assert_eq!(step.reports, [ReflectorReport::ListConfirmed { version: "20".into(), found: 3 }]);
     assert_eq!((step.action, step.resume_version), (watch("20"), Some("20".into())), "b may be gone since");
     assert_eq!(bench.reflector.counters().confirmations, 1);
 }
@@ -1121,7 +1135,7 @@ fn d7_a_confirmation_that_is_older_than_the_list_confirms_nothing() {
     bench.page("20", &[]);
     let step = bench.page("19", &[("a", "1")]);
     assert!(step.events.is_empty());
-    assert!(matches!(step.reports[..], [Report::OlderListRefused { .. }]));
+    assert!(matches!(step.reports[..], [ReflectorReport::OlderListRefused { .. }]));
     assert_eq!(bench.waits(&step, 1.6, WaitReason::Failed).action, list("", Some(500)));
 }
 
@@ -1135,7 +1149,7 @@ fn d7_a_streaming_list_is_confirmed_by_a_list_and_its_stream_is_not_gone_on_with
         let step = if mode == StreamingLists::Auto {
             bench.page("22", &[("a", "1"), ("z", "21")])
         } else {
-            bench.feed(Input::Opened(Ok(())));
+            bench.feed(ReflectorInput::Opened(Ok(())));
             bench.receive(vec![added("a", "1"), added("z", "21"), marker("22"), added("y", "23")])
         };
         assert_eq!((text(&step.events).as_str(), step.action), ("=[a1]@20 spares z21", watch("20")), "{mode:?}");
@@ -1145,7 +1159,7 @@ fn d7_a_streaming_list_is_confirmed_by_a_list_and_its_stream_is_not_gone_on_with
 #[test]
 fn d7_a_saved_version_is_held_against_the_servers_before_the_watch() {
     let mut bench = Bench::saved(ReflectorConfig::default(), "77");
-    let step = bench.feed(Input::Start);
+    let step = bench.feed(ReflectorInput::Start);
     assert_eq!((step.action, step.holds_list_permit), (list("", Some(1)), true));
     assert_eq!(bench.reflector.state(), ReflectorState::Checking);
     let step = bench.fail_list(status(500));
@@ -1155,7 +1169,7 @@ fn d7_a_saved_version_is_held_against_the_servers_before_the_watch() {
     assert_eq!(bench.reflector.counters().checks, 2);
     for unusable in ["", "0"] {
         let mut bench = Bench::saved(paged(), unusable);
-        assert_eq!(bench.feed(Input::Start).action, list("0", Some(500)), "nothing to hold");
+        assert_eq!(bench.feed(ReflectorInput::Start).action, list("0", Some(500)), "nothing to hold");
     }
 }
 
@@ -1163,20 +1177,20 @@ fn d7_a_saved_version_is_held_against_the_servers_before_the_watch() {
 fn d5_a_server_older_than_a_saved_cache_is_believed_by_its_most_recent_list_and_nothing_else() {
     for config in [paged(), ReflectorConfig::default()] {
         let mut bench = Bench::saved(config, "77");
-        bench.feed(Input::Start);
+        bench.feed(ReflectorInput::Start);
         let step = bench.page("60", &[("a", "1")]);
-        assert_eq!(step.reports, [Report::ServerOlder { version: "60".into(), last: "77".into() }]);
+        assert_eq!(step.reports, [ReflectorReport::ServerOlder { version: "60".into(), last: "77".into() }]);
         assert!(step.events.is_empty(), "one object is no list");
         let step = if config.streaming_lists == StreamingLists::Never {
             assert_eq!(step.action, list("", Some(500)));
             bench.page("61", &[("b", "2")])
         } else {
             assert_eq!(step.action, streaming(""));
-            bench.feed(Input::Opened(Ok(())));
+            bench.feed(ReflectorInput::Opened(Ok(())));
             bench.receive(vec![added("b", "2"), marker("61")])
         };
         assert_eq!(text(&step.events), "=[b2]@61");
-        assert_eq!(step.reports, [Report::ServerWentBack { version: "61".into(), last: "77".into() }]);
+        assert_eq!(step.reports, [ReflectorReport::ServerWentBack { version: "61".into(), last: "77".into() }]);
         assert_eq!(step.resume_version, Some("61".into()));
     }
 }
@@ -1184,7 +1198,7 @@ fn d5_a_server_older_than_a_saved_cache_is_believed_by_its_most_recent_list_and_
 #[test]
 fn d5_a_list_older_than_a_saved_cache_deletes_nothing_and_is_asked_again() {
     let mut bench = Bench::saved(paged(), "77");
-    bench.feed(Input::Start);
+    bench.feed(ReflectorInput::Start);
     assert_eq!(bench.page("80", &[]).action, watch("77"));
     let step = bench.refuse(expired());
     assert_eq!(bench.waits(&step, 0.8, WaitReason::Expired).action, list("77", None));
@@ -1222,6 +1236,6 @@ fn r60_a_look_at_the_servers_version_does_not_hold_resyncs_up() {
     let mut bench = Bench::watching(ReflectorConfig { resync_period: seconds(100.0), ..paged() });
     bench.after(95.0).end();
     bench.page("10", &[]);
-    let opened = bench.feed(Input::Opened(Ok(())));
-    assert_eq!(opened.action, Action::Read { until: seconds(100.0) });
+    let opened = bench.feed(ReflectorInput::Opened(Ok(())));
+    assert_eq!(opened.action, ReflectorAction::Read { until: seconds(100.0) });
 }

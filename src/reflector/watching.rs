@@ -3,7 +3,8 @@
 use std::{cmp::Ordering, time::Duration};
 
 use super::{
-    Action, Availability, EndCause, Event, Reflector, Report, State, Then, Turn, Verb, WaitReason, retry_after,
+    Availability, EndCause, Reflector, ReflectorAction, ReflectorEvent, ReflectorReport, State, Then, Turn, Verb,
+    WaitReason, retry_after,
     stream::{Stream, is_usable},
 };
 use crate::{
@@ -16,17 +17,17 @@ const INTERNAL_ERROR_GAP: Duration = Duration::from_mins(1);
 
 impl Reflector {
     /// Enters the watch phase: the initial state is known.
-    pub(super) fn begin_watch(&mut self, turn: &Turn) -> Action {
+    pub(super) fn begin_watch(&mut self, turn: &Turn) -> ReflectorAction {
         self.arm_resync(turn);
         self.open_watch(turn)
     }
 
     /// Asks for a watch from `last`.
-    pub(super) fn open_watch(&mut self, turn: &Turn) -> Action {
+    pub(super) fn open_watch(&mut self, turn: &Turn) -> ReflectorAction {
         let (stream, request) = self.new_stream(self.last.clone(), false, turn);
         self.counters.watches += 1;
         self.state = State::Watching(stream);
-        Action::OpenWatch(request)
+        ReflectorAction::OpenWatch(request)
     }
 
     /// Makes a stream and its request, with a timeout of its own.
@@ -45,7 +46,7 @@ impl Reflector {
         (stream, WatchRequest { resource_version: version, initial_events, timeout_seconds })
     }
 
-    pub(super) fn watch_opened(&mut self, mut stream: Stream, turn: &mut Turn) -> Action {
+    pub(super) fn watch_opened(&mut self, mut stream: Stream, turn: &mut Turn) -> ReflectorAction {
         stream.opened_at = Some(turn.now);
         self.watch_confirmed(turn);
         self.read(stream, turn)
@@ -58,20 +59,20 @@ impl Reflector {
     }
 
     /// Sorts a watch that could not be opened (R-40, T-3).
-    pub(super) fn watch_refused(&mut self, stream: &Stream, failure: Failure, turn: &mut Turn) -> Action {
+    pub(super) fn watch_refused(&mut self, stream: &Stream, failure: Failure, turn: &mut Turn) -> ReflectorAction {
         self.note(Verb::Watch, &failure);
         let (reason, after) = (WaitReason::of(&failure), retry_after(&failure));
         match failure {
             Failure::Disconnected(_) => {
-                turn.reports.push(Report::WatchDelayed(failure));
+                turn.reports.push(ReflectorReport::WatchDelayed(failure));
                 self.rewatch(stream, turn)
             }
             _ if matches!(reason, WaitReason::Unreachable | WaitReason::TooManyRequests) => {
-                turn.reports.push(Report::WatchDelayed(failure));
+                turn.reports.push(ReflectorReport::WatchDelayed(failure));
                 self.wait(reason, Then::Watch, after, turn)
             }
             _ => {
-                turn.reports.push(Report::WatchStartFailed(failure));
+                turn.reports.push(ReflectorReport::WatchStartFailed(failure));
                 self.wait(reason, Then::Cycle, after, turn)
             }
         }
@@ -83,7 +84,7 @@ impl Reflector {
         mut stream: Stream,
         batch: std::vec::IntoIter<WatchEvent>,
         turn: &mut Turn,
-    ) -> Action {
+    ) -> ReflectorAction {
         turn.events.reserve(batch.len());
         let mut counted = 0;
         // Where in `turn.events` the newest version is: it is copied once a batch, not once an event.
@@ -91,14 +92,14 @@ impl Reflector {
         let mut end = None;
         for event in batch {
             let event = match event {
-                WatchEvent::Added(object) => Event::Added(object),
+                WatchEvent::Added(object) => ReflectorEvent::Added(object),
                 WatchEvent::Modified(object) => {
                     stream.unordered = false;
-                    Event::Updated(object)
+                    ReflectorEvent::Updated(object)
                 }
                 WatchEvent::Deleted(object) => {
                     stream.unordered = false;
-                    Event::Deleted(object)
+                    ReflectorEvent::Deleted(object)
                 }
                 WatchEvent::Bookmark { resource_version, .. } => {
                     self.take_version(newest.take(), turn);
@@ -145,7 +146,7 @@ impl Reflector {
 
     /// Takes the version of the event at `place` verbatim. An object without one moves nothing.
     fn take_version(&mut self, place: Option<usize>, turn: &mut Turn) {
-        let Some(Event::Added(object) | Event::Updated(object) | Event::Deleted(object)) =
+        let Some(ReflectorEvent::Added(object) | ReflectorEvent::Updated(object) | ReflectorEvent::Deleted(object)) =
             place.and_then(|place| turn.events.get(place))
         else {
             return;
@@ -165,7 +166,7 @@ impl Reflector {
         }
         self.last = version.clone();
         turn.version_moved = true;
-        turn.events.push(Event::Bookmark(version));
+        turn.events.push(ReflectorEvent::Bookmark(version));
         true
     }
 
@@ -175,7 +176,7 @@ impl Reflector {
         if !stream.unordered && is_usable(&version) {
             self.last = version.clone();
             turn.version_moved = true;
-            turn.events.push(Event::Bookmark(version));
+            turn.events.push(ReflectorEvent::Bookmark(version));
         }
     }
 
@@ -186,31 +187,31 @@ impl Reflector {
         };
         self.counters.transform_failures += 1;
         for report in &mut turn.reports {
-            if let Report::TransformFailed { count, .. } = report {
+            if let ReflectorReport::TransformFailed { count, .. } = report {
                 *count += 1;
                 return;
             }
         }
-        turn.reports.push(Report::TransformFailed { count: 1, first: error });
+        turn.reports.push(ReflectorReport::TransformFailed { count: 1, first: error });
     }
 
     /// Counts a document that is not ours; one report a step.
     pub(super) fn skip(&mut self, reason: SkipReason, turn: &mut Turn) {
         self.counters.skipped += 1;
         for report in &mut turn.reports {
-            if let Report::Skipped { count, .. } = report {
+            if let ReflectorReport::Skipped { count, .. } = report {
                 *count += 1;
                 return;
             }
         }
-        turn.reports.push(Report::Skipped { count: 1, first: reason });
+        turn.reports.push(ReflectorReport::Skipped { count: 1, first: reason });
     }
 
     /// Reads on, unless nothing came for too long (D-6). Emits the resync that is due.
-    pub(super) fn read(&mut self, stream: Stream, turn: &mut Turn) -> Action {
+    pub(super) fn read(&mut self, stream: Stream, turn: &mut Turn) -> ReflectorAction {
         if self.resync_at.is_some_and(|at| at <= turn.now) {
             self.round = self.round.wrapping_add(1);
-            turn.events.push(Event::Resync { round: self.round });
+            turn.events.push(ReflectorEvent::Resync { round: self.round });
             self.arm_resync(turn);
         }
         let mut until = stream.ends_at();
@@ -224,7 +225,7 @@ impl Reflector {
         }
         let until = self.resync_at.map_or(until, |at| at.min(until));
         self.state = State::Watching(stream);
-        Action::Read { until }
+        ReflectorAction::Read { until }
     }
 
     pub(super) fn arm_resync(&mut self, turn: &Turn) {
@@ -233,37 +234,42 @@ impl Reflector {
     }
 
     /// Sorts the end of a watch (R-43 … ).
-    pub(super) fn watch_ended(&mut self, stream: &Stream, end: Result<(), Failure>, turn: &mut Turn) -> Action {
+    pub(super) fn watch_ended(
+        &mut self,
+        stream: &Stream,
+        end: Result<(), Failure>,
+        turn: &mut Turn,
+    ) -> ReflectorAction {
         if let Err(failure) = &end {
             self.note(Verb::Watch, failure);
         }
         match end {
             Ok(()) | Err(Failure::Disconnected(_) | Failure::Refused) if stream.is_short(turn.now) => {
-                turn.reports.push(Report::WatchEnded { cause: EndCause::Short, relist: true });
+                turn.reports.push(ReflectorReport::WatchEnded { cause: EndCause::Short, relist: true });
                 self.wait(WaitReason::Closed, Then::Cycle, None, turn)
             }
             Ok(()) | Err(Failure::Disconnected(_) | Failure::Refused) => self.close(stream, EndCause::Closed, turn),
             Err(Failure::Status(status)) => self.watch_error(stream, status, turn),
             Err(failure) => {
-                turn.reports.push(Report::WatchEnded { cause: EndCause::Broken(failure), relist: true });
+                turn.reports.push(ReflectorReport::WatchEnded { cause: EndCause::Broken(failure), relist: true });
                 self.wait(WaitReason::Failed, Then::Cycle, None, turn)
             }
         }
     }
 
     /// Sorts an ERROR on the stream.
-    fn watch_error(&mut self, stream: &Stream, status: Status, turn: &mut Turn) -> Action {
+    fn watch_error(&mut self, stream: &Stream, status: Status, turn: &mut Turn) -> ReflectorAction {
         let after = status.retry_after;
         let internal = status.code == 500 || status.reason == "InternalError";
         if status.code == 429 && self.is_resumable(stream) {
-            turn.reports.push(Report::WatchEnded { cause: EndCause::Error(status), relist: false });
+            turn.reports.push(ReflectorReport::WatchEnded { cause: EndCause::Error(status), relist: false });
             return self.wait(WaitReason::TooManyRequests, Then::Watch, after, turn);
         }
         if internal && self.tolerates_internal_error(turn.now) {
             return self.close(stream, EndCause::Error(status), turn);
         }
         let reason = WaitReason::of(&Failure::Status(status.clone()));
-        turn.reports.push(Report::WatchEnded { cause: EndCause::Error(status), relist: true });
+        turn.reports.push(ReflectorReport::WatchEnded { cause: EndCause::Error(status), relist: true });
         self.wait(reason, Then::Cycle, after, turn)
     }
 
@@ -282,8 +288,8 @@ impl Reflector {
     }
 
     /// Ends a stream after which the watch is resumed, if it can be.
-    fn close(&mut self, stream: &Stream, cause: EndCause, turn: &mut Turn) -> Action {
-        turn.reports.push(Report::WatchEnded { cause, relist: !self.is_resumable(stream) });
+    fn close(&mut self, stream: &Stream, cause: EndCause, turn: &mut Turn) -> ReflectorAction {
+        turn.reports.push(ReflectorReport::WatchEnded { cause, relist: !self.is_resumable(stream) });
         self.rewatch(stream, turn)
     }
 
@@ -295,7 +301,7 @@ impl Reflector {
 
     /// Opens the next watch: at once after one that lived for a second, otherwise after a wait (R-43, D-1). After one in
     /// which the server said nothing it is asked for its version before.
-    fn rewatch(&mut self, stream: &Stream, turn: &mut Turn) -> Action {
+    fn rewatch(&mut self, stream: &Stream, turn: &mut Turn) -> ReflectorAction {
         match (stream.is_quick(turn.now), self.is_resumable(stream)) {
             (false, true) if is_usable(&self.last) && stream.is_suspicious(turn.now) => self.begin_check(),
             (false, true) => self.open_watch(turn),

@@ -1,8 +1,8 @@
 //! `changed`: whether two states differ at some paths, seen without decoding them.
 
 use crate::object::{
-    FieldPath, Step,
-    scan::{Cursor, ScanError},
+    FieldPath, PathStep,
+    scan::{JsonCursor, ScanError},
 };
 
 /// Paths of which one has to differ.
@@ -38,8 +38,8 @@ impl Changed {
     pub(super) fn differs(&self, old: &[u8], new: &[u8]) -> Result<bool, ScanError> {
         for path in &self.paths {
             let (mut before, mut after) = (Vec::new(), Vec::new());
-            follow(&mut Cursor::new(old), path.steps(), &mut before)?;
-            follow(&mut Cursor::new(new), path.steps(), &mut after)?;
+            follow(&mut JsonCursor::new(old), path.steps(), &mut before)?;
+            follow(&mut JsonCursor::new(new), path.steps(), &mut after)?;
             let same = |(one, other): (&Piece<'_>, &Piece<'_>)| one == other || one.is_same_value(other);
             if before.len() != after.len() || !before.iter().zip(&after).all(same) {
                 return Ok(true);
@@ -58,13 +58,13 @@ impl Piece<'_> {
 }
 
 /// Goes along a path from the value that comes next. Recurses as deep as the path is long.
-fn follow<'a>(cursor: &mut Cursor<'a>, steps: &[Step], found: &mut Vec<Piece<'a>>) -> Result<(), ScanError> {
+fn follow<'a>(cursor: &mut JsonCursor<'a>, steps: &[PathStep], found: &mut Vec<Piece<'a>>) -> Result<(), ScanError> {
     let Some((step, rest)) = steps.split_first() else {
         found.push(Piece::Value(cursor.skip_value()?));
         return Ok(());
     };
     match (step, cursor.peek()?) {
-        (Step::Member(name), b'{') => {
+        (PathStep::Member(name), b'{') => {
             cursor.enter(b'{', "an object")?;
             let (mut first, mut at) = (true, None);
             while let Some(member) = cursor.next_member(&mut first)? {
@@ -78,7 +78,7 @@ fn follow<'a>(cursor: &mut Cursor<'a>, steps: &[Step], found: &mut Vec<Piece<'a>
                 None => found.push(Piece::Missing),
             }
         }
-        (Step::Each, b'{') => {
+        (PathStep::Each, b'{') => {
             cursor.enter(b'{', "an object")?;
             let mut first = true;
             while let Some(member) = cursor.next_member(&mut first)? {
@@ -87,7 +87,7 @@ fn follow<'a>(cursor: &mut Cursor<'a>, steps: &[Step], found: &mut Vec<Piece<'a>
             }
             found.push(Piece::End);
         }
-        (Step::Each, b'[') => {
+        (PathStep::Each, b'[') => {
             cursor.enter(b'[', "an array")?;
             let mut first = true;
             while cursor.next_element(&mut first)?.is_some() {

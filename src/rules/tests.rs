@@ -33,11 +33,11 @@ fn changed(paths: &[&str]) -> Rules {
 }
 
 #[track_caller]
-fn added(text: &str, expected: &Verdict) {
+fn added(text: &str, expected: &RuleVerdict) {
     assert_eq!(&when(text).judge(ChangeKind::Added, None, &web()), expected, "{text}");
 }
 
-const FALSE: Verdict = Verdict::NoMatch(Reason::When);
+const FALSE: RuleVerdict = RuleVerdict::NoMatch(MismatchReason::When);
 
 #[test]
 fn what_an_object_says_is_what_its_json_says() {
@@ -64,7 +64,7 @@ fn what_an_object_says_is_what_its_json_says() {
         "[object].exists(object, object.kind == 'Deployment')",
         "matches(object.metadata.name, object.metadata.name)",
     ] {
-        added(text, &Verdict::Match);
+        added(text, &RuleVerdict::Match);
     }
     added("object.spec.replicas > 3", &FALSE);
     added("object.metadata.name.matches('^b')", &FALSE);
@@ -78,16 +78,16 @@ fn who_changed_an_object_is_null_where_it_is_not_known() {
         "changed_by != null && timestamp(changed_by.time) < timestamp('2027-01-01T00:00:00Z')",
         "changed_by.size() == 4",
     ] {
-        assert_eq!(when(text).judge(ChangeKind::Updated, Some(&web()), &told), Verdict::Match, "{text}");
+        assert_eq!(when(text).judge(ChangeKind::Updated, Some(&web()), &told), RuleVerdict::Match, "{text}");
         assert_ne!(
             when(text).judge(ChangeKind::Updated, Some(&told), &web()),
-            Verdict::Match,
+            RuleVerdict::Match,
             "of the old state: {text}"
         );
     }
-    added("changed_by == null && type == 'added'", &Verdict::Match);
+    added("changed_by == null && type == 'added'", &RuleVerdict::Match);
     added("changed_by != null && changed_by.manager == 'kubelet'", &FALSE);
-    assert!(matches!(when("changed_by.manager == 'x'").judge(ChangeKind::Added, None, &web()), Verdict::Error(_)));
+    assert!(matches!(when("changed_by.manager == 'x'").judge(ChangeKind::Added, None, &web()), RuleVerdict::Error(_)));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_packed_object_is_judged_as_it_is() {
     let (zstd, rules) =
         (Packer::new(Compression::Zstd), when("object.spec.replicas == 3 && object.metadata.name == 'web'"));
     let packed = zstd.pack(&std::sync::Arc::new(web()));
-    assert_eq!(rules.judge(ChangeKind::Added, None, &packed), Verdict::Match);
+    assert_eq!(rules.judge(ChangeKind::Added, None, &packed), RuleVerdict::Match);
 }
 
 #[test]
@@ -108,11 +108,15 @@ fn type_and_cluster_say_what_happened_and_where() {
         (ChangeKind::Deleted, "deleted"),
         (ChangeKind::Removed, "removed"),
     ] {
-        assert_eq!(judge(&format!("type == '{name}' && cluster == 'prod-eu1'"), kind), Verdict::Match, "{name}");
+        assert_eq!(judge(&format!("type == '{name}' && cluster == 'prod-eu1'"), kind), RuleVerdict::Match, "{name}");
         assert_eq!(judge(&format!("type != '{name}'"), kind), FALSE, "{name}");
     }
-    assert_eq!(judge("type == 'synced'", ChangeKind::Synced), Verdict::Match, "it has no object, and is not judged");
-    assert_eq!(judge("type(object.spec.replicas) == int", ChangeKind::Added), Verdict::Match);
+    assert_eq!(
+        judge("type == 'synced'", ChangeKind::Synced),
+        RuleVerdict::Match,
+        "it has no object, and is not judged"
+    );
+    assert_eq!(judge("type(object.spec.replicas) == int", ChangeKind::Added), RuleVerdict::Match);
 }
 
 #[test]
@@ -120,26 +124,26 @@ fn old_is_the_state_before_an_update_and_null_where_there_is_none() {
     let (old, new) = (web(), other(r#""replicas":3"#, r#""replicas":5"#));
     let judge = |text: &str, kind, old| when(text).judge(kind, old, &new);
     let grown = "type == 'updated' && object.spec.replicas > old.spec.replicas";
-    assert_eq!(judge(grown, ChangeKind::Updated, Some(&old)), Verdict::Match);
+    assert_eq!(judge(grown, ChangeKind::Updated, Some(&old)), RuleVerdict::Match);
     assert_eq!(judge(grown, ChangeKind::Updated, Some(&new)), FALSE);
-    assert_eq!(judge("old.metadata.resourceVersion == '7'", ChangeKind::Updated, Some(&old)), Verdict::Match);
+    assert_eq!(judge("old.metadata.resourceVersion == '7'", ChangeKind::Updated, Some(&old)), RuleVerdict::Match);
     for kind in [ChangeKind::Added, ChangeKind::Deleted, ChangeKind::Removed] {
-        assert_eq!(judge("old == null && changes == []", kind, None), Verdict::Match);
+        assert_eq!(judge("old == null && changes == []", kind, None), RuleVerdict::Match);
         assert_eq!(judge(grown, kind, None), FALSE);
     }
     let same = "old == object && old.metadata.name == 'web' && changes.size() == 0";
-    assert_eq!(judge(same, ChangeKind::Unchanged, None), Verdict::Match, "a resync has the object as its old");
+    assert_eq!(judge(same, ChangeKind::Unchanged, None), RuleVerdict::Match, "a resync has the object as its old");
 }
 
 #[test]
 fn changes_are_the_paths_that_differ() {
     let new = other(r#""image":"side:1""#, r#""image":"side:2""#);
     let judge = |text: &str| when(text).judge(ChangeKind::Updated, Some(&web()), &new);
-    assert_eq!(judge("'spec.template.spec.containers[1].image' in changes"), Verdict::Match);
-    assert_eq!(judge("changes.exists(c, c.startsWith('spec.template.'))"), Verdict::Match);
+    assert_eq!(judge("'spec.template.spec.containers[1].image' in changes"), RuleVerdict::Match);
+    assert_eq!(judge("changes.exists(c, c.startsWith('spec.template.'))"), RuleVerdict::Match);
     assert_eq!(
         judge("changes == ['metadata.resourceVersion', 'spec.template.spec.containers[1].image']"),
-        Verdict::Match
+        RuleVerdict::Match
     );
     assert_eq!(judge("changes.exists(c, c.startsWith('status.'))"), FALSE);
 }
@@ -150,26 +154,26 @@ fn an_update_whose_old_is_not_known_matches_what_cannot_be_decided_without_it() 
     for undecided in
         ["old.spec.replicas != 3", "old == null", "'spec' in changes", "has(old.spec)", "old.metadata.name == 'x'"]
     {
-        assert_eq!(judge(undecided), Verdict::Match, "{undecided}");
+        assert_eq!(judge(undecided), RuleVerdict::Match, "{undecided}");
     }
-    assert_eq!(judge("object.metadata.name == 'web' && old.spec.replicas == 1"), Verdict::Match);
+    assert_eq!(judge("object.metadata.name == 'web' && old.spec.replicas == 1"), RuleVerdict::Match);
     assert_eq!(judge("object.metadata.name == 'db' && old.spec.replicas == 1"), FALSE);
     assert_eq!(judge("old.spec.replicas == 1 && object.metadata.name == 'db'"), FALSE);
     assert_eq!(judge("object.metadata.name == 'db'"), FALSE);
-    assert_eq!(changed(&["spec"]).judge(ChangeKind::Updated, None, &web()), Verdict::Match);
+    assert_eq!(changed(&["spec"]).judge(ChangeKind::Updated, None, &web()), RuleVerdict::Match);
 }
 
 #[test]
 fn changed_is_asked_of_updates_alone() {
     let (rules, old, status) = (changed(&["spec", "metadata.labels"]), web(), other("Running", "Failed"));
     let judge = |kind, old: Option<&Object>, new: &Object| rules.judge(kind, old, new);
-    let unchanged = Verdict::NoMatch(Reason::Changed);
+    let unchanged = RuleVerdict::NoMatch(MismatchReason::Changed);
     assert_eq!(judge(ChangeKind::Updated, Some(&old), &status), unchanged);
-    assert_eq!(judge(ChangeKind::Updated, Some(&old), &other(r#""app":"web""#, r#""app":"db""#)), Verdict::Match);
-    assert_eq!(judge(ChangeKind::Updated, Some(&old), &other(":3", ":4")), Verdict::Match);
+    assert_eq!(judge(ChangeKind::Updated, Some(&old), &other(r#""app":"web""#, r#""app":"db""#)), RuleVerdict::Match);
+    assert_eq!(judge(ChangeKind::Updated, Some(&old), &other(":3", ":4")), RuleVerdict::Match);
     assert_eq!(judge(ChangeKind::Unchanged, None, &old), unchanged, "a resync changes nothing");
     for kind in [ChangeKind::Added, ChangeKind::Deleted, ChangeKind::Removed] {
-        assert_eq!(judge(kind, None, &status), Verdict::Match);
+        assert_eq!(judge(kind, None, &status), RuleVerdict::Match);
     }
 }
 
@@ -184,8 +188,8 @@ fn both_rules_have_to_match() {
     let rules = Rules::compile(options).expect("good rules");
     let judge = |old: &Object, new: &Object| rules.judge(ChangeKind::Updated, Some(old), new);
     let (old, image) = (web(), other("web:1", "web:2"));
-    assert_eq!(judge(&old, &image), Verdict::Match);
-    assert_eq!(judge(&old, &other(":3", ":4")), Verdict::NoMatch(Reason::Changed));
+    assert_eq!(judge(&old, &image), RuleVerdict::Match);
+    assert_eq!(judge(&old, &other(":3", ":4")), RuleVerdict::NoMatch(MismatchReason::Changed));
     let elsewhere = WEB.replace("prod-a", "dev").replace("web:1", "web:2");
     assert_eq!(judge(&old, &object(&elsewhere)), FALSE);
 }
@@ -219,7 +223,7 @@ fn why_not_is_said_in_words() {
 #[test]
 fn an_expression_that_cannot_be_evaluated_does_not_match_and_says_why() {
     let said = |text: &str| match when(text).judge(ChangeKind::Added, None, &web()) {
-        Verdict::Error(error) => format!("{text}\n  {error}\n"),
+        RuleVerdict::Error(error) => format!("{text}\n  {error}\n"),
         other => panic!("{text}: {other:?}"),
     };
     let all = [
@@ -242,7 +246,7 @@ fn a_body_that_cannot_be_decoded_is_an_error() {
     let json = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"a":tru,"b":1}}"#;
     let object = Object::from_json(json).expect("what is skipped is not checked");
     let verdict = when("object.spec.b == 1 && object.spec.a").judge(ChangeKind::Added, None, &object);
-    assert!(matches!(&verdict, Verdict::Error(error) if error.contains("malformed")), "{verdict:?}");
+    assert!(matches!(&verdict, RuleVerdict::Error(error) if error.contains("malformed")), "{verdict:?}");
 }
 
 #[test]
@@ -331,5 +335,5 @@ fn any_text_is_an_expression_or_an_error() {
 fn no_rules_match_everything() {
     let rules = Rules::compile(RulesOptions::default()).expect("nothing");
     assert!(rules.is_empty() && !when("true").is_empty() && !changed(&["spec"]).is_empty());
-    assert_eq!(rules.judge(ChangeKind::Updated, Some(&web()), &web()), Verdict::Match);
+    assert_eq!(rules.judge(ChangeKind::Updated, Some(&web()), &web()), RuleVerdict::Match);
 }

@@ -10,7 +10,7 @@ use cel::common::{
 use super::{Before, reads::Part};
 use crate::object::{
     Object,
-    scan::{Cursor, ScanError},
+    scan::{JsonCursor, ScanError},
 };
 
 /// Any value.
@@ -44,11 +44,11 @@ impl<'a> Subject<'a> {
 
 /// Decodes a part of a document. What is not read is not there; of a member whose key alone is read the value is null.
 pub(super) fn decode<'v>(json: &'v [u8], part: &Part) -> Result<Any<'v>, ScanError> {
-    value(&mut Cursor::new(json), Some(part))
+    value(&mut JsonCursor::new(json), Some(part))
 }
 
 /// Decodes the value that comes next; `None` is all of it. The cursor bounds how deep it recurses.
-fn value<'v>(cursor: &mut Cursor<'v>, part: Option<&Part>) -> Result<Any<'v>, ScanError> {
+fn value<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<Any<'v>, ScanError> {
     let part = part.filter(|part| !part.is_whole());
     Ok(match cursor.peek()? {
         b'{' => Box::new(CelMap::from(members(cursor, part)?)),
@@ -58,7 +58,7 @@ fn value<'v>(cursor: &mut Cursor<'v>, part: Option<&Part>) -> Result<Any<'v>, Sc
     })
 }
 
-fn members<'v>(cursor: &mut Cursor<'v>, part: Option<&Part>) -> Result<HashMap<CelMapKey<'v>, Any<'v>>, ScanError> {
+fn members<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<HashMap<CelMapKey<'v>, Any<'v>>, ScanError> {
     let mut members = HashMap::with_capacity(part.map_or(0, Part::members));
     if part.is_some_and(|part| part.members() == 0 && !part.has_keys()) {
         cursor.skip_value()?;
@@ -87,7 +87,7 @@ fn members<'v>(cursor: &mut Cursor<'v>, part: Option<&Part>) -> Result<HashMap<C
     Ok(members)
 }
 
-fn elements<'v>(cursor: &mut Cursor<'v>, part: Option<&Part>) -> Result<Vec<Any<'v>>, ScanError> {
+fn elements<'v>(cursor: &mut JsonCursor<'v>, part: Option<&Part>) -> Result<Vec<Any<'v>>, ScanError> {
     let mut elements = Vec::new();
     if part.is_some_and(|part| part.elements().is_none()) {
         cursor.skip_value()?;

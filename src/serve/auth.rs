@@ -66,7 +66,7 @@ impl fmt::Debug for Token {
 
 /// Clients that a listener accepts.
 #[derive(Clone, Debug, Default)]
-pub struct Access {
+pub struct ListenerAccess {
     /// Accepted tokens; without any, every client that reaches the listener may do everything.
     pub tokens: Vec<Token>,
     /// Names under which the listener may be reached.
@@ -76,7 +76,7 @@ pub struct Access {
 /// Access rules of one listener, with the state that they need.
 #[derive(Debug)]
 pub(super) struct Gate {
-    access: Access,
+    access: ListenerAccess,
     attempts: Mutex<Attempts>,
     unreadable: EveryMinute,
     wrong: EveryMinute,
@@ -91,7 +91,7 @@ pub(super) struct Caller {
 }
 
 impl Gate {
-    pub(super) fn new(access: Access) -> Arc<Self> {
+    pub(super) fn new(access: ListenerAccess) -> Arc<Self> {
         Arc::new(Self {
             access,
             attempts: Mutex::default(),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     fn gate(tokens: Vec<Token>) -> Arc<Gate> {
-        Gate::new(Access { tokens, allowed_hosts: AllowedHosts::default() })
+        Gate::new(ListenerAccess { tokens, allowed_hosts: AllowedHosts::default() })
     }
 
     /// Sends a request; the code of the refusal, or the name of the token.

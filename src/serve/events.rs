@@ -16,9 +16,9 @@ use crate::{
     registry::Registry,
     subscribe::{
         filter::names,
-        frame::Format,
+        frame::StreamFormat,
         hub::{Hub, SubscribeError},
-        query::Query,
+        query::SubscriberQuery,
         subscriber::Subscriber,
     },
 };
@@ -42,11 +42,15 @@ pub(super) async fn events(
     }
 }
 
-async fn subscribe(hub: &Arc<Hub>, query: &str, headers: &HeaderMap) -> Result<(Subscriber, Format), StatusObject> {
+async fn subscribe(
+    hub: &Arc<Hub>,
+    query: &str,
+    headers: &HeaderMap,
+) -> Result<(Subscriber, StreamFormat), StatusObject> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let no_such_stream = || StatusObject::not_acceptable("text/event-stream, application/x-ndjson");
-    let format = Format::accepted(text(header::ACCEPT)).ok_or_else(no_such_stream)?;
-    let query = Query::parse(query, text(HeaderName::from_static("last-event-id")), Timestamp::now())
+    let format = StreamFormat::accepted(text(header::ACCEPT)).ok_or_else(no_such_stream)?;
+    let query = SubscriberQuery::parse(query, text(HeaderName::from_static("last-event-id")), Timestamp::now())
         .map_err(|error| StatusObject::bad_request(error.to_string()))?;
     if query.when.is_some() && !hub.options().when {
         let why =
@@ -89,7 +93,7 @@ fn check_resource(registry: &Registry, name: &str) -> Result<(), StatusObject> {
     Err(StatusObject::bad_request(message))
 }
 
-fn respond(subscriber: Subscriber, format: Format, permit: OwnedSemaphorePermit) -> Response<Body> {
+fn respond(subscriber: Subscriber, format: StreamFormat, permit: OwnedSemaphorePermit) -> Response<Body> {
     let pieces = unfold((subscriber, permit), |(mut subscriber, permit)| async {
         let bytes = subscriber.next().await?;
         Some((Ok::<_, Infallible>(bytes), (subscriber, permit)))

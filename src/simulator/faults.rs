@@ -17,7 +17,7 @@ use crate::mutex::lock;
 
 /// Which kind of request a fault is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum RequestKind {
     /// Lists of a collection.
     List,
     /// Watches.
@@ -46,7 +46,7 @@ pub enum Times {
 
 /// One way to misbehave.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
+pub enum ServerFault {
     /// Close the connection without an answer.
     Close,
     /// Reset the connection (RST) without an answer.
@@ -123,9 +123,9 @@ pub enum StreamFault {
 #[derive(Debug)]
 struct Rule {
     path: GlobMatcher,
-    verb: Verb,
+    verb: RequestKind,
     times: Times,
-    fault: Fault,
+    fault: ServerFault,
     struck: u64,
 }
 
@@ -158,18 +158,18 @@ pub(super) struct StreamPlan {
 
 impl StreamPlan {
     /// Takes what concerns a stream from the faults of a request.
-    pub(super) fn of(faults: &[Fault]) -> Self {
+    pub(super) fn of(faults: &[ServerFault]) -> Self {
         let mut plan = Self::default();
         for fault in faults {
             match fault {
-                Fault::At { events, what } => plan.pending.push((*events, *what)),
-                Fault::Table => plan.pending.push((0, StreamFault::Table)),
-                Fault::WrongList => plan.pending.push((0, StreamFault::WrongKind)),
-                Fault::DelayEvents(delay) => plan.delay = Some(*delay),
-                Fault::NoBookmarks => plan.no_bookmarks = true,
-                Fault::NoMarker => plan.no_marker = true,
-                Fault::EmptyList => plan.empty = true,
-                Fault::Lag(versions) => plan.lag = *versions,
+                ServerFault::At { events, what } => plan.pending.push((*events, *what)),
+                ServerFault::Table => plan.pending.push((0, StreamFault::Table)),
+                ServerFault::WrongList => plan.pending.push((0, StreamFault::WrongKind)),
+                ServerFault::DelayEvents(delay) => plan.delay = Some(*delay),
+                ServerFault::NoBookmarks => plan.no_bookmarks = true,
+                ServerFault::NoMarker => plan.no_marker = true,
+                ServerFault::EmptyList => plan.empty = true,
+                ServerFault::Lag(versions) => plan.lag = *versions,
                 _ => {}
             }
         }
@@ -230,7 +230,7 @@ impl Faults {
     /// Adds a fault for paths that match the glob `path` (`*` also matches `/`, so `"*"` is every path).
     ///
     /// A request is struck by every fault that selects it; of two answers the one added first is given.
-    pub fn add(&self, path: &str, verb: Verb, times: Times, fault: Fault) -> Result<(), globset::Error> {
+    pub fn add(&self, path: &str, verb: RequestKind, times: Times, fault: ServerFault) -> Result<(), globset::Error> {
         let path = Glob::new(path)?.compile_matcher();
         self.lock().rules.push(Rule { path, verb, times, fault, struck: 0 });
         Ok(())
@@ -263,11 +263,11 @@ impl Faults {
     }
 
     /// Returns the faults that strike this request, in the order they were added.
-    pub(super) fn decide(&self, path: &str, verb: Verb) -> Vec<Fault> {
+    pub(super) fn decide(&self, path: &str, verb: RequestKind) -> Vec<ServerFault> {
         let State { rules, random, .. } = &mut *self.lock();
         let mut faults = Vec::new();
         for rule in rules {
-            if !(rule.verb == Verb::Any || rule.verb == verb) || !rule.path.is_match(path) {
+            if !(rule.verb == RequestKind::Any || rule.verb == verb) || !rule.path.is_match(path) {
                 continue;
             }
             let strikes = match &mut rule.times {
@@ -312,11 +312,11 @@ mod tests {
     #[test]
     fn a_fault_strikes_its_path_and_verb_as_often_as_asked() {
         let schedule = Faults::new(1);
-        schedule.add("*/pods", Verb::List, Times::After { skip: 1, n: 2 }, Fault::Close).unwrap();
+        schedule.add("*/pods", RequestKind::List, Times::After { skip: 1, n: 2 }, ServerFault::Close).unwrap();
         let path = "/api/v1/namespaces/default/pods";
-        assert!(schedule.decide(path, Verb::Watch).is_empty());
-        assert!(schedule.decide("/api/v1/nodes", Verb::List).is_empty());
-        let struck: Vec<_> = (0..5).map(|_| schedule.decide(path, Verb::List).len()).collect();
+        assert!(schedule.decide(path, RequestKind::Watch).is_empty());
+        assert!(schedule.decide("/api/v1/nodes", RequestKind::List).is_empty());
+        let struck: Vec<_> = (0..5).map(|_| schedule.decide(path, RequestKind::List).len()).collect();
         assert_eq!(struck, [0, 1, 1, 0, 0]);
         assert_eq!(schedule.struck(), 2);
     }
@@ -325,8 +325,8 @@ mod tests {
     fn chances_repeat_with_their_seed() {
         let run = || {
             let schedule = Faults::new(7);
-            schedule.add("*", Verb::Any, Times::Chance(0.3), Fault::Reset).unwrap();
-            (0..1000).map(|_| schedule.decide("/api", Verb::Any).len()).collect::<Vec<_>>()
+            schedule.add("*", RequestKind::Any, Times::Chance(0.3), ServerFault::Reset).unwrap();
+            (0..1000).map(|_| schedule.decide("/api", RequestKind::Any).len()).collect::<Vec<_>>()
         };
         assert_eq!(run(), run());
         let struck: usize = run().iter().sum();
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_stream_plan_acts_between_the_events_it_names() {
-        let at = |events, what| Fault::At { events, what };
+        let at = |events, what| ServerFault::At { events, what };
         let mut plan = StreamPlan::of(&[at(1, StreamFault::Gap(2)), at(2, StreamFault::Truncate)]);
         let steps: Vec<_> = (0..5).map(|_| plan.next_event()).collect();
         assert_eq!(steps, [Next::Send, Next::Skip, Next::Skip, Next::Send, Next::Do(StreamFault::Truncate)]);

@@ -9,7 +9,7 @@ use crate::object::KeyRef;
 
 /// What a request narrows a collection to; the default matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Selector {
+pub(crate) struct RequestSelector {
     labels: Vec<Requirement>,
     fields: Vec<Requirement>,
 }
@@ -30,12 +30,12 @@ enum Test {
 
 /// What selectors look at in one state of an object, decoded once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct SelectorFacts {
     labels: BTreeMap<String, String>,
     fields: BTreeMap<&'static str, String>,
 }
 
-impl Selector {
+impl RequestSelector {
     /// Reads `labelSelector` and `fieldSelector`; 400 for bad syntax or a field that the type does not offer.
     pub(crate) fn parse(info: &TypeInfo, labels: &str, fields: &str) -> Result<Self, ApiError> {
         let labels = split(labels).into_iter().map(label_requirement).collect::<Result<_, _>>()?;
@@ -62,7 +62,7 @@ impl Selector {
     }
 
     /// Returns whether the object matches; `facts` is called only where more than the key is asked.
-    pub(crate) fn matches<'a>(&self, key: KeyRef<'_>, facts: impl Fn() -> &'a Facts) -> bool {
+    pub(crate) fn matches<'a>(&self, key: KeyRef<'_>, facts: impl Fn() -> &'a SelectorFacts) -> bool {
         self.fields.iter().all(|field| match field.key.as_str() {
             "metadata.name" => field.test.holds(Some(key.name)),
             "metadata.namespace" => field.test.holds(Some(key.namespace)),
@@ -82,7 +82,7 @@ impl Test {
     }
 }
 
-impl Facts {
+impl SelectorFacts {
     /// Takes from an object what selectors of its type can ask.
     pub(crate) fn of(info: &TypeInfo, object: &Value) -> Self {
         let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
@@ -177,8 +177,8 @@ mod tests {
     fn check(labels: &str, fields: &str, expected: bool) {
         let info = builtin().into_iter().find(|info| info.resource.plural == "pods").unwrap();
         let pod = json!({"metadata": {"labels": {"app": "web", "tier": "front"}}, "spec": {"nodeName": "n1"}});
-        let facts = Facts::of(&info, &pod);
-        let selector = Selector::parse(&info, labels, fields).unwrap();
+        let facts = SelectorFacts::of(&info, &pod);
+        let selector = RequestSelector::parse(&info, labels, fields).unwrap();
         let key = KeyRef { namespace: "default", name: "web-1" };
         assert_eq!(selector.matches(key, || &facts), expected, "{labels} {fields}");
     }
@@ -203,7 +203,7 @@ mod tests {
     fn unsupported_fields_and_bad_syntax_are_bad_requests() {
         let info = builtin().remove(2);
         for (labels, fields) in [("", "spec.image=x"), ("a b", ""), ("a in (x", ""), ("", "metadata.name")] {
-            assert_eq!(Selector::parse(&info, labels, fields).unwrap_err().code, 400, "{labels} {fields}");
+            assert_eq!(RequestSelector::parse(&info, labels, fields).unwrap_err().code, 400, "{labels} {fields}");
         }
     }
 }

@@ -8,7 +8,9 @@ use tokio::sync::watch;
 use super::{
     error::ApiError,
     store::WriteContext,
-    store::{Deletion, HistoryLimits, ListQuery, Part, PatchKind, Preconditions, RawObject, Store, Stored, TypeId},
+    store::{
+        Deletion, HistoryLimits, ListQuery, Part, PatchKind, Preconditions, RawObject, SimulatorStore, Stored, TypeId,
+    },
     types::TypeInfo,
 };
 use crate::{
@@ -33,18 +35,18 @@ pub struct SharedStore {
 
 /// What a cluster held once: see [`SharedStore::backup`].
 #[derive(Clone, Debug)]
-pub struct Backup(Store);
+pub struct Backup(SimulatorStore);
 
 #[derive(Debug)]
 struct Inner {
-    store: Mutex<Store>,
+    store: Mutex<SimulatorStore>,
     changed: watch::Sender<u64>,
 }
 
 impl SharedStore {
     /// Makes a store with the four namespaces that every cluster has.
     pub fn new(seed: u64, limits: HistoryLimits) -> Self {
-        let store = Store::new(seed, limits);
+        let store = SimulatorStore::new(seed, limits);
         let (changed, _) = watch::channel(store.version());
         let shared = Self { inner: Arc::new(Inner { store: Mutex::new(store), changed }) };
         for name in NAMESPACES {
@@ -166,13 +168,13 @@ impl SharedStore {
     }
 
     /// Takes the lock. A writer calls [`SharedStore::announce`] with the guard.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Store> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SimulatorStore> {
         // a panic in one writer leaves whole states behind: each commit is one step
         lock(&self.inner.store)
     }
 
     /// Wakes the watches after a write.
-    pub(super) fn announce(&self, store: MutexGuard<'_, Store>) {
+    pub(super) fn announce(&self, store: MutexGuard<'_, SimulatorStore>) {
         let version = store.version();
         drop(store);
         self.inner.changed.send_replace(version);
@@ -186,7 +188,7 @@ impl SharedStore {
     fn write<T>(
         &self,
         resource: &str,
-        act: impl FnOnce(&mut Store, TypeId, &WriteContext<'_>) -> Result<T, ApiError>,
+        act: impl FnOnce(&mut SimulatorStore, TypeId, &WriteContext<'_>) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         let time = now();
         self.change(|store| {
@@ -196,7 +198,7 @@ impl SharedStore {
     }
 
     /// Changes the store under its lock, and wakes the watches.
-    fn change<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut SimulatorStore) -> T) -> T {
         let mut store = self.lock();
         let changed = change(&mut store);
         self.announce(store);

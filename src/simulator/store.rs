@@ -23,13 +23,13 @@ use serde_json::json;
 use super::{
     error::ApiError,
     random::Random,
-    selector::Selector,
+    selector::RequestSelector,
     types::{TypeInfo, builtin},
 };
 use crate::object::ObjectKey;
 
 use lifecycle::{Holds, Terminating};
-pub(crate) use stored::ChangeKind;
+pub(crate) use stored::HistoryKind;
 pub use stored::{RawObject, Stored};
 pub use write::Deletion;
 pub(crate) use write::{Part, PatchKind, Preconditions, WriteContext};
@@ -43,9 +43,9 @@ pub(crate) struct TypeId(usize);
 
 /// One step of a type's history.
 #[derive(Clone, Debug)]
-pub(crate) struct Change {
+pub(crate) struct HistoryStep {
     pub(crate) version: u64,
-    pub(crate) kind: ChangeKind,
+    pub(crate) kind: HistoryKind,
     /// The state after; of a deletion, the last state under the deletion's version.
     pub(crate) new: Arc<Stored>,
     pub(crate) old: Option<Arc<Stored>>,
@@ -65,7 +65,7 @@ pub(crate) struct Continue {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListQuery {
     pub(crate) namespace: Option<String>,
-    pub(crate) selector: Selector,
+    pub(crate) selector: RequestSelector,
     pub(crate) limit: Option<usize>,
     /// Where the last page ended.
     pub(crate) after: Option<Continue>,
@@ -75,7 +75,7 @@ pub(crate) struct ListQuery {
 
 /// One page of a list.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
+pub(crate) struct ListedPage {
     /// The objects, in order of their keys.
     pub(crate) items: Vec<Arc<Stored>>,
     pub(crate) version: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Page {
 
 /// Objects, versions and histories of all served types.
 #[derive(Clone, Debug)]
-pub(crate) struct Store {
+pub(crate) struct SimulatorStore {
     types: Vec<TypeEntry>,
     version: u64,
     random: Random,
@@ -114,13 +114,13 @@ struct TypeEntry {
     info: Arc<TypeInfo>,
     removed: bool,
     objects: BTreeMap<ObjectKey, Arc<Stored>>,
-    history: VecDeque<Change>,
+    history: VecDeque<HistoryStep>,
     history_bytes: usize,
     /// Changes up to this version are forgotten.
     compacted: u64,
 }
 
-impl Store {
+impl SimulatorStore {
     /// Makes a store with the built-in types and nothing in it; `seed` decides uids and generated names.
     pub(crate) fn new(seed: u64, limits: HistoryLimits) -> Self {
         let mut store = Self {
@@ -189,7 +189,7 @@ impl Store {
     }
 
     /// Lists one page. 410 if its snapshot is older than the history kept.
-    pub(crate) fn list(&self, id: TypeId, query: &ListQuery) -> Result<Page, ApiError> {
+    pub(crate) fn list(&self, id: TypeId, query: &ListQuery) -> Result<ListedPage, ApiError> {
         let entry = &self.types[id.0];
         let snapshot = query.after.as_ref().map_or(query.exact, |after| after.version);
         let version = snapshot.unwrap_or(self.version);
@@ -231,7 +231,7 @@ impl Store {
             after: last.key().clone(),
             remaining,
         });
-        Ok(Page { items, version, next })
+        Ok(ListedPage { items, version, next })
     }
 
     /// Checks that a watch can start after `version`.
@@ -242,7 +242,13 @@ impl Store {
 
     /// Copies up to `limit` changes after `version` into `into` and returns the version up to which the type is
     /// now read. 410 if the history no longer reaches back to `version`.
-    pub(crate) fn read(&self, id: TypeId, version: u64, limit: usize, into: &mut Vec<Change>) -> Result<u64, ApiError> {
+    pub(crate) fn read(
+        &self,
+        id: TypeId,
+        version: u64,
+        limit: usize,
+        into: &mut Vec<HistoryStep>,
+    ) -> Result<u64, ApiError> {
         self.check_watch(id, version)?;
         let history = &self.types[id.0].history;
         let start = history.partition_point(|change| change.version <= version);
@@ -275,8 +281,8 @@ impl Store {
     pub(crate) fn ingest(&mut self, id: TypeId, objects: impl IntoIterator<Item = RawObject>) {
         for raw in objects {
             let kind = match self.get(id, &raw.key) {
-                Some(_) => ChangeKind::Modified,
-                None => ChangeKind::Added,
+                Some(_) => HistoryKind::Modified,
+                None => HistoryKind::Added,
             };
             self.commit(id, kind, raw);
         }
@@ -305,13 +311,13 @@ impl Store {
         TypeId(self.types.len() - 1)
     }
 
-    fn commit(&mut self, id: TypeId, kind: ChangeKind, raw: RawObject) -> Arc<Stored> {
+    fn commit(&mut self, id: TypeId, kind: HistoryKind, raw: RawObject) -> Arc<Stored> {
         self.version += 1;
         let limits = self.limits;
         let entry = &mut self.types[id.0];
         let new = Arc::new(Stored::new(&entry.info, kind, self.version, raw));
         let old = entry.objects.insert(new.key().clone(), Arc::clone(&new));
-        entry.remember(Change { version: self.version, kind, new: Arc::clone(&new), old }, limits);
+        entry.remember(HistoryStep { version: self.version, kind, new: Arc::clone(&new), old }, limits);
         new
     }
 
@@ -322,17 +328,18 @@ impl Store {
         let old = entry.objects.remove(key)?;
         self.version += 1;
         let new = Arc::new(match last {
-            Some(raw) => Stored::new(&entry.info, ChangeKind::Deleted, self.version, raw),
-            None => old.restamped(ChangeKind::Deleted, self.version),
+            Some(raw) => Stored::new(&entry.info, HistoryKind::Deleted, self.version, raw),
+            None => old.restamped(HistoryKind::Deleted, self.version),
         });
-        let change = Change { version: self.version, kind: ChangeKind::Deleted, new: Arc::clone(&new), old: Some(old) };
+        let change =
+            HistoryStep { version: self.version, kind: HistoryKind::Deleted, new: Arc::clone(&new), old: Some(old) };
         entry.remember(change, limits);
         Some(new)
     }
 }
 
 impl TypeEntry {
-    fn remember(&mut self, change: Change, limits: HistoryLimits) {
+    fn remember(&mut self, change: HistoryStep, limits: HistoryLimits) {
         self.history_bytes += change.new.size_bytes();
         self.history.push_back(change);
         self.trim(limits);

@@ -2,13 +2,13 @@
 
 /// A template cut at its holes. `F` is a value that differs from object to object.
 #[derive(Debug)]
-pub(crate) struct Template<F> {
+pub(crate) struct ObjectTemplate<F> {
     text: Vec<u8>,
     /// Positions in the text, and the value that is put there.
     cuts: Vec<(usize, F)>,
 }
 
-impl<F> Template<F> {
+impl<F> ObjectTemplate<F> {
     /// Compiles a template; its line breaks do not count. `fill` returns the content of a hole: text that all objects
     /// share, and the value that follows it.
     pub(crate) fn compile(text: &str, fill: impl Fn(&str) -> (String, Option<F>)) -> Self {

@@ -15,7 +15,7 @@ pub const STEP_EVENTS: usize = 32;
 
 /// Why something is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum GapReason {
     /// The place is one of another journal: the engine was started without the state of then.
     Journal,
     /// The journal has not come as far as the place: it is none of its own.
@@ -26,7 +26,7 @@ pub enum Reason {
     Behind,
 }
 
-impl Reason {
+impl GapReason {
     /// Returns its word.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,9 +49,9 @@ impl Reason {
 
 /// What a subscriber is not shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gap {
+pub struct StreamGap {
     /// Why.
-    pub reason: Reason,
+    pub reason: GapReason,
     /// The place asked for, as it was written.
     pub asked: Option<String>,
     /// It is missing behind here; not known where the place is none of this journal.
@@ -62,7 +62,7 @@ pub struct Gap {
     pub events: Option<u64>,
 }
 
-impl Gap {
+impl StreamGap {
     /// Returns what is known of it: the `data` of its event.
     pub fn data(&self) -> Value {
         let mut data = json!({
@@ -85,11 +85,11 @@ impl Gap {
 
 /// What is to be done next for a subscriber.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum CursorStep {
     /// Show these, as far as [`Cursor::is_due`] and the filter say so.
     Events(Vec<Arc<Entry>>),
     /// Tell that something is missing.
-    Gap(Gap),
+    Gap(StreamGap),
     /// Show what exists, then call [`Cursor::state_shown`].
     State,
     /// Read the store behind `after`, up to `until`, then call [`Cursor::read`].
@@ -105,7 +105,7 @@ pub enum Step {
 
 /// What a journal knows as a subscriber comes.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct JournalFacts<'a> {
     /// The journal's id.
     pub journal: &'a str,
     /// How far it has come.
@@ -117,22 +117,22 @@ pub struct Facts<'a> {
 
 /// The place of one subscriber.
 #[derive(Debug)]
-pub struct Cursor {
+pub struct SubscriberCursor {
     /// Everything up to here was shown, told missing, or not wanted.
     place: Sequence,
     /// It wants to see what exists, at its begin and whenever something is missing.
     wants_state: bool,
     state_due: bool,
-    gap: Option<Gap>,
+    gap: Option<StreamGap>,
     /// The place asked for, as it was written, until something behind it is known.
     asked: Option<String>,
     /// What was seen in the cache of each unit: up to here its events are not news.
     shown: HashMap<UnitId, Sequence>,
 }
 
-impl Cursor {
+impl SubscriberCursor {
     /// Makes the cursor of a subscriber that begins at `since`.
-    pub fn new(since: &Since, wants_state: bool, ring: &Ring, facts: &Facts<'_>) -> Self {
+    pub fn new(since: &Since, wants_state: bool, ring: &Ring, facts: &JournalFacts<'_>) -> Self {
         let (place, shown) = (ring.head(), HashMap::new());
         let mut cursor = Self { place, wants_state, state_due: false, gap: None, asked: None, shown };
         match since {
@@ -140,9 +140,9 @@ impl Cursor {
             Since::Place { journal, sequence, text } => {
                 cursor.asked = Some(text.clone());
                 if journal.as_deref().is_some_and(|journal| journal != facts.journal) {
-                    cursor.miss(Reason::Journal, None, ring.head());
+                    cursor.miss(GapReason::Journal, None, ring.head());
                 } else if *sequence > facts.released {
-                    cursor.miss(Reason::Unknown, None, ring.head());
+                    cursor.miss(GapReason::Unknown, None, ring.head());
                 } else {
                     cursor.place = *sequence;
                 }
@@ -151,7 +151,7 @@ impl Cursor {
                 Some((place, false)) => cursor.place = place,
                 Some((place, true)) => {
                     cursor.asked = Some(text.clone());
-                    cursor.miss(Reason::Expired, None, place);
+                    cursor.miss(GapReason::Expired, None, place);
                 }
                 None => cursor.state_due = wants_state,
             },
@@ -169,27 +169,27 @@ impl Cursor {
         (!self.state_due && self.gap.is_none() && self.shown.is_empty()).then_some(self.place)
     }
 
-    fn miss(&mut self, reason: Reason, from: Option<Sequence>, to: Sequence) {
-        self.gap = Some(Gap { reason, asked: self.asked.take(), from, to, events: None });
+    fn miss(&mut self, reason: GapReason, from: Option<Sequence>, to: Sequence) {
+        self.gap = Some(StreamGap { reason, asked: self.asked.take(), from, to, events: None });
         self.place = to;
         self.state_due = self.wants_state;
     }
 
     /// Decides what is next; `has_store` says that what the ring lacks may be in the store.
-    pub fn step(&mut self, ring: &Ring, has_store: bool) -> Step {
+    pub fn step(&mut self, ring: &Ring, has_store: bool) -> CursorStep {
         if let Some(gap) = self.gap.take() {
-            return Step::Gap(gap);
+            return CursorStep::Gap(gap);
         }
         if self.state_due {
             self.place = ring.head(); // what is published is at least as new as what is released (I3)
             self.shown.clear();
-            return Step::State;
+            return CursorStep::State;
         }
         if self.place < ring.floor() {
             if has_store {
-                return Step::Read { after: self.place, until: ring.floor() };
+                return CursorStep::Read { after: self.place, until: ring.floor() };
             }
-            let reason = if self.asked.is_some() { Reason::Expired } else { Reason::Behind };
+            let reason = if self.asked.is_some() { GapReason::Expired } else { GapReason::Behind };
             self.miss(reason, Some(self.place), ring.floor());
             return self.step(ring, has_store);
         }
@@ -198,23 +198,23 @@ impl Cursor {
         let Some(last) = entries.last() else {
             self.place = self.place.max(ring.head());
             self.shown.retain(|_, shown| *shown > self.place);
-            return Step::Rest;
+            return CursorStep::Rest;
         };
         self.place = last.place();
-        Step::Events(entries)
+        CursorStep::Events(entries)
     }
 
     /// Takes notice of what was read of the store: everything up to `to` is here, but for `missing` events; or what is kept
     /// begins behind `first` only. Returns what is to be told before the events that were read.
-    pub fn read(&mut self, to: Sequence, missing: u64, first: Option<Sequence>) -> Option<Gap> {
+    pub fn read(&mut self, to: Sequence, missing: u64, first: Option<Sequence>) -> Option<StreamGap> {
         if let Some(first) = first.filter(|first| *first > self.place) {
-            self.miss(Reason::Expired, Some(self.place), first);
+            self.miss(GapReason::Expired, Some(self.place), first);
             return None;
         }
         self.asked = None;
         let from = self.place;
         self.place = to.max(from);
-        let gap = || Gap { reason: Reason::Expired, asked: None, from: Some(from), to, events: Some(missing) };
+        let gap = || StreamGap { reason: GapReason::Expired, asked: None, from: Some(from), to, events: Some(missing) };
         (missing > 0).then(gap)
     }
 

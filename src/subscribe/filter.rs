@@ -10,7 +10,7 @@ use crate::{
 
 /// What a subscriber wants to see; everything where nothing is said.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub struct SubscriberFilter {
     /// Of these entries or types: `pods`, `deployments.apps`, or the name of an entry; empty: of all.
     pub resources: Vec<String>,
     /// In these namespaces; empty: in all, and in none.
@@ -23,7 +23,7 @@ pub struct Filter {
     pub initial: bool,
 }
 
-impl Filter {
+impl SubscriberFilter {
     /// Returns whether an event is wanted.
     pub fn wants(&self, entry: &Entry) -> bool {
         (self.initial || !entry.is_initial()) && self.wants_event(entry.event())
@@ -85,8 +85,8 @@ mod tests {
         Object::assemble(identity, &[json.as_bytes()])
     }
 
-    fn filter(set: impl FnOnce(&mut Filter)) -> Filter {
-        let mut filter = Filter::default();
+    fn filter(set: impl FnOnce(&mut SubscriberFilter)) -> SubscriberFilter {
+        let mut filter = SubscriberFilter::default();
         set(&mut filter);
         filter
     }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn kinds_namespaces_and_resources_narrow_what_is_shown() {
         let added = entry(1);
-        assert!(Filter::default().wants(&added));
+        assert!(SubscriberFilter::default().wants(&added));
         assert!(!filter(|it| it.kinds = vec![ChangeKind::Deleted]).wants(&added));
         assert!(filter(|it| it.kinds = vec![ChangeKind::Deleted, ChangeKind::Added]).wants(&added));
         assert!(!filter(|it| it.namespaces = vec!["other".into()]).wants(&added));
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn what_existed_before_the_engine_is_no_news_unless_asked_for() {
         let old = Entry::new(event(1, crate::journal::testing::initial("web", "u", 1)), true);
-        assert!(!Filter::default().wants(&old));
+        assert!(!SubscriberFilter::default().wants(&old));
         assert!(filter(|it| it.initial = true).wants(&old));
     }
 }

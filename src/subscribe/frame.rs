@@ -11,7 +11,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::cursor::Gap;
+use super::cursor::StreamGap;
 use crate::{
     cloud_event::Encoder,
     journal::{ChangeKind, Sequence},
@@ -24,7 +24,7 @@ const NDJSON: &str = "application/x-ndjson";
 
 /// How a stream is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum StreamFormat {
     /// Server-sent events.
     #[default]
     Sse,
@@ -32,7 +32,7 @@ pub enum Format {
     Ndjson,
 }
 
-impl Format {
+impl StreamFormat {
     /// Returns the format that `Accept` asks for, the first of those it names; `None` where it names none.
     pub fn accepted(accept: Option<&str>) -> Option<Self> {
         let Some(accept) = accept.filter(|accept| !accept.trim().is_empty()) else { return Some(Self::Sse) };
@@ -99,7 +99,7 @@ impl Frame {
     }
 
     /// Encodes a gap, from which the stream goes on at a place.
-    pub fn of_gap(gap: &Gap, cluster: &str, journal: &str, now: Timestamp) -> Self {
+    pub fn of_gap(gap: &StreamGap, cluster: &str, journal: &str, now: Timestamp) -> Self {
         let place = format!("{:020}", gap.to.0);
         let mut event = notice("gap", &place, cluster, journal, now);
         event["sequence"] = place.into();
@@ -127,18 +127,18 @@ impl Frame {
     }
 
     /// Returns the bytes of a format; no copy of them.
-    pub fn bytes(&self, format: Format) -> Bytes {
+    pub fn bytes(&self, format: StreamFormat) -> Bytes {
         match format {
-            Format::Sse => self.sse.clone(),
-            Format::Ndjson => self.sse.slice(self.json..self.sse.len() - 1),
+            StreamFormat::Sse => self.sse.clone(),
+            StreamFormat::Ndjson => self.sse.slice(self.json..self.sse.len() - 1),
         }
     }
 
     /// As [`Frame::bytes`], without a place to resume at: what comes before it is not complete.
-    pub fn unplaced_bytes(&self, format: Format) -> Bytes {
+    pub fn unplaced_bytes(&self, format: StreamFormat) -> Bytes {
         match format {
-            Format::Sse => self.sse.slice(self.unplaced..),
-            Format::Ndjson => self.bytes(format),
+            StreamFormat::Sse => self.sse.slice(self.unplaced..),
+            StreamFormat::Ndjson => self.bytes(format),
         }
     }
 }
@@ -146,7 +146,7 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{cursor::Reason, ring::testing::event},
+        super::{cursor::GapReason, ring::testing::event},
         *,
     };
     use crate::journal::testing::updated;
@@ -161,19 +161,25 @@ mod tests {
         let json = String::from_utf8(json).unwrap();
         let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
         let unplaced = format!("event: updated\ndata: {json}\n\n");
-        assert_eq!(text(frame.bytes(Format::Sse)), format!("id: 9f2c41d07b6e.00000000000000000048\n{unplaced}"));
-        assert_eq!(text(frame.unplaced_bytes(Format::Sse)), unplaced);
-        assert_eq!(text(frame.bytes(Format::Ndjson)), format!("{json}\n"));
-        assert_eq!(text(frame.unplaced_bytes(Format::Ndjson)), format!("{json}\n"));
+        assert_eq!(text(frame.bytes(StreamFormat::Sse)), format!("id: 9f2c41d07b6e.00000000000000000048\n{unplaced}"));
+        assert_eq!(text(frame.unplaced_bytes(StreamFormat::Sse)), unplaced);
+        assert_eq!(text(frame.bytes(StreamFormat::Ndjson)), format!("{json}\n"));
+        assert_eq!(text(frame.unplaced_bytes(StreamFormat::Ndjson)), format!("{json}\n"));
     }
 
     #[test]
     fn a_gap_is_an_event_of_the_stream() {
-        let gap = Gap { reason: Reason::Behind, asked: None, from: Some(Sequence(7)), to: Sequence(12), events: None };
+        let gap = StreamGap {
+            reason: GapReason::Behind,
+            asked: None,
+            from: Some(Sequence(7)),
+            to: Sequence(12),
+            events: None,
+        };
         let frame = Frame::of_gap(&gap, "prod", "9f2c", Timestamp::UNIX_EPOCH);
-        let sse = frame.bytes(Format::Sse);
+        let sse = frame.bytes(StreamFormat::Sse);
         assert!(sse.starts_with(b"id: 9f2c.00000000000000000012\nevent: gap\ndata: {"));
-        let line: serde_json::Value = serde_json::from_slice(&frame.bytes(Format::Ndjson)).unwrap();
+        let line: serde_json::Value = serde_json::from_slice(&frame.bytes(StreamFormat::Ndjson)).unwrap();
         assert_eq!(line["type"], "dev.deltabus.stream.gap");
         assert_eq!(line["data"]["reason"], "behind");
         assert_eq!([&line["data"]["from"], &line["data"]["to"]], ["00000000000000000007", "00000000000000000012"]);
@@ -182,22 +188,22 @@ mod tests {
     #[test]
     fn accept_chooses_the_first_format_it_names() {
         for (accept, expected) in [
-            (None, Some(Format::Sse)),
-            (Some(""), Some(Format::Sse)),
-            (Some("*/*"), Some(Format::Sse)),
-            (Some("text/event-stream"), Some(Format::Sse)),
-            (Some("application/x-ndjson"), Some(Format::Ndjson)),
-            (Some("text/html, application/x-ndjson;q=0.9, */*"), Some(Format::Ndjson)),
+            (None, Some(StreamFormat::Sse)),
+            (Some(""), Some(StreamFormat::Sse)),
+            (Some("*/*"), Some(StreamFormat::Sse)),
+            (Some("text/event-stream"), Some(StreamFormat::Sse)),
+            (Some("application/x-ndjson"), Some(StreamFormat::Ndjson)),
+            (Some("text/html, application/x-ndjson;q=0.9, */*"), Some(StreamFormat::Ndjson)),
             (Some("application/json"), None),
         ] {
-            assert_eq!(Format::accepted(accept), expected, "{accept:?}");
+            assert_eq!(StreamFormat::accepted(accept), expected, "{accept:?}");
         }
     }
 
     #[test]
     fn a_heartbeat_says_how_far_the_stream_is() {
-        assert_eq!(Format::Sse.heartbeat("j", Some(Sequence(3))), ":\nid: j.00000000000000000003\n\n");
-        assert_eq!(Format::Sse.heartbeat("j", None), ":\n\n");
-        assert_eq!(Format::Ndjson.heartbeat("j", Some(Sequence(3))), "\n");
+        assert_eq!(StreamFormat::Sse.heartbeat("j", Some(Sequence(3))), ":\nid: j.00000000000000000003\n\n");
+        assert_eq!(StreamFormat::Sse.heartbeat("j", None), ":\n\n");
+        assert_eq!(StreamFormat::Ndjson.heartbeat("j", Some(Sequence(3))), "\n");
     }
 }

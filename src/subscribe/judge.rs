@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::ring::Entry;
 use crate::{
     journal::ChangeKind,
-    rules::{Rules, Verdict, cpu_time},
+    rules::{RuleVerdict, Rules, cpu_time},
 };
 
 /// CPU time after which the next subscriber has its turn.
@@ -83,12 +83,12 @@ pub(super) fn judge(when: &Rules, candidates: Vec<Candidate>) -> Judged {
         let record = &candidate.entry.event().record;
         let verdict = match record.object() {
             Some(object) => when.judge(ChangeKind::of(&record.change), record.old(), object),
-            None => Verdict::Match, // the end of a list
+            None => RuleVerdict::Match, // the end of a list
         };
         match verdict {
-            Verdict::Match => judged.wanted.push(candidate),
-            Verdict::NoMatch(_) | Verdict::Error(_) => {}
-            Verdict::Exceeded(limit) => {
+            RuleVerdict::Match => judged.wanted.push(candidate),
+            RuleVerdict::NoMatch(_) | RuleVerdict::Error(_) => {}
+            RuleVerdict::Exceeded(limit) => {
                 judged.exceeded = Some(limit);
                 return judged;
             }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::filter::Filter;
+use super::filter::SubscriberFilter;
 use crate::{
     journal::ChangeKind,
     lister::{LabelSelector, selector::beginning},
@@ -44,9 +44,9 @@ pub enum Since {
 
 /// What one subscriber asked for.
 #[derive(Clone, Debug, Default)]
-pub struct Query {
+pub struct SubscriberQuery {
     /// Which events.
-    pub filter: Filter,
+    pub filter: SubscriberFilter,
     /// From where on.
     pub since: Since,
     /// A CEL expression that is true of the changes that are shown; compiled once the subscriber has its seat.
@@ -58,7 +58,7 @@ pub struct Query {
 #[error("{0}")]
 pub struct QueryError(String);
 
-impl Query {
+impl SubscriberQuery {
     /// Reads a query. A `Last-Event-ID` counts more than `since`: a client that connects again repeats its address.
     pub fn parse(query: &str, last_event_id: Option<&str>, now: Timestamp) -> Result<Self, QueryError> {
         let mut parsed = Self::default();
@@ -171,8 +171,8 @@ mod tests {
         "2026-11-21T06:40:00Z".parse().unwrap()
     }
 
-    fn parse(query: &str) -> Result<Query, String> {
-        Query::parse(query, None, now()).map_err(|error| error.to_string())
+    fn parse(query: &str) -> Result<SubscriberQuery, String> {
+        SubscriberQuery::parse(query, None, now()).map_err(|error| error.to_string())
     }
 
     fn since_of(value: &str) -> Result<Since, String> {
@@ -264,10 +264,10 @@ mod tests {
 
     #[test]
     fn who_connects_again_goes_on_where_it_was() {
-        let query = Query::parse("since=5m", Some("ab12.7"), now()).unwrap();
+        let query = SubscriberQuery::parse("since=5m", Some("ab12.7"), now()).unwrap();
         let Since::Place { sequence, .. } = query.since else { panic!("{query:?}") };
         assert_eq!(sequence, Sequence(7));
-        let error = Query::parse("", Some("nonsense"), now()).unwrap_err().to_string();
+        let error = SubscriberQuery::parse("", Some("nonsense"), now()).unwrap_err().to_string();
         assert!(error.starts_with("Last-Event-ID: Invalid value"), "{error}");
     }
 }

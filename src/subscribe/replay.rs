@@ -5,7 +5,7 @@ use std::{sync::Arc, vec};
 
 use jiff::Timestamp;
 
-use super::{cursor::Cursor, filter::Filter};
+use super::{cursor::SubscriberCursor, filter::SubscriberFilter};
 use crate::{
     change::{Cause, Change},
     delivery::router::Router,
@@ -58,7 +58,7 @@ impl Replay {
     }
 
     /// Returns what is shown next; `cursor` learns what was seen.
-    pub fn next(&mut self, router: &Router, filter: &Filter, cursor: &mut Cursor) -> Shown {
+    pub fn next(&mut self, router: &Router, filter: &SubscriberFilter, cursor: &mut SubscriberCursor) -> Shown {
         if let Some(unit) = &mut self.of_unit {
             if let Some(object) = unit.objects.next() {
                 let change = Change::Added { object, cause: Cause::Replay };
@@ -86,7 +86,7 @@ impl Replay {
     }
 
     /// Takes one version of a unit.
-    fn open(&mut self, informer: &Informer, router: &Router, filter: &Filter, cursor: &mut Cursor) {
+    fn open(&mut self, informer: &Informer, router: &Router, filter: &SubscriberFilter, cursor: &mut SubscriberCursor) {
         let Some(of_type) = &mut self.of_type else { return };
         // One that is not known yet shows its objects as they come, one that is forgotten has none.
         let Some(info) = router.table().unit(informer.id) else { return of_type.synced = false };
@@ -116,7 +116,7 @@ impl Replay {
     }
 
     /// Says that a type is complete. One that is not says so by itself, later.
-    fn close_type(&mut self, filter: &Filter) -> Shown {
+    fn close_type(&mut self, filter: &SubscriberFilter) -> Shown {
         let Some(OfType { synced: true, objects, version, last: Some((id, info)), .. }) = self.of_type.take() else {
             return Shown::Nothing;
         };

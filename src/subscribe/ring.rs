@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::frame::{Format, Frame};
+use super::frame::{Frame, StreamFormat};
 use crate::{cloud_event::Encoder, journal::Sequence, notification::Event};
 
 /// What an entry takes beside its bodies, about.
@@ -52,7 +52,7 @@ impl Entry {
     /// Returns its bytes as a stream has them; they are made once, for every format.
     ///
     /// `is_place` says whether a stream may be resumed behind it.
-    pub fn bytes(&self, encoder: &Encoder, journal: &str, format: Format, is_place: bool) -> bytes::Bytes {
+    pub fn bytes(&self, encoder: &Encoder, journal: &str, format: StreamFormat, is_place: bool) -> bytes::Bytes {
         let frame = self.frame.get_or_init(|| Frame::of_event(encoder, journal, &self.event));
         if is_place { frame.bytes(format) } else { frame.unplaced_bytes(format) }
     }
@@ -230,10 +230,10 @@ mod tests {
     fn an_event_is_encoded_once_for_all() {
         let entry = entry(11);
         let encoder = Encoder::new("c", "j");
-        let sse = entry.bytes(&encoder, "j", Format::Sse, true);
-        let again = entry.bytes(&encoder, "j", Format::Sse, true);
+        let sse = entry.bytes(&encoder, "j", StreamFormat::Sse, true);
+        let again = entry.bytes(&encoder, "j", StreamFormat::Sse, true);
         assert_eq!(sse.as_ptr(), again.as_ptr());
-        let line = entry.bytes(&encoder, "j", Format::Ndjson, true);
+        let line = entry.bytes(&encoder, "j", StreamFormat::Ndjson, true);
         let within = sse.as_ptr_range();
         assert!(within.contains(&line.as_ptr()), "both formats share their bytes");
     }

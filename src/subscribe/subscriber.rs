@@ -11,19 +11,19 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    cursor::{Cursor, Facts, Gap, Step},
-    filter::Filter,
-    frame::{Format, Frame},
+    cursor::{CursorStep, JournalFacts, StreamGap, SubscriberCursor},
+    filter::SubscriberFilter,
+    frame::{Frame, StreamFormat},
     hub::{Hub, News, Seat, SubscribeError, is_initial},
     judge::{self, Candidate, Judge, Judged},
-    query::{self, Query, Since},
+    query::{self, Since, SubscriberQuery},
     replay::{Replay, Shown},
     ring::{Entry, Ring},
 };
 use crate::{
     journal::{
         Sequence,
-        store::{Page, PageSize},
+        store::{LogPage, PageSize},
     },
     rules::Rules,
 };
@@ -38,9 +38,9 @@ const STRIDE: usize = 256;
 /// A subscriber: what it asked for, and how far it is. It holds a few pieces at most that are not sent yet.
 pub struct Subscriber {
     seat: Seat,
-    filter: Filter,
-    format: Format,
-    cursor: Cursor,
+    filter: SubscriberFilter,
+    format: StreamFormat,
+    cursor: SubscriberCursor,
     news: watch::Receiver<News>,
     replay: Option<Replay>,
     due: VecDeque<Bytes>,
@@ -69,10 +69,10 @@ impl Subscriber {
     ///
     /// # Errors
     /// When there are as many as may be, the engine stops, the journal cannot be read, or the expression cannot be used.
-    pub async fn enter(hub: &Arc<Hub>, query: Query, format: Format) -> Result<Self, SubscribeError> {
+    pub async fn enter(hub: &Arc<Hub>, query: SubscriberQuery, format: StreamFormat) -> Result<Self, SubscribeError> {
         let seat = hub.enter().await?;
         let news = hub.news();
-        let Query { filter, since, when } = query;
+        let SubscriberQuery { filter, since, when } = query;
         let judging = match when {
             Some(when) => Some(compile(hub, when).await?),
             None => None,
@@ -81,8 +81,8 @@ impl Subscriber {
             Since::Time { micros, .. } => Some(place_at(hub, micros).await),
             _ => None,
         };
-        let facts = Facts { journal: hub.journal.id(), released: hub.journal.released(), time };
-        let cursor = hub.with_ring(|ring| Cursor::new(&since, filter.initial, ring, &facts));
+        let facts = JournalFacts { journal: hub.journal.id(), released: hub.journal.released(), time };
+        let cursor = hub.with_ring(|ring| SubscriberCursor::new(&since, filter.initial, ring, &facts));
         let cursor = cursor.ok_or(SubscribeError::Stopping)?;
         // The head goes out at once, and with it the place where the stream begins.
         let due = VecDeque::from([format.heartbeat(hub.journal.id(), cursor.resumable())]);
@@ -117,18 +117,18 @@ impl Subscriber {
             let hub = &self.seat.0;
             let has_store = hub.journal.is_stored();
             match hub.with_ring(|ring| self.cursor.step(ring, has_store))? {
-                Step::Events(entries) => {
+                CursorStep::Events(entries) => {
                     self.show(&entries);
                     if self.due.is_empty() {
                         tokio::task::yield_now().await; // others have their turn
                     }
                 }
                 // Who leaves before it has seen what exists is to see that gap again.
-                Step::Gap(gap) => self.tell(&gap, self.cursor.resumable().is_some()),
-                Step::State => self.replay = Some(Replay::new(&hub.registry, self.cursor.place())),
-                Step::Read { after, until } => self.read(after, until).await,
-                Step::Rest if is_over => return None,
-                Step::Rest => {
+                CursorStep::Gap(gap) => self.tell(&gap, self.cursor.resumable().is_some()),
+                CursorStep::State => self.replay = Some(Replay::new(&hub.registry, self.cursor.place())),
+                CursorStep::Read { after, until } => self.read(after, until).await,
+                CursorStep::Rest if is_over => return None,
+                CursorStep::Rest => {
                     if let Ok(Err(_)) = timeout_at(speak_at, self.news.changed()).await {
                         return None;
                     }
@@ -192,7 +192,7 @@ impl Subscriber {
         }
     }
 
-    fn tell(&mut self, gap: &Gap, is_place: bool) {
+    fn tell(&mut self, gap: &StreamGap, is_place: bool) {
         let Hub { journal, cluster, gaps, .. } = &*self.seat.0;
         gaps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let frame = Frame::of_gap(gap, cluster, journal.id(), Timestamp::now());
@@ -216,7 +216,7 @@ impl Subscriber {
                 Shown::End => {
                     self.replay = None;
                     self.cursor.state_shown();
-                    if self.format == Format::Sse {
+                    if self.format == StreamFormat::Sse {
                         self.due.push_back(self.heartbeat());
                     }
                     return;
@@ -230,7 +230,7 @@ impl Subscriber {
     async fn read(&mut self, after: Sequence, until: Sequence) {
         let journal = self.seat.0.journal.clone();
         let read = tokio::task::spawn_blocking(move || journal.page((after, until), PAGE)).await;
-        let Page { records, to, missing, first } = match read {
+        let LogPage { records, to, missing, first } = match read {
             Ok(Ok(Some(page))) => page,
             Ok(Ok(None)) => return,
             Ok(Err(error)) => {

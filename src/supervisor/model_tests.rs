@@ -75,7 +75,7 @@ impl World<'_> {
         *self.hits.borrow_mut().entry(what).or_default() += 1;
     }
 
-    fn feed(&mut self, input: Input) {
+    fn feed(&mut self, input: SupervisorInput) {
         let backed_off = matches!(self.unit.state(), SupervisorState::BackingOff { .. });
         let verdict = self.unit.step(input, self.now, 0.3);
         self.wake_at = verdict.wake_at;
@@ -163,11 +163,11 @@ impl World<'_> {
                 if self.unit.state() == SupervisorState::Stopped {
                     (self.wanted, self.failed_at) = (true, None);
                 }
-                self.feed(Input::Start);
+                self.feed(SupervisorInput::Start);
             }
             Op::Stop => {
                 self.wanted = false;
-                self.feed(Input::Stop);
+                self.feed(SupervisorInput::Stop);
             }
             Op::Boot => self.boot(),
             Op::Crash(actor, how) => self.exit(actor, how),
@@ -189,7 +189,7 @@ impl World<'_> {
             return;
         }
         self.booted = true;
-        self.feed(Input::Started(Generation(self.generation)));
+        self.feed(SupervisorInput::Started(Generation(self.generation)));
     }
 
     fn exit(&mut self, actor: usize, how: u8) {
@@ -202,13 +202,13 @@ impl World<'_> {
             2 => Exit::Panicked("x".into()),
             _ => Exit::ArbiterGone,
         };
-        self.feed(Input::Exited { generation: Generation(self.generation), actor, exit });
+        self.feed(SupervisorInput::Exited { generation: Generation(self.generation), actor, exit });
     }
 
     fn answer(&mut self, actor: usize) {
         if self.actors[actor].pinged_at.is_some() && !self.actors[actor].hangs && self.actors[actor].alive {
             self.actors[actor].pinged_at = None;
-            self.feed(Input::Answered { generation: Generation(self.generation), actor });
+            self.feed(SupervisorInput::Answered { generation: Generation(self.generation), actor });
         }
     }
 
@@ -216,9 +216,9 @@ impl World<'_> {
         let generation = Generation(self.generation.wrapping_sub(1 + u64::from(what) / 100));
         let before = format!("{:?}", self.unit);
         let decision = if what.is_multiple_of(2) {
-            self.unit.step(Input::Exited { generation, actor, exit: Exit::Stopped }, self.now, 0.0).decision
+            self.unit.step(SupervisorInput::Exited { generation, actor, exit: Exit::Stopped }, self.now, 0.0).decision
         } else {
-            self.unit.step(Input::Answered { generation, actor }, self.now, 0.0).decision
+            self.unit.step(SupervisorInput::Answered { generation, actor }, self.now, 0.0).decision
         };
         assert_eq!((decision, format!("{:?}", self.unit)), (Decision::Nothing, before));
         self.hit("stale");
@@ -231,7 +231,7 @@ impl World<'_> {
             self.now = self.now.max(at);
             let before = self.unit.last_exit().map(|(_, exit)| exit.clone());
             let was_up = !matches!(self.unit.state(), SupervisorState::BackingOff { .. } | SupervisorState::Stopping);
-            self.feed(Input::Timer);
+            self.feed(SupervisorInput::Timer);
             if was_up && matches!(self.unit.state(), SupervisorState::BackingOff { cause: Exit::Hung, .. }) {
                 self.hit("hung");
             } else if was_up {

@@ -12,11 +12,11 @@ fn generation(number: u64) -> Generation {
     Generation(number)
 }
 
-fn exited(number: u64, actor: ActorIndex, exit: Exit) -> Input {
-    Input::Exited { generation: generation(number), actor, exit }
+fn exited(number: u64, actor: ActorIndex, exit: Exit) -> SupervisorInput {
+    SupervisorInput::Exited { generation: generation(number), actor, exit }
 }
 
-fn failed(number: u64, actor: ActorIndex) -> Input {
+fn failed(number: u64, actor: ActorIndex) -> SupervisorInput {
     exited(number, actor, Exit::Failed("why".into()))
 }
 
@@ -33,11 +33,11 @@ fn unit(state: &str) -> Supervisor {
     let mut unit = Supervisor::new(SupervisorConfig::default(), 3);
     let inputs = match state {
         "stopped" => vec![],
-        "starting" => vec![Input::Start],
-        "running" => vec![Input::Start, Input::Started(generation(1))],
+        "starting" => vec![SupervisorInput::Start],
+        "running" => vec![SupervisorInput::Start, SupervisorInput::Started(generation(1))],
         // The failed actor and one more are gone, the third is still stopping.
-        "backing off" => vec![Input::Start, failed(1, 0), failed(1, 1)],
-        "stopping" => vec![Input::Start, Input::Stop, failed(1, 0)],
+        "backing off" => vec![SupervisorInput::Start, failed(1, 0), failed(1, 1)],
+        "stopping" => vec![SupervisorInput::Start, SupervisorInput::Stop, failed(1, 0)],
         _ => panic!("no such state: {state}"),
     };
     for input in inputs {
@@ -58,7 +58,7 @@ fn name(state: &SupervisorState) -> &'static str {
 }
 
 #[track_caller]
-fn check(state: &str, input: &Input, now: f64, expected: &Decision, next: &str) {
+fn check(state: &str, input: &SupervisorInput, now: f64, expected: &Decision, next: &str) {
     let mut unit = unit(state);
     assert_eq!(name(&unit.state()), state, "the fixture");
     let decision = unit.step(input.clone(), at(now), 0.0).decision;
@@ -70,10 +70,10 @@ fn check(state: &str, input: &Input, now: f64, expected: &Decision, next: &str) 
 fn every_state_and_every_input() {
     use Decision::{Done, Nothing};
     let (stop, done) = (Decision::Stop(generation(1)), Done { abandoned: vec![] });
-    let answered = |number, actor| Input::Answered { generation: generation(number), actor };
+    let answered = |number, actor| SupervisorInput::Answered { generation: generation(number), actor };
     for (input, now, by_state) in [
         (
-            Input::Start,
+            SupervisorInput::Start,
             1.0,
             [
                 (start(1), "starting"),
@@ -84,7 +84,7 @@ fn every_state_and_every_input() {
             ],
         ),
         (
-            Input::Started(generation(1)),
+            SupervisorInput::Started(generation(1)),
             1.0,
             [
                 (Nothing, "stopped"),
@@ -140,7 +140,7 @@ fn every_state_and_every_input() {
             ],
         ),
         (
-            Input::Timer,
+            SupervisorInput::Timer,
             1.0,
             [
                 (Nothing, "stopped"),
@@ -152,7 +152,7 @@ fn every_state_and_every_input() {
         ),
         // Everything that has a deadline is past it.
         (
-            Input::Timer,
+            SupervisorInput::Timer,
             60.0,
             [
                 (Nothing, "stopped"),
@@ -163,7 +163,7 @@ fn every_state_and_every_input() {
             ],
         ),
         (
-            Input::Stop,
+            SupervisorInput::Stop,
             1.0,
             [
                 (done, "stopped"),
@@ -189,9 +189,9 @@ fn what_another_generation_or_an_unknown_actor_says_changes_nothing() {
             failed(0, 0),
             failed(2, 0),
             failed(1, 3),
-            Input::Started(generation(2)),
-            Input::Answered { generation: generation(2), actor: 0 },
-            Input::Answered { generation: generation(1), actor: 9 },
+            SupervisorInput::Started(generation(2)),
+            SupervisorInput::Answered { generation: generation(2), actor: 0 },
+            SupervisorInput::Answered { generation: generation(1), actor: 9 },
         ] {
             let mut unit = unit(state);
             let before = format!("{unit:?}");
@@ -211,7 +211,7 @@ fn one_for_all_and_the_next_generation_waits_for_the_delay_and_for_the_last_acto
         assert_eq!(unit.state(), SupervisorState::BackingOff { attempt: 1, until, cause: exit.clone() });
         assert_eq!(unit.last_exit(), Some((Some(1), &exit)));
         unit.step(exited(1, 0, Exit::Stopped), SECOND, 0.0);
-        assert_eq!(unit.step(Input::Timer, until, 0.0).decision, Decision::Nothing, "actor 2 still lives");
+        assert_eq!(unit.step(SupervisorInput::Timer, until, 0.0).decision, Decision::Nothing, "actor 2 still lives");
         assert_eq!(unit.step(exited(1, 2, Exit::Stopped), until, 0.0).decision, start(2));
         assert_eq!(unit.restarts(), 1);
     }
@@ -219,22 +219,26 @@ fn one_for_all_and_the_next_generation_waits_for_the_delay_and_for_the_last_acto
     for actor in 0..3 {
         unit.step(failed(1, actor), SECOND, 0.0);
     }
-    let verdict = unit.step(Input::Timer, at(1.7), 0.0);
-    assert_eq!(verdict, Verdict { decision: Decision::Nothing, wake_at: Some(at(1.8)) }, "the delay still runs");
-    assert_eq!(unit.step(Input::Timer, at(1.8), 0.0).decision, start(2));
+    let verdict = unit.step(SupervisorInput::Timer, at(1.7), 0.0);
+    assert_eq!(
+        verdict,
+        SupervisorVerdict { decision: Decision::Nothing, wake_at: Some(at(1.8)) },
+        "the delay still runs"
+    );
+    assert_eq!(unit.step(SupervisorInput::Timer, at(1.8), 0.0).decision, start(2));
 }
 
 /// Lets the unit fail so often, each time as soon as it runs; returns the clock.
 fn fail_often(unit: &mut Supervisor, times: u32, mut now: Duration) -> Duration {
     for _ in 0..times {
         let running = unit.generation();
-        unit.step(Input::Started(running), now, 0.0);
+        unit.step(SupervisorInput::Started(running), now, 0.0);
         for actor in 0..3 {
             unit.step(failed(running.0, actor), now, 0.0);
         }
         let SupervisorState::BackingOff { until, .. } = unit.state() else { panic!("expected a wait") };
         now = until;
-        assert_eq!(unit.step(Input::Timer, now, 0.0).decision, start(running.0 + 1));
+        assert_eq!(unit.step(SupervisorInput::Timer, now, 0.0).decision, start(running.0 + 1));
     }
     now
 }
@@ -255,15 +259,15 @@ fn five_failures_within_five_minutes_degrade_and_two_minutes_of_health_heal() {
     assert!(!unit.is_degraded());
     let now = fail_often(&mut unit, 1, now);
     assert_eq!(unit.state(), SupervisorState::Degraded { failures: 5 }, "while it starts");
-    let verdict = unit.step(Input::Started(generation(6)), now, 0.0);
+    let verdict = unit.step(SupervisorInput::Started(generation(6)), now, 0.0);
     assert_eq!(unit.state(), SupervisorState::Degraded { failures: 5 });
     assert!(verdict.wake_at.is_some());
-    unit.step(Input::Timer, now + at(119.0), 0.0);
+    unit.step(SupervisorInput::Timer, now + at(119.0), 0.0);
     for actor in 0..3 {
-        unit.step(Input::Answered { generation: generation(6), actor }, now + at(119.0), 0.0);
+        unit.step(SupervisorInput::Answered { generation: generation(6), actor }, now + at(119.0), 0.0);
     }
     assert!(unit.is_degraded());
-    unit.step(Input::Timer, now + at(120.0), 0.0);
+    unit.step(SupervisorInput::Timer, now + at(120.0), 0.0);
     assert_eq!(unit.state(), SupervisorState::Running);
     unit.step(failed(6, 0), now + at(121.0), 0.0);
     assert!(matches!(unit.state(), SupervisorState::BackingOff { attempt: 1, .. }), "delays begin anew");
@@ -288,21 +292,21 @@ fn failures_that_are_far_apart_do_not_degrade() {
 #[test]
 fn heartbeats_are_sent_to_who_answered_the_last_and_silence_is_a_hang() {
     let mut unit = unit("running");
-    assert_eq!(unit.step(Input::Timer, at(10.0), 0.0).decision, ping(1, &[0, 1, 2]));
+    assert_eq!(unit.step(SupervisorInput::Timer, at(10.0), 0.0).decision, ping(1, &[0, 1, 2]));
     for actor in [0, 2] {
-        unit.step(Input::Answered { generation: generation(1), actor }, at(11.0), 0.0);
+        unit.step(SupervisorInput::Answered { generation: generation(1), actor }, at(11.0), 0.0);
     }
-    assert_eq!(unit.step(Input::Timer, at(20.0), 0.0).decision, ping(1, &[0, 2]));
-    unit.step(Input::Answered { generation: generation(1), actor: 2 }, at(21.0), 0.0);
-    let verdict = unit.step(Input::Timer, at(39.9), 0.0);
+    assert_eq!(unit.step(SupervisorInput::Timer, at(20.0), 0.0).decision, ping(1, &[0, 2]));
+    unit.step(SupervisorInput::Answered { generation: generation(1), actor: 2 }, at(21.0), 0.0);
+    let verdict = unit.step(SupervisorInput::Timer, at(39.9), 0.0);
     assert_eq!(verdict.wake_at, Some(at(40.0)));
-    let verdict = unit.step(Input::Timer, at(40.0), 0.0);
+    let verdict = unit.step(SupervisorInput::Timer, at(40.0), 0.0);
     assert_eq!(verdict.decision, Decision::Stop(generation(1)));
     assert_eq!(unit.last_exit(), Some((Some(1), &Exit::Hung)));
     for actor in [0, 2] {
         unit.step(exited(1, actor, Exit::Stopped), at(40.1), 0.0);
     }
-    let decision = unit.step(Input::Timer, at(40.8), 0.0).decision;
+    let decision = unit.step(SupervisorInput::Timer, at(40.8), 0.0).decision;
     assert_eq!(decision, Decision::Start { generation: generation(2), abandoned: vec![1] }, "not waited for");
     assert_eq!(unit.step(failed(1, 1), at(41.0), 0.0).decision, Decision::Nothing, "it woke up too late");
 }
@@ -310,10 +314,10 @@ fn heartbeats_are_sent_to_who_answered_the_last_and_silence_is_a_hang() {
 #[test]
 fn a_hung_actor_that_wakes_up_before_the_restart_is_waited_for_again() {
     let mut unit = unit("running");
-    unit.step(Input::Timer, at(10.0), 0.0);
-    unit.step(Input::Timer, at(40.0), 0.0);
-    unit.step(Input::Answered { generation: generation(1), actor: 1 }, at(40.1), 0.0);
-    assert_eq!(unit.step(Input::Timer, at(40.8), 0.0).decision, Decision::Nothing);
+    unit.step(SupervisorInput::Timer, at(10.0), 0.0);
+    unit.step(SupervisorInput::Timer, at(40.0), 0.0);
+    unit.step(SupervisorInput::Answered { generation: generation(1), actor: 1 }, at(40.1), 0.0);
+    assert_eq!(unit.step(SupervisorInput::Timer, at(40.8), 0.0).decision, Decision::Nothing);
     let decision = unit.step(exited(1, 1, Exit::Stopped), at(41.0), 0.0).decision;
     assert_eq!(decision, Decision::Start { generation: generation(2), abandoned: vec![0, 2] });
 }
@@ -321,22 +325,22 @@ fn a_hung_actor_that_wakes_up_before_the_restart_is_waited_for_again() {
 #[test]
 fn actors_of_one_thread_that_hang_together_are_given_up_on_together() {
     let mut unit = unit("running");
-    unit.step(Input::Timer, at(10.0), 0.0);
-    unit.step(Input::Timer, at(40.0), 0.0);
-    let decision = unit.step(Input::Timer, at(40.8), 0.0).decision;
+    unit.step(SupervisorInput::Timer, at(10.0), 0.0);
+    unit.step(SupervisorInput::Timer, at(40.0), 0.0);
+    let decision = unit.step(SupervisorInput::Timer, at(40.8), 0.0).decision;
     assert_eq!(decision, Decision::Start { generation: generation(2), abandoned: vec![0, 1, 2] });
 }
 
 #[test]
 fn a_stop_waits_for_every_actor_and_the_unit_can_be_started_again() {
     let mut unit = unit("running");
-    assert_eq!(unit.step(Input::Stop, SECOND, 0.0).decision, Decision::Stop(generation(1)));
+    assert_eq!(unit.step(SupervisorInput::Stop, SECOND, 0.0).decision, Decision::Stop(generation(1)));
     for actor in 0..2 {
         assert_eq!(unit.step(exited(1, actor, Exit::Stopped), SECOND, 0.0).decision, Decision::Nothing);
     }
     let verdict = unit.step(failed(1, 2), SECOND, 0.0);
-    assert_eq!(verdict, Verdict { decision: Decision::Done { abandoned: vec![] }, wake_at: None });
-    assert_eq!(unit.step(Input::Start, SECOND, 0.0).decision, start(2));
+    assert_eq!(verdict, SupervisorVerdict { decision: Decision::Done { abandoned: vec![] }, wake_at: None });
+    assert_eq!(unit.step(SupervisorInput::Start, SECOND, 0.0).decision, start(2));
     assert_eq!(unit.restarts(), 0);
 }
 
@@ -344,7 +348,7 @@ fn a_stop_waits_for_every_actor_and_the_unit_can_be_started_again() {
 fn a_stop_while_backing_off_with_nobody_left_is_done_at_once() {
     let mut unit = unit("backing off");
     unit.step(failed(1, 2), Duration::ZERO, 0.0);
-    assert_eq!(unit.step(Input::Stop, at(0.1), 0.0).decision, Decision::Done { abandoned: vec![] });
+    assert_eq!(unit.step(SupervisorInput::Stop, at(0.1), 0.0).decision, Decision::Done { abandoned: vec![] });
 }
 
 #[test]

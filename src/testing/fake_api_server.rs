@@ -277,7 +277,9 @@ impl ListWatch for FakeApiServer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reflector::{Action, Comparison, Event, Input, Reflector, ReflectorConfig, Start};
+    use crate::reflector::{
+        Comparison, Reflector, ReflectorAction, ReflectorConfig, ReflectorEvent, ReflectorInput, ReflectorStart,
+    };
 
     fn request(initial_events: bool, version: &str) -> WatchRequest {
         WatchRequest { resource_version: version.into(), initial_events, timeout_seconds: 300 }
@@ -347,40 +349,40 @@ mod tests {
         let server = FakeApiServer::with_objects(&["a", "b", "c"]);
         server.refuse_streaming();
         server.fail_list(status(500));
-        let mut reflector = Reflector::new(ReflectorConfig::default(), Start::Fresh);
-        let (mut input, mut stream, mut seen) = (Input::Start, None, Vec::new());
+        let mut reflector = Reflector::new(ReflectorConfig::default(), ReflectorStart::Fresh);
+        let (mut input, mut stream, mut seen) = (ReflectorInput::Start, None, Vec::new());
         let begin = tokio::time::Instant::now();
         while seen.last() != Some(&"-a".to_owned()) {
             let step = reflector.step(input, begin.elapsed(), 0.5);
             seen.extend(step.events.iter().map(|event| match event {
-                Event::Replace { items, .. } => format!("={}", items.len()),
-                Event::Deleted(object) => format!("-{}", object.name()),
+                ReflectorEvent::Replace { items, .. } => format!("={}", items.len()),
+                ReflectorEvent::Deleted(object) => format!("-{}", object.name()),
                 other => format!("{other:?}"),
             }));
             input = match step.action {
-                Action::List(request) => Input::Page(server.list(request).await),
-                Action::OpenWatch(request) => {
+                ReflectorAction::List(request) => ReflectorInput::Page(server.list(request).await),
+                ReflectorAction::OpenWatch(request) => {
                     let opened = server.watch(request).await;
                     if opened.is_ok() {
                         server.change(|collection| collection.delete("a"));
                     }
-                    Input::Opened(opened.map(|opened| stream = Some(opened)))
+                    ReflectorInput::Opened(opened.map(|opened| stream = Some(opened)))
                 }
-                Action::Read { until } => {
+                ReflectorAction::Read { until } => {
                     let next = stream.as_mut().expect("a read follows an opening").next();
                     match tokio::time::timeout_at(begin + until, next).await {
-                        Ok(Some(Ok(batch))) => Input::Received(batch),
-                        Ok(Some(Err(failure))) => Input::Ended(Err(failure)),
-                        Ok(None) => Input::Ended(Ok(())),
-                        Err(_) => Input::Timer,
+                        Ok(Some(Ok(batch))) => ReflectorInput::Received(batch),
+                        Ok(Some(Err(failure))) => ReflectorInput::Ended(Err(failure)),
+                        Ok(None) => ReflectorInput::Ended(Ok(())),
+                        Err(_) => ReflectorInput::Timer,
                     }
                 }
-                Action::Wait { until, .. } => {
+                ReflectorAction::Wait { until, .. } => {
                     tokio::time::sleep_until(begin + until).await;
-                    Input::Timer
+                    ReflectorInput::Timer
                 }
-                Action::Compare(_) => Input::Compared(Comparison::default()),
-                Action::Keep | Action::Done => panic!("unexpected {:?}", reflector.state()),
+                ReflectorAction::Compare(_) => ReflectorInput::Compared(Comparison::default()),
+                ReflectorAction::Keep | ReflectorAction::Done => panic!("unexpected {:?}", reflector.state()),
             };
         }
         assert_eq!(seen, ["=3", "-a"]);

@@ -153,7 +153,7 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
     ///
     /// Dropping the future loses nothing. Needs a tokio runtime with time.
     #[doc(alias = "Get")]
-    pub async fn take(&self) -> Option<Item<T>> {
+    pub async fn take(&self) -> Option<WorkItem<T>> {
         // Else a worker that never waits for anything would keep its thread from all others.
         tokio::task::consume_budget().await;
         loop {
@@ -166,7 +166,7 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
                 state.items.take(self.shared.now())
             };
             let until = match taken {
-                Taken::Item(item) => return Some(Item { item, queue: self.clone() }),
+                Taken::Item(item) => return Some(WorkItem { item, queue: self.clone() }),
                 Taken::End => return None,
                 Taken::Nothing { until } => until,
             };
@@ -178,12 +178,12 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
     }
 
     /// As [`WorkQueue::take`], blocking the thread: for workers that are threads. Needs no runtime.
-    pub fn take_blocking(&self) -> Option<Item<T>> {
+    pub fn take_blocking(&self) -> Option<WorkItem<T>> {
         let mut state = self.shared.lock();
         loop {
             let now = self.shared.now();
             let until = match state.items.take(now) {
-                Taken::Item(item) => return Some(Item { item, queue: self.clone() }),
+                Taken::Item(item) => return Some(WorkItem { item, queue: self.clone() }),
                 Taken::End => return None,
                 Taken::Nothing { until } => until,
             };
@@ -260,12 +260,12 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
 ///
 /// Dropping it is [`Item::done`], so no early return leaks it; where a panic drops it, it is [`Item::retry`]. It may be
 /// sent to another task or thread.
-pub struct Item<T: Clone + Eq + Hash> {
+pub struct WorkItem<T: Clone + Eq + Hash> {
     item: T,
     queue: WorkQueue<T>,
 }
 
-impl<T: Clone + Eq + Hash> Item<T> {
+impl<T: Clone + Eq + Hash> WorkItem<T> {
     /// Ends the work. If the item was added meanwhile, it is queued again, last. Its failures stay counted.
     #[doc(alias = "Done")]
     pub fn done(self) {}
@@ -286,7 +286,7 @@ impl<T: Clone + Eq + Hash> Item<T> {
     }
 }
 
-impl<T: Clone + Eq + Hash> Deref for Item<T> {
+impl<T: Clone + Eq + Hash> Deref for WorkItem<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -294,19 +294,19 @@ impl<T: Clone + Eq + Hash> Deref for Item<T> {
     }
 }
 
-impl<T: Clone + Eq + Hash + fmt::Display> fmt::Display for Item<T> {
+impl<T: Clone + Eq + Hash + fmt::Display> fmt::Display for WorkItem<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.item.fmt(f)
     }
 }
 
-impl<T: Clone + Eq + Hash + fmt::Debug> fmt::Debug for Item<T> {
+impl<T: Clone + Eq + Hash + fmt::Debug> fmt::Debug for WorkItem<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Item").field(&self.item).finish()
     }
 }
 
-impl<T: Clone + Eq + Hash> Drop for Item<T> {
+impl<T: Clone + Eq + Hash> Drop for WorkItem<T> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.queue.add_rate_limited(self.item.clone());

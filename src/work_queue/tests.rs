@@ -361,7 +361,7 @@ async fn settle() {
 fn handles_and_items_go_to_other_threads() {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<WorkQueue<String>>();
-    is_shared::<super::Item<String>>();
+    is_shared::<super::WorkItem<String>>();
 }
 
 #[tokio::test(start_paused = true)]

@@ -188,7 +188,7 @@ fn a_handler_that_merges_nothing_sees_each_change_once() {
     actix::System::new().block_on(async {
         let resource = Shape::Custom.resource().qualified_name();
         let engine = Engine::builder().cluster(access).watch_type(&resource, |_| {});
-        let engine = engine.on_change("count", deltabus::config::HandlerOptions::default(), move |notification| {
+        let engine = engine.on_change("count", deltabus::config::HandlerDefaults::default(), move |notification| {
             of_handler.fetch_add(notification.events().len() as u64, Ordering::Relaxed);
             Ok(())
         });

@@ -8,8 +8,8 @@ use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use deltabus::cloud_event::ContentMode;
 use deltabus::config::{
-    Cache, Compression, Config, ConfigErrors, EventType, Finding, Format, Fsync, Http, Initial, Loaded, LogLevel, Mode,
-    OnMissing, OnRemoved, Origin, QueueOrder, Rediscover, Sink, WhenFull, schema::schema,
+    Cache, Compression, Config, ConfigErrors, EventType, FileFsync, Finding, FormatSettings, Http, Initial, Loaded,
+    LogLevel, Mode, OnMissing, OnRemoved, QueueOrder, Rediscover, SinkConfig, ValueOrigin, WhenFull, schema::schema,
 };
 use proptest::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
@@ -252,7 +252,7 @@ fn environment_variables_override_files_with_values_of_every_type() {
     ])
     .unwrap();
     let out = &config.handlers["out"];
-    let Sink::File(file) = &out.sink else { panic!("another type") };
+    let SinkConfig::File(file) = &out.sink else { panic!("another type") };
     assert_eq!((&*file.path, file.rotate.as_ref().unwrap().keep), ("/tmp/12", 3));
     assert_eq!(out.options.on, [EventType::Added, EventType::Synced]);
     assert_eq!((out.options.buffer.max_events, out.options.retry.jitter), (50_000, false));
@@ -314,7 +314,7 @@ fn the_smallest_configuration_has_the_documented_defaults() {
     assert_eq!(pods.options.fifo_max_bytes, 64 << 20);
     assert_eq!(pods.options.drop.len(), 2);
     let out = &config.handlers["out"];
-    assert_eq!((&out.sink, out.enabled, out.options.initial), (&Sink::Stdout, true, Initial::Skip));
+    assert_eq!((&out.sink, out.enabled, out.options.initial), (&SinkConfig::Stdout, true, Initial::Skip));
     assert_eq!(out.options.buffer.when_full, WhenFull::Coalesce);
     assert!(out.takes("pods"));
     assert_eq!(config.http.listen.unwrap().to_string(), "127.0.0.1:8080");
@@ -330,13 +330,13 @@ fn entries_inherit_the_defaults_key_by_key_and_override_them() {
     assert_eq!((out.retry.initial, out.retry.max), (Duration::from_secs(1), Duration::from_mins(3)));
     assert_eq!((null.retry.max, out.initial, null.initial), (Duration::from_mins(2), Initial::Skip, Initial::Send));
     assert_eq!((out.buffer.max_events, out.buffer.when_full), (5, WhenFull::DropNewest));
-    let Sink::File(file) = &config.handlers["dlq"].sink else { panic!("another type") };
-    assert_eq!(file.fsync, Fsync::Interval(Duration::from_millis(250)));
+    let SinkConfig::File(file) = &config.handlers["dlq"].sink else { panic!("another type") };
+    assert_eq!(file.fsync, FileFsync::Interval(Duration::from_millis(250)));
     let formats = ["dlq", "out", "signed_hook"].map(|name| config.handlers[name].options.format);
-    assert_eq!(formats, [Format::Diff, Format::Template, Format::MergePatch]);
+    assert_eq!(formats, [FormatSettings::Diff, FormatSettings::Template, FormatSettings::MergePatch]);
     let modes = ["hook", "signed_hook", "bus"].map(|name| match &config.handlers[name].sink {
-        Sink::Webhook(hook) => hook.mode,
-        Sink::Nats(bus) => bus.mode,
+        SinkConfig::Webhook(hook) => hook.mode,
+        SinkConfig::Nats(bus) => bus.mode,
         _ => panic!("another type"),
     });
     assert_eq!(modes, [ContentMode::Binary, ContentMode::Binary, ContentMode::Structured]);
@@ -542,7 +542,7 @@ fn the_shipped_configuration_loads_without_a_warning_as_it_is() {
     let loaded = load(&[Path::new("config.toml")], &[]).unwrap();
     assert_eq!(loaded.warnings, []);
     assert_eq!(loaded.config.resources.len(), 2);
-    assert_eq!(loaded.config.handlers["out"].sink, Sink::Stdout);
+    assert_eq!(loaded.config.handlers["out"].sink, SinkConfig::Stdout);
 }
 
 #[test]
@@ -684,7 +684,7 @@ fn every_option_of_the_schema_is_described() {
 
 /// Tells whether an error could not be placed, though something in the file caused it.
 fn is_lost(error: &Finding) -> bool {
-    error.origin == Origin::Nowhere && error.key != "resources"
+    error.origin == ValueOrigin::Nowhere && error.key != "resources"
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use crate::support::{
     cluster::Cluster,
     command::{deltabus, simulator},
 };
-use deltabus::simulator::{Fault, Times, Verb};
+use deltabus::simulator::{RequestKind, ServerFault, Times};
 use serde_json::Value;
 
 /// Runs `deltabus resources` on a configuration: stdout, stderr.
@@ -72,8 +72,8 @@ fn colours_are_for_terminals_unless_asked_for_and_change_no_text() {
 #[test]
 fn json_has_the_same_for_programs() {
     let (simulator, dir, kubeconfig) = simulator();
-    let refused = Fault::Status { code: 405, retry_after: None };
-    simulator.faults().add("*selfsubjectaccessreviews", Verb::Any, Times::Always, refused).unwrap();
+    let refused = ServerFault::Status { code: 405, retry_after: None };
+    simulator.faults().add("*selfsubjectaccessreviews", RequestKind::Any, Times::Always, refused).unwrap();
     let (stdout, stderr) = resources(dir.path(), &kubeconfig, CONFIG, &["-o", "json"]);
     assert_eq!(stderr, "");
     let document: Value = serde_json::from_str(&stdout).unwrap();

@@ -8,7 +8,7 @@ use crate::support::{
     cluster::Cluster,
     command::{deltabus, simulator},
 };
-use deltabus::simulator::{Fault, Times, Verb};
+use deltabus::simulator::{RequestKind, ServerFault, Times};
 use serde_json::json;
 
 /// Validates a file `v.toml` from within `dir`: exit code, stdout, stderr.
@@ -79,8 +79,8 @@ fn namespaces_that_are_not_there_are_told_with_the_nearest_that_is() {
         "{told}"
     );
     assert!(!validate(r#"["*"]"#).contains("no namespace"));
-    let forbidden = Fault::Status { code: 403, retry_after: None };
-    simulator.faults().add("/api/v1/namespaces*", Verb::Any, Times::Always, forbidden).unwrap();
+    let forbidden = ServerFault::Status { code: 403, retry_after: None };
+    simulator.faults().add("/api/v1/namespaces*", RequestKind::Any, Times::Always, forbidden).unwrap();
     assert!(!validate(r#"["gone"]"#).contains("no namespace"), "who may not see them is told nothing");
 }
 
@@ -135,8 +135,8 @@ fn d12_wildcards_that_conflict_are_told_once() {
 #[test]
 fn a_server_that_reviews_no_access_leaves_it_unknown() {
     let (simulator, dir, kubeconfig) = simulator();
-    let refused = Fault::Status { code: 404, retry_after: None };
-    simulator.faults().add("*selfsubjectaccessreviews", Verb::Any, Times::Always, refused).unwrap();
+    let refused = ServerFault::Status { code: 404, retry_after: None };
+    simulator.faults().add("*selfsubjectaccessreviews", RequestKind::Any, Times::Always, refused).unwrap();
     let (code, stdout, stderr) = validate(dir.path(), &kubeconfig, &format!("[resources.w]\nmatch = [\"po\"]\n{OUT}"));
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains(" unknown "), "{stdout}");

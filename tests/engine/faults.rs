@@ -9,7 +9,7 @@ use crate::support::{
 };
 use deltabus::{
     object::ObjectKey,
-    simulator::{Fault, RawObject, SeenRequest, SimulatorOptions, StreamFault, Times, Verb},
+    simulator::{RawObject, RequestKind, SeenRequest, ServerFault, SimulatorOptions, StreamFault, Times},
 };
 use tokio::time::Instant;
 
@@ -25,16 +25,20 @@ fn watching() -> Scene {
 #[test]
 fn t1_429_and_503_with_retry_after_are_repeated_with_the_same_query() {
     let mut scene = Scene::lists();
-    scene.fault(Verb::List, Times::Next(1), Fault::Status { code: 503, retry_after: Some(1) });
-    scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::Status { code: 429, retry_after: Some(1) });
-    scene.fault(Verb::Watch, Times::Next(1), Fault::Status { code: 429, retry_after: Some(1) });
+    scene.fault(RequestKind::List, Times::Next(1), ServerFault::Status { code: 503, retry_after: Some(1) });
+    scene.fault(
+        RequestKind::List,
+        Times::After { skip: 1, n: 1 },
+        ServerFault::Status { code: 429, retry_after: Some(1) },
+    );
+    scene.fault(RequestKind::Watch, Times::Next(1), ServerFault::Status { code: 429, retry_after: Some(1) });
     scene.run_lists("");
     scene.finish();
     let asked = scene.asked();
     assert_eq!(asked[..3], ["list limit=500&resourceVersion=0"; 3]);
     assert_eq!(asked.len(), 5, "{asked:?}");
     let seen = scene.simulator.requests();
-    let watches: Vec<&SeenRequest> = seen.iter().filter(|request| request.verb == Verb::Watch).collect();
+    let watches: Vec<&SeenRequest> = seen.iter().filter(|request| request.verb == RequestKind::Watch).collect();
     assert_eq!(watches[0], watches[1], "timeoutSeconds too");
 }
 
@@ -47,7 +51,7 @@ fn r40_refused_connections_and_429_wait_for_the_same_watch_and_no_list_is_needed
     scene.put("a", "2");
     scene.delete("b");
     std::thread::sleep(Duration::from_millis(300));
-    scene.fault(Verb::Watch, Times::Next(2), Fault::Status { code: 429, retry_after: None });
+    scene.fault(RequestKind::Watch, Times::Next(2), ServerFault::Status { code: 429, retry_after: None });
     scene.simulator.come_up();
     let ending = scene.finish();
     assert_eq!(scene.count("list"), 1, "{:?}", scene.asked());
@@ -78,8 +82,8 @@ fn r43_an_end_a_cut_a_reset_and_a_truncated_frame_are_answered_with_a_watch_from
 #[test]
 fn t3_a_list_that_breaks_off_is_asked_again_and_nothing_of_the_half_is_delivered() {
     let mut scene = Scene::lists();
-    scene.fault(Verb::List, Times::Next(1), Fault::ResetAfterBytes(700));
-    scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::CutAfterBytes(700));
+    scene.fault(RequestKind::List, Times::Next(1), ServerFault::ResetAfterBytes(700));
+    scene.fault(RequestKind::List, Times::After { skip: 1, n: 1 }, ServerFault::CutAfterBytes(700));
     scene.run_lists("");
     let ending = scene.finish();
     assert_eq!(scene.asked()[..3], ["list limit=500&resourceVersion=0"; 3]);
@@ -169,7 +173,7 @@ fn r45_a_429_inside_a_stream_waits_and_goes_on_from_last_without_a_list() {
 fn r50_r55_foreign_kinds_and_tables_on_a_stream_are_skipped_and_counted() {
     let mut scene = watching();
     scene.next_watch(1, StreamFault::WrongKind);
-    scene.fault(Verb::Watch, Times::Next(1), Fault::At { events: 2, what: StreamFault::Table });
+    scene.fault(RequestKind::Watch, Times::Next(1), ServerFault::At { events: 2, what: StreamFault::Table });
     scene.simulator.close_connections();
     scene.wait_asked("watch", 2);
     for value in ["2", "3", "4"] {
@@ -186,7 +190,7 @@ fn r50_r55_foreign_kinds_and_tables_on_a_stream_are_skipped_and_counted() {
 #[test]
 fn d1_r44_a_server_that_closes_at_once_is_not_stormed() {
     let mut scene = Scene::lists();
-    scene.fault(Verb::Watch, Times::Always, Fault::At { events: 0, what: StreamFault::End });
+    scene.fault(RequestKind::Watch, Times::Always, ServerFault::At { events: 0, what: StreamFault::End });
     scene.run("streaming_lists = \"never\"\nbackoff = { initial = \"200ms\", max = \"400ms\" }", "");
     scene.ready();
     let began = Instant::now();
@@ -204,8 +208,8 @@ fn d1_r44_a_server_that_closes_at_once_is_not_stormed() {
 #[test]
 fn d1_r43_a_server_that_sends_a_bookmark_and_closes_is_not_stormed_either() {
     let mut scene = Scene::lists();
-    scene.fault(Verb::Watch, Times::Always, Fault::At { events: 0, what: StreamFault::LongFrame(8) });
-    scene.fault(Verb::Watch, Times::Always, Fault::At { events: 0, what: StreamFault::End });
+    scene.fault(RequestKind::Watch, Times::Always, ServerFault::At { events: 0, what: StreamFault::LongFrame(8) });
+    scene.fault(RequestKind::Watch, Times::Always, ServerFault::At { events: 0, what: StreamFault::End });
     scene.run("streaming_lists = \"never\"\nbackoff = { initial = \"200ms\", max = \"400ms\" }", "");
     scene.ready();
     let began = Instant::now();
@@ -246,7 +250,7 @@ fn d6_a_stream_without_the_bookmarks_it_used_to_send_is_stalled_and_opened_again
 #[test]
 fn d6_a_stream_that_outlives_its_timeout_in_silence_is_given_up() {
     let mut scene = Scene::lists();
-    scene.fault(Verb::Watch, Times::Next(1), Fault::At { events: 1, what: StreamFault::Stall });
+    scene.fault(RequestKind::Watch, Times::Next(1), ServerFault::At { events: 1, what: StreamFault::Stall });
     let clock = Clock::new(scene.dir.path());
     let kube = format!("streaming_lists = \"never\"\nwatch_timeout = \"2s\"\n{FAST}");
     scene.run_in(&clock.environment(), &kube, "");
@@ -265,8 +269,8 @@ fn d6_a_stream_that_outlives_its_timeout_in_silence_is_given_up() {
 #[test]
 fn t3_a_watch_that_is_cut_off_while_it_opens_is_opened_again() {
     let mut scene = Scene::lists();
-    scene.fault(Verb::Watch, Times::Next(1), Fault::Close);
-    scene.fault(Verb::Watch, Times::After { skip: 1, n: 1 }, Fault::Reset);
+    scene.fault(RequestKind::Watch, Times::Next(1), ServerFault::Close);
+    scene.fault(RequestKind::Watch, Times::After { skip: 1, n: 1 }, ServerFault::Reset);
     scene.run_lists("");
     scene.put("a", "1");
     scene.finish();
@@ -277,7 +281,7 @@ fn t3_a_watch_that_is_cut_off_while_it_opens_is_opened_again() {
 #[test]
 fn r40_a_500_on_opening_a_watch_is_answered_with_a_list() {
     let mut scene = watching();
-    scene.fault(Verb::Watch, Times::Next(1), Fault::Status { code: 500, retry_after: None });
+    scene.fault(RequestKind::Watch, Times::Next(1), ServerFault::Status { code: 500, retry_after: None });
     scene.simulator.close_connections();
     scene.wait_asked("list", 2);
     scene.put("a", "2");

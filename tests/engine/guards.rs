@@ -11,10 +11,10 @@ use actix::System;
 use deltabus::{
     backoff::BackoffConfig,
     change::Change,
-    delta_fifo::Order,
+    delta_fifo::QueueOrder,
     indexer::{IndexerOptions, siblings::Siblings, store::Meta},
     informer::{Actors, Informer, InformerOptions, Seed, Shared, SourceFactory},
-    journal::{Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, Start, UnitId, UnitInterest},
+    journal::{Bounds, ChangeSet, Interest, Journal, ReaderId, ReaderOptions, ReaderStart, UnitId, UnitInterest},
     list_watch::{
         ListWatch,
         kube::{ClusterAccess, KubeListWatch, KubeOptions, Limits, Scope},
@@ -22,7 +22,7 @@ use deltabus::{
     },
     object::{ResourceType, scan::ScanPlan},
     reflector::{ReflectorConfig, StreamingLists},
-    simulator::{Fault, Simulator, SimulatorOptions, StreamFault, Times, Verb},
+    simulator::{RequestKind, ServerFault, Simulator, SimulatorOptions, StreamFault, Times},
 };
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -116,8 +116,8 @@ impl Bench {
             let param = |name: &str| request.query.get(name).map(String::as_str);
             let version = param("resourceVersion").unwrap_or("newest");
             match (request.verb, param("sendInitialEvents")) {
-                (Verb::Watch, None) => format!("watch {version}"),
-                (Verb::Watch, Some(_)) => format!("stream {version}"),
+                (RequestKind::Watch, None) => format!("watch {version}"),
+                (RequestKind::Watch, Some(_)) => format!("stream {version}"),
                 _ => format!("list {version} of {}", param("limit").unwrap_or("all")),
             }
         })
@@ -125,15 +125,15 @@ impl Bench {
     }
 
     /// Strikes the n-th request from now.
-    fn fault(&self, verb: Verb, skip: u32, fault: Fault) {
+    fn fault(&self, verb: RequestKind, skip: u32, fault: ServerFault) {
         self.simulator.faults().add(PATH, verb, Times::After { skip, n: 1 }, fault).expect("a valid glob");
     }
 
     /// Strikes the first complete list of a unit whose first watch is refused.
-    fn strike_list(&self, fault: Fault) {
+    fn strike_list(&self, fault: ServerFault) {
         match self.streaming {
-            StreamingLists::Never => self.fault(Verb::List, 1, fault), // behind the look at the version
-            _ => self.fault(Verb::Watch, 1, fault),
+            StreamingLists::Never => self.fault(RequestKind::List, 1, fault), // behind the look at the version
+            _ => self.fault(RequestKind::Watch, 1, fault),
         }
     }
 
@@ -153,8 +153,9 @@ fn shared(access: ClusterAccess) -> (Shared, ReaderId) {
     let units = [(UnitId(0), UnitInterest { joins: false, resync_every: 1 })].into();
     let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
     let interest = Interest { units, changes: ChangeSet::ALL, filter: None };
-    let reader =
-        journal.open_reader(Start::Next, ReaderOptions { bounds, interest, name: None }).expect("a journal has room");
+    let reader = journal
+        .open_reader(ReaderStart::Next, ReaderOptions { bounds, interest, name: None })
+        .expect("a journal has room");
     let list_permits = Arc::new(Semaphore::new(4));
     let sources = Arc::new(Sources(access));
     let shared = Shared { journal, sources, list_permits, timings: Arc::default() };
@@ -169,7 +170,7 @@ fn unit(streaming_lists: StreamingLists, seed: Option<Seed>) -> Informer {
         scope: Scope::default(),
         gate: Gate::default(),
         plan: ScanPlan::default(),
-        order: Order::Stream,
+        order: QueueOrder::Stream,
         fifo_max_bytes: 1 << 20,
         indexer: IndexerOptions::default(),
         indexers: Vec::new(),
@@ -270,7 +271,7 @@ fn d7_what_a_list_finds_of_a_downtime_is_called_so_also_after_a_restart_before_i
         put(&bench.simulator, "new", "0");
         bench.simulator.store().compact();
         let unit = bench.unit(Some(seed));
-        bench.strike_list(Fault::Stall);
+        bench.strike_list(ServerFault::Stall);
         let actors = unit.launch(1, &bench.shared).expect("a unit that does not run");
         bench.until("listing", || bench.asked().len() == 3).await;
         bench.end(actors).await;
@@ -291,7 +292,7 @@ fn d7_a_first_list_that_says_there_is_nothing_deletes_what_a_second_one_lacks_to
         delete(&bench.simulator, "n002");
         bench.simulator.store().compact();
         let unit = bench.unit(Some(seed));
-        bench.strike_list(Fault::EmptyList);
+        bench.strike_list(ServerFault::EmptyList);
         let actors = bench.watch(&unit, 1).await;
         bench.until("equal", || bench.is_equal(&unit)).await;
         assert_eq!(bench.said(), ["deleted n002 Downtime"]);
@@ -350,8 +351,8 @@ fn d5_a_replica_that_lags_behind_a_saved_version_deletes_nothing_and_is_asked_ag
         let from = version(&seed);
         put(&bench.simulator, "new", "0");
         let unit = bench.unit(Some(seed));
-        bench.fault(Verb::Watch, 0, Fault::At { events: 0, what: StreamFault::Error(410) });
-        bench.strike_list(Fault::Lag(10));
+        bench.fault(RequestKind::Watch, 0, ServerFault::At { events: 0, what: StreamFault::Error(410) });
+        bench.strike_list(ServerFault::Lag(10));
         let actors = bench.watch(&unit, 1).await;
         bench.until("equal", || bench.is_equal(&unit)).await;
         assert_eq!(bench.said(), ["added new Downtime"], "although the list lacked the last nine objects");
@@ -460,8 +461,8 @@ fn lose_history(scene: &mut Scene, meanwhile: impl Fn(&Scene)) {
 fn d7_an_empty_answer_deletes_nothing_and_its_confirmation_is_seen() {
     let mut scene = Scene::lists();
     lose_history(&mut scene, |scene| {
-        scene.fault(Verb::List, Times::Next(1), Fault::EmptyList);
-        scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::Delay(Duration::from_secs(8)));
+        scene.fault(RequestKind::List, Times::Next(1), ServerFault::EmptyList);
+        scene.fault(RequestKind::List, Times::After { skip: 1, n: 1 }, ServerFault::Delay(Duration::from_secs(8)));
     });
     scene.engine().wait_for("confirming", PATIENCE, || {
         scene.view()["message"] == "confirming a list that lacks 153 of 153 objects"

@@ -10,7 +10,7 @@ use std::{
 use crate::support::live::{Live, Notes, Said, cluster, everything, parse, put, say, skipping};
 use actix::Actor;
 use deltabus::{
-    config::HandlerOptions,
+    config::HandlerDefaults,
     engine::EngineError,
     indexer::index_func::IndexFunc,
     list_watch::transform::Transform,
@@ -138,7 +138,7 @@ fn d8_a_handler_of_the_library_has_rules_and_one_that_cannot_be_used_is_an_error
         live.settled().await;
         let said = Said::default();
         let add = |name: &str, when: &str| {
-            let options = HandlerOptions { when: Some(when.to_owned()), ..everything() };
+            let options = HandlerDefaults { when: Some(when.to_owned()), ..everything() };
             live.engine.add_handler(name, options, Notes(Arc::clone(&said)).start().recipient())
         };
         add("ruled", "type == 'synced' || object.metadata.namespace == 'b'").unwrap();
@@ -235,8 +235,8 @@ fn x2_d9_single_types_start_and_stop_while_others_go_on() {
 fn x3_a_wait_tells_for_each_entry_whether_it_is_synced_and_ends_with_the_engine() {
     run(async {
         let live = Live::start(MAPS).await;
-        let fault = deltabus::simulator::Fault::Stall;
-        let (any, always) = (deltabus::simulator::Verb::Any, deltabus::simulator::Times::Always);
+        let fault = deltabus::simulator::ServerFault::Stall;
+        let (any, always) = (deltabus::simulator::RequestKind::Any, deltabus::simulator::Times::Always);
         live.simulator.faults().add("/api/v1/serviceaccounts", any, always, fault).unwrap();
         let entry = live.engine.watch::<ServiceAccount>().unwrap();
         live.wait_for("begun", |live| !live.rows("serviceaccounts").is_empty()).await;

@@ -12,7 +12,7 @@ use crate::support::{
     sabotaged::Scene,
 };
 use deltabus::{
-    simulator::{Area, Fault, Running, Simulator, SimulatorOptions, Sizes, Times, Verb, Workload},
+    simulator::{Area, RequestKind, Running, ServerFault, Simulator, SimulatorOptions, Sizes, Times, Workload},
     supervisor::fault::{Harm, Moment},
 };
 use serde_json::Value;
@@ -131,8 +131,8 @@ async fn each_alert_fires_on_its_fault() {
     fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).unwrap();
     fs::create_dir(dir.path().join("state")).unwrap();
     simulator.faults().forbid("*", "secrets", Area::Everywhere);
-    let failing = Fault::Status { code: 500, retry_after: None };
-    simulator.faults().add("**/configmaps", Verb::Any, Times::Always, failing).unwrap();
+    let failing = ServerFault::Status { code: 500, retry_after: None };
+    simulator.faults().add("**/configmaps", RequestKind::Any, Times::Always, failing).unwrap();
     let hook = |name: &str, port: u16, more: &str| {
         format!(
             "[handlers.{name}]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:{port}/\"\nresources = [\"pods\"]\ninitial = \"send\"\n{more}\n"

@@ -15,7 +15,7 @@ use crate::support::{
 };
 use deltabus::{
     object::ObjectKey,
-    simulator::{Fault, RawObject, Simulator, SimulatorOptions, Sizes, Times, Verb, Workload},
+    simulator::{RawObject, RequestKind, ServerFault, Simulator, SimulatorOptions, Sizes, Times, Workload},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -331,7 +331,7 @@ fn what_is_filtered_or_cut_is_said_in_a_warning() {
 #[test]
 fn a_type_that_is_not_synced_answers_503_and_the_others_go_on() {
     let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
-    simulator.faults().add("/api/v1/pods", Verb::Any, Times::Always, Fault::Stall).expect("a valid glob");
+    simulator.faults().add("/api/v1/pods", RequestKind::Any, Times::Always, ServerFault::Stall).expect("a valid glob");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let fixture = Fixture { engine: run(&simulator, dir.path()), simulator, _dir: dir };
     fixture.engine.wait_for("nodes synced", PATIENCE, || fixture.ask("/api/v1/nodes").code == 200);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::support::scripted::{FAST, PATIENCE, Scene};
-use deltabus::simulator::{Fault, Simulator, SimulatorOptions, StreamFault, StreamingLists, Times, Verb};
+use deltabus::simulator::{
+    RequestKind, ServerFault, Simulator, SimulatorOptions, StreamFault, StreamingSupport, Times,
+};
 
 /// Ends the watch and lets its history expire, while `a` is updated, `b` deleted, `c` made anew and `d` created.
 fn lose_history(scene: &Scene) {
@@ -74,7 +76,7 @@ fn a6_410_on_opening_a_watch_is_answered_with_a_list() {
     scene.put("a", "1");
     scene.settle();
     let last = scene.version();
-    scene.fault(Verb::Watch, Times::Next(1), Fault::Status { code: 410, retry_after: None });
+    scene.fault(RequestKind::Watch, Times::Next(1), ServerFault::Status { code: 410, retry_after: None });
     scene.simulator.close_connections();
     scene.wait_asked("list", 2);
     scene.put("a", "2");
@@ -87,11 +89,11 @@ fn a6_410_on_opening_a_watch_is_answered_with_a_list() {
 #[test]
 fn r22_410_on_a_list_is_repeated_once_and_at_once_for_the_most_recent_state() {
     let mut scene = Scene::lists();
-    scene.fault(Verb::List, Times::Next(1), Fault::Status { code: 410, retry_after: None });
+    scene.fault(RequestKind::List, Times::Next(1), ServerFault::Status { code: 410, retry_after: None });
     scene.run_lists("");
     scene.settle();
     assert_eq!(scene.asked()[..2], ["list limit=500&resourceVersion=0", "list limit=500"]);
-    scene.fault(Verb::List, Times::Next(1), Fault::Status { code: 410, retry_after: None });
+    scene.fault(RequestKind::List, Times::Next(1), ServerFault::Status { code: 410, retry_after: None });
     let last = scene.version();
     lose_history(&scene);
     scene.finish();
@@ -103,7 +105,11 @@ fn r22_410_on_a_list_is_repeated_once_and_at_once_for_the_most_recent_state() {
 fn p4_410_on_a_continue_token_is_answered_with_one_full_list_of_the_original_version() {
     let mut scene = Scene::new(SimulatorOptions { watch_cache: false, ..SimulatorOptions::default() });
     (0..1200).for_each(|i| scene.put(&format!("n{i}"), "0"));
-    scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::Status { code: 410, retry_after: None });
+    scene.fault(
+        RequestKind::List,
+        Times::After { skip: 1, n: 1 },
+        ServerFault::Status { code: 410, retry_after: None },
+    );
     scene.run_lists("");
     let ending = scene.finish();
     let asked = scene.asked();
@@ -138,7 +144,7 @@ fn p2_r21_without_a_watch_cache_lists_are_paged_for_good_and_later_pages_carry_n
 fn p3_what_changes_between_the_pages_of_a_list_comes_from_the_watch() {
     let mut scene = Scene::new(SimulatorOptions { watch_cache: false, ..SimulatorOptions::default() });
     (0..1200).for_each(|i| scene.put(&format!("n{i:04}"), "0"));
-    scene.fault(Verb::List, Times::After { skip: 1, n: 2 }, Fault::Delay(Duration::from_millis(400)));
+    scene.fault(RequestKind::List, Times::After { skip: 1, n: 2 }, ServerFault::Delay(Duration::from_millis(400)));
     scene.run(&format!("streaming_lists = \"never\"\n{FAST}"), "");
     scene.wait_asked("list continue", 1);
     scene.delete("a");
@@ -157,7 +163,7 @@ fn p3_what_changes_between_the_pages_of_a_list_comes_from_the_watch() {
 fn r22_d4_d5_too_large_a_version_is_asked_once_and_a_restored_etcd_is_followed_backwards() {
     let options = |port| SimulatorOptions {
         port,
-        streaming_lists: StreamingLists::Refused,
+        streaming_lists: StreamingSupport::Refused,
         fresh_timeout: Duration::from_millis(200),
         ..SimulatorOptions::default()
     };
@@ -215,8 +221,8 @@ fn a8_events_that_the_server_never_sent_are_found_by_the_next_list() {
 #[test]
 fn r24_a_table_or_a_list_of_another_kind_fails_the_cycle_and_the_next_one_is_right() {
     let mut scene = Scene::lists();
-    scene.fault(Verb::List, Times::Next(1), Fault::Table);
-    scene.fault(Verb::List, Times::After { skip: 1, n: 1 }, Fault::WrongList);
+    scene.fault(RequestKind::List, Times::Next(1), ServerFault::Table);
+    scene.fault(RequestKind::List, Times::After { skip: 1, n: 1 }, ServerFault::WrongList);
     scene.run_lists("");
     scene.finish();
     assert_eq!(scene.count("list limit=500&resourceVersion=0"), 3);
@@ -225,7 +231,7 @@ fn r24_a_table_or_a_list_of_another_kind_fails_the_cycle_and_the_next_one_is_rig
 #[test]
 fn r25_while_lists_are_forbidden_the_state_says_so_and_rights_given_later_are_used() {
     let mut scene = Scene::lists();
-    scene.fault(Verb::Any, Times::Always, Fault::Status { code: 403, retry_after: None });
+    scene.fault(RequestKind::Any, Times::Always, ServerFault::Status { code: 403, retry_after: None });
     scene.run(&format!("streaming_lists = \"never\"\n{FAST}"), "");
     scene.wait_state("forbidden");
     let (ready, _) = scene.engine().get("/readyz").expect("it answers");
@@ -242,7 +248,7 @@ fn r25_rights_taken_away_or_a_type_that_has_gone_leave_the_cache_readable_and_de
         scene.run_lists("");
         scene.settle();
         let before = scene.cached();
-        scene.fault(Verb::Any, Times::Always, Fault::Status { code, retry_after: None });
+        scene.fault(RequestKind::Any, Times::Always, ServerFault::Status { code, retry_after: None });
         scene.simulator.close_connections();
         scene.wait_state(state);
         scene.put("a", "1");
@@ -300,7 +306,7 @@ fn d2_streams_without_a_marker_are_given_up_for_paged_lists() {
     let without_marker = |options: SimulatorOptions, silent: bool| {
         let mut scene = Scene::new(options);
         if silent {
-            scene.fault(Verb::Watch, Times::Next(3), Fault::NoMarker);
+            scene.fault(RequestKind::Watch, Times::Next(3), ServerFault::NoMarker);
         }
         scene.run(&format!("watch_timeout = \"1s\"\n{FAST}"), "");
         scene.ready();
@@ -310,7 +316,7 @@ fn d2_streams_without_a_marker_are_given_up_for_paged_lists() {
         assert_eq!(scene.count("list"), 1);
         assert_eq!(ending.story("a"), ["added initial", "updated watch"]);
     };
-    let ignored = SimulatorOptions { streaming_lists: StreamingLists::Ignored, ..SimulatorOptions::default() };
+    let ignored = SimulatorOptions { streaming_lists: StreamingSupport::Ignored, ..SimulatorOptions::default() };
     // Each waits for the ends of three streams.
     std::thread::scope(|scope| {
         scope.spawn(|| without_marker(ignored, false));

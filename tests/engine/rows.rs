@@ -16,7 +16,7 @@ use crate::support::{
     simulated::Simulated,
     told::{events, stories, wait_events},
 };
-use deltabus::simulator::{Area, Fault, StreamFault, Times, Verb};
+use deltabus::simulator::{Area, RequestKind, ServerFault, StreamFault, Times};
 use serde_json::{Value, json};
 
 /// The configuration that watches the simulated cluster, and more.
@@ -114,7 +114,7 @@ fn row_10_no_more_types_are_listed_at_a_time_than_the_configuration_says() {
     let types = "[\"configmaps\", \"secrets\", \"services\", \"serviceaccounts\"]";
     let lists = "streaming_lists = \"never\"\nmax_concurrent_lists = 1";
     let entry = format!("[resources.all]\nmatch = {types}\n[handlers.out]\ntype = \"blackhole\"");
-    world.simulator.faults().add("/api/v1/*", Verb::List, Times::Always, Fault::Delay(DELAY)).unwrap();
+    world.simulator.faults().add("/api/v1/*", RequestKind::List, Times::Always, ServerFault::Delay(DELAY)).unwrap();
     let started = Instant::now();
     let engine = run(&world, &config(&world, &format!("{lists}\n{entry}")));
     assert!(started.elapsed() >= 4 * DELAY, "one after the other, not {:?} in all", started.elapsed());

@@ -8,7 +8,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 use crate::support::live::{Live, Notes, Said, cluster, parse, put, skipping};
 use actix::Actor;
 use deltabus::{
-    simulator::{Area, Fault, Simulator, Times, Verb},
+    simulator::{Area, RequestKind, ServerFault, Simulator, Times},
     status::UnitState,
 };
 use serde_json::{Value, json};
@@ -246,8 +246,8 @@ fn a_discovery_that_fails_changes_nothing() {
         let config = format!("{MAPS}[resources.fruit]\nmatch = [\"*.acme.io\"]");
         let live = Live::start_over(simulator, |builder| builder.config(parse(&config))).await;
         live.settled().await;
-        let error = Fault::Status { code: 500, retry_after: None };
-        live.simulator.faults().add("/apis", Verb::Any, Times::Always, error).unwrap();
+        let error = ServerFault::Status { code: 500, retry_after: None };
+        live.simulator.faults().add("/apis", RequestKind::Any, Times::Always, error).unwrap();
         live.apply(&format!("{config}\nlabels = \"\""));
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(live.settled().await.is_empty());

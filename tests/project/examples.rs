@@ -42,7 +42,7 @@ use std::{
 
 use actix::System;
 use deltabus::{
-    config::{Config, FileSink, Fsync, Permissions, Sink},
+    config::{Config, FileFsync, FileSink, Permissions, SinkConfig},
     engine::{Engine, EngineBuilder},
     list_watch::kube::ClusterAccess,
     simulator::{Simulator, SimulatorOptions},
@@ -98,8 +98,8 @@ fn tail_shows_what_is_there_and_what_changes() {
     let out = dir.path().join("out");
     let mut config = at(tail::config(&["po".to_owned()]).unwrap(), &simulator, dir.path());
     let path = out.to_str().unwrap().to_owned();
-    let (rotate, fsync, permissions) = (None, Fsync::Never, Permissions::default());
-    config.handlers.get_mut("out").unwrap().sink = Sink::File(FileSink { path, rotate, fsync, permissions });
+    let (rotate, fsync, permissions) = (None, FileFsync::Never, Permissions::default());
+    config.handlers.get_mut("out").unwrap().sink = SinkConfig::File(FileSink { path, rotate, fsync, permissions });
     let lines = || fs::read_to_string(&out).map_or(0, |text| text.lines().count());
     System::new()
         .block_on(tail::tail(config, async {

@@ -11,11 +11,11 @@ use crate::support::nats::{Keys, NatsServer, added, batch, config_map, deleted, 
 use async_nats::jetstream::{self, context::PublishAckFuture, message::PublishMessage, stream::Config};
 use deltabus::{
     change::{Cause, Change},
-    cloud_event::{ContentMode, Encoder, Format, Formatter, template::Template as TextTemplate},
+    cloud_event::{ContentMode, DataFormat, Encoder, Formatter, template::Template as TextTemplate},
     delivery::attempts::RetryPolicy,
     handler::{
         AsyncHandler as _, Form, HandlerError,
-        nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions, NatsTls, subject::Template},
+        nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions, NatsTls, subject::SubjectTemplate},
     },
     notification::Event,
     secret::SecretRef,
@@ -126,7 +126,9 @@ async fn a_format_is_the_payload_and_says_what_it_is() {
     let name = "a_format_is_the_payload_and_says_what_it_is";
     let Some(server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let template = TextTemplate::compile("{{ type }} {{ object.metadata.name }}").unwrap();
-    for (format, sequence) in [(Format::Patch, 1), (Format::MergePatch, 2), (Format::Template(Arc::new(template)), 3)] {
+    for (format, sequence) in
+        [(DataFormat::Patch, 1), (DataFormat::MergePatch, 2), (DataFormat::Template(Arc::new(template)), 3)]
+    {
         let formatter = Formatter::new(Encoder::new("prod.eu", "9f2c"), format);
         let handler = NatsHandler::new(server.options(), formatter);
         deliver(&handler, &[updated("a", sequence)]).await.unwrap();
@@ -344,7 +346,8 @@ async fn odd_names_have_subjects_that_the_server_takes() {
     else {
         return;
     };
-    let template = Template::parse("k8s.{group}.{resource}.{namespace}.{name}.{kind}.{version}.{event}").unwrap();
+    let template =
+        SubjectTemplate::parse("k8s.{group}.{resource}.{namespace}.{name}.{kind}.{version}.{event}").unwrap();
     let handler = handler(NatsOptions { subject: template, ..server.options() });
     let names = ["a.b", "a%2Eb", "*", ">", "größe", "system:node:x", "_", "$JS", "a b"];
     let events: Vec<_> = names

@@ -10,11 +10,11 @@ use std::{
 use actix::{Actor, Context, Handler};
 use deltabus::{
     change::Change,
-    config::{Config, EventType, HandlerOptions, Initial},
+    config::{Config, EventType, HandlerDefaults, Initial},
     engine::{Engine, EngineBuilder, RunningEngine, StopReport},
     list_watch::kube::ClusterAccess,
     notification::{Notification, Stopped},
-    simulator::{SeenRequest, Simulator, SimulatorOptions, Verb},
+    simulator::{RequestKind, SeenRequest, Simulator, SimulatorOptions},
     status::UnitView,
 };
 use serde_json::{Value, json};
@@ -65,14 +65,14 @@ pub(crate) fn say(notification: &Notification) -> Vec<String> {
 }
 
 /// Options of a handler that is told everything.
-pub(crate) fn everything() -> HandlerOptions {
+pub(crate) fn everything() -> HandlerDefaults {
     let on = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed, EventType::Synced];
-    HandlerOptions { on, initial: Initial::Send, ..HandlerOptions::default() }
+    HandlerDefaults { on, initial: Initial::Send, ..HandlerDefaults::default() }
 }
 
 /// Options of a handler that skips what is there at the start.
-pub(crate) fn skipping() -> HandlerOptions {
-    HandlerOptions { initial: Initial::Skip, ..everything() }
+pub(crate) fn skipping() -> HandlerDefaults {
+    HandlerDefaults { initial: Initial::Skip, ..everything() }
 }
 
 /// A cluster with namespaces `a`, `b` and `c` of teams `x`, `y` and `x`, and a config map and a secret in each.
@@ -205,7 +205,7 @@ impl Live {
     pub(crate) fn lists(&self, path: &str) -> usize {
         let is_list = |request: &&SeenRequest| {
             let streams = request.query.iter().any(|(key, value)| key == "sendInitialEvents" && value == "true");
-            request.path == path && (request.verb == Verb::List || streams)
+            request.path == path && (request.verb == RequestKind::List || streams)
         };
         self.simulator.requests().iter().filter(is_list).count()
     }

@@ -16,7 +16,7 @@ use async_nats::{
 };
 use deltabus::{
     change::{Cause, Change},
-    handler::nats::{JetStreamOptions, NatsAuth, NatsOptions, subject::Template},
+    handler::nats::{JetStreamOptions, NatsAuth, NatsOptions, subject::SubjectTemplate},
     journal::{Record, Sequence, UnitId},
     notification::{Event, Notification, UnitInfo},
     object::{Object, ResourceType},
@@ -106,7 +106,8 @@ impl NatsServer {
             name: "test".to_owned(),
             auth: NatsAuth::None,
             tls: None,
-            subject: Template::parse("k8s.{cluster}.{group}.{resource}.{namespace}.{name}").expect("it is right"),
+            subject: SubjectTemplate::parse("k8s.{cluster}.{group}.{resource}.{namespace}.{name}")
+                .expect("it is right"),
             cluster: "prod.eu".to_owned(),
             mode: deltabus::cloud_event::ContentMode::Binary,
             jetstream: Some(JetStreamOptions::new("K8S")),

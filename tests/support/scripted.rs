@@ -3,7 +3,9 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use deltabus::simulator::{Fault, Simulator, SimulatorOptions, StreamFault, StreamingLists, Times, Verb};
+use deltabus::simulator::{
+    RequestKind, ServerFault, Simulator, SimulatorOptions, StreamFault, StreamingSupport, Times,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -34,7 +36,7 @@ pub(crate) struct Ending {
 impl Scene {
     /// Starts a simulator that lists without streaming, and whose history and bookmarks are the defaults.
     pub(crate) fn lists() -> Self {
-        Self::new(SimulatorOptions { streaming_lists: StreamingLists::Refused, ..SimulatorOptions::default() })
+        Self::new(SimulatorOptions { streaming_lists: StreamingSupport::Refused, ..SimulatorOptions::default() })
     }
 
     /// Starts a simulator.
@@ -109,13 +111,13 @@ impl Scene {
     }
 
     /// Lets faults strike requests for the collection.
-    pub(crate) fn fault(&self, verb: Verb, times: Times, fault: Fault) {
+    pub(crate) fn fault(&self, verb: RequestKind, times: Times, fault: ServerFault) {
         self.simulator.faults().add(PATH, verb, times, fault).expect("a valid glob");
     }
 
     /// Lets the next watch that is opened do something after so many events.
     pub(crate) fn next_watch(&self, events: u64, what: StreamFault) {
-        self.fault(Verb::Watch, Times::Next(1), Fault::At { events, what });
+        self.fault(RequestKind::Watch, Times::Next(1), ServerFault::At { events, what });
     }
 
     /// The version that the server is at.
@@ -128,7 +130,7 @@ impl Scene {
         let requests = self.simulator.requests();
         let ours = requests.iter().filter(|request| request.path == PATH);
         ours.map(|request| {
-            let verb = if request.verb == Verb::Watch { "watch" } else { "list" };
+            let verb = if request.verb == RequestKind::Watch { "watch" } else { "list" };
             let common = ["watch", "timeoutSeconds", "allowWatchBookmarks"];
             let told = request.query.iter().filter(|(key, _)| !common.contains(&key.as_str()));
             let told: Vec<_> = told.map(|(key, value)| format!("{key}={value}")).collect();

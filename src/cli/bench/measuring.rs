@@ -8,7 +8,7 @@ use deltabus::{
         Shape,
         figures::{Latency, Reads, Run, per_second},
         measure::monotonic,
-        orders::{EngineAnswer, EngineOptions, EngineOrder, Reached, Role, ServerOrder, Stamp, Synced},
+        orders::{EngineAnswer, EngineOptions, EngineOrder, EventsCost, Role, ServerOrder, Stamp, Synced},
         report::{Measured, grouped},
     },
     list_watch::kube::{ClusterAccess, raw::RawClient},
@@ -73,12 +73,12 @@ async fn replay(args: &BenchArgs, shape: Shape, progress: &Progress) -> anyhow::
     let (meanwhile, at): (u64, u64) = server.answer().await?;
     let flow = (args.flow > 0).then(|| per_second(meanwhile, monotonic() - flow_began));
     engine.ask::<()>(&EngineOrder::Reach(at), "catching up").await?;
-    engine.result::<Reached>("catching up").await?;
+    engine.result::<EventsCost>("catching up").await?;
 
     let target = at + changes;
     engine.ask::<()>(&EngineOrder::Reach(target), "events").await?;
     server.tell(&ServerOrder::Release(changes)).await?;
-    let events: Reached = engine.result("events").await?;
+    let events: EventsCost = engine.result("events").await?;
 
     engine.ask::<()>(&EngineOrder::Note, "single changes").await?;
     let every_micros = u64::try_from(TICK_EVERY.as_micros())?;
@@ -111,7 +111,7 @@ async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &Progress) -> 
     let mut engine = Engine::start(options, progress)?;
     let synced: Synced = engine.result("sync").await?;
     let follow = EngineOrder::Follow(u64::try_from(args.within.as_millis())?);
-    let events: Reached = engine.ask(&follow, "events as they come").await?;
+    let events: EventsCost = engine.ask(&follow, "events as they come").await?;
     let (reads, _) = engine.read("reads", false).await?;
     Ok(Run { synced, events: Some(events), reads: Some(reads), ..Run::default() })
 }

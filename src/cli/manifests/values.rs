@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use deltabus::config::{Config, ConfigErrors, External, Finding, Loaded, Sink};
+use deltabus::config::{Config, ConfigErrors, External, Finding, Loaded, SinkConfig};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::ManifestsArgs;
-use crate::cli::{BadUsage, rbac::Place, server::Server};
+use crate::cli::{BadUsage, rbac::Place, server::ServerArgs};
 
 /// Address of probes and metrics where the configuration has none.
 const PROBE_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8081);
@@ -115,7 +115,7 @@ impl Values {
     pub(super) fn of(
         loaded: &Loaded,
         files: Vec<(PathBuf, String)>,
-        server: &Server,
+        server: &ServerArgs,
         objects: u64,
         rules: BTreeMap<Place, Vec<Value>>,
         args: &ManifestsArgs,
@@ -169,8 +169,8 @@ impl Values {
                     .to_owned(),
             );
         }
-        let has_secret_url = |handler: &deltabus::config::Handler| {
-            handler.enabled && matches!(&handler.sink, Sink::Webhook(webhook) if webhook.url.is_secret())
+        let has_secret_url = |handler: &deltabus::config::HandlerConfig| {
+            handler.enabled && matches!(&handler.sink, SinkConfig::Webhook(webhook) if webhook.url.is_secret())
         };
         if config.handlers.values().any(has_secret_url) {
             remarks.push("The network policy allows port 443 for webhooks whose URL is a secret.".to_owned());
@@ -296,7 +296,7 @@ fn probe(loaded: &Loaded, errors: &mut Vec<Finding>) -> u16 {
 fn written_bytes(config: &Config) -> u64 {
     let state = config.state.dir.as_ref().map_or(0, |_| config.state.max_bytes);
     let files = config.handlers.values().filter(|handler| handler.enabled).map(|handler| match &handler.sink {
-        Sink::File(file) => match &file.rotate {
+        SinkConfig::File(file) => match &file.rotate {
             Some(rotate) if rotate.keep > 0 => rotate.max_bytes.saturating_mul(u64::from(rotate.keep) + 1),
             _ => FILE_BYTES,
         },

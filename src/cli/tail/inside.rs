@@ -7,7 +7,7 @@ use deltabus::{
     config::Config,
     discovery::Pattern,
     engine::{Engine, RunningEngine},
-    subscribe::{frame::Format, hub::SubscribeError, query::Query},
+    subscribe::{frame::StreamFormat, hub::SubscribeError, query::SubscriberQuery},
 };
 use jiff::Timestamp;
 use tokio::time::sleep;
@@ -58,7 +58,7 @@ pub(super) async fn follow(
 }
 
 async fn listen(engine: &RunningEngine, types: &[String], query: &str, sink: &mut Sink) -> anyhow::Result<()> {
-    let mut query = Query::parse(query, None, Timestamp::now()).map_err(|error| BadUsage(error.into()))?;
+    let mut query = SubscriberQuery::parse(query, None, Timestamp::now()).map_err(|error| BadUsage(error.into()))?;
     if query.filter.initial {
         // What exists is shown once all of it is known, and not as it comes.
         engine.wait_for_sync().await;
@@ -72,7 +72,7 @@ async fn listen(engine: &RunningEngine, types: &[String], query: &str, sink: &mu
     for name in types {
         query.filter.resources.push(resolve(engine, name).map_err(BadUsage)?);
     }
-    let subscribed = engine.subscribe(query, Format::Sse).await;
+    let subscribed = engine.subscribe(query, StreamFormat::Sse).await;
     let mut stream = subscribed.map_err(|error| match error {
         SubscribeError::When(_) => BadUsage(error.into()).into(),
         _ => anyhow::Error::from(error),

@@ -17,7 +17,7 @@ use super::diff;
 
 /// How events are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Output {
+pub(crate) enum TailOutput {
     /// A line each: `12:04:31 ~ shop/pod/web  v48211`.
     #[default]
     Pretty,
@@ -29,28 +29,28 @@ pub(crate) enum Output {
 
 /// Prints events.
 pub(super) struct Printer {
-    output: Output,
+    output: TailOutput,
     colour: bool,
     zone: TimeZone,
 }
 
 impl Printer {
     /// Makes a printer for this process's stdout: colours on terminals, unless `NO_COLOR` or `TERM=dumb`.
-    pub(super) fn new(output: Output) -> Self {
+    pub(super) fn new(output: TailOutput) -> Self {
         let colour = matches!(Look::of_stdout(), Look::Short { colour: true, .. });
         Self { output, colour, zone: TimeZone::system() }
     }
 
     /// Appends what is printed of an event; what is none is left out.
     pub(super) fn print(&self, out: &mut Vec<u8>, word: &str, data: &str) {
-        if self.output == Output::Json {
+        if self.output == TailOutput::Json {
             out.extend_from_slice(data.as_bytes());
             out.push(b'\n');
             return;
         }
         let Ok(event) = serde_json::from_str::<Value>(data) else { return };
         match kind(word) {
-            Some(kind @ ChangeKind::Updated) if self.output == Output::Diff && event["data"]["old"].is_object() => {
+            Some(kind @ ChangeKind::Updated) if self.output == TailOutput::Diff && event["data"]["old"].is_object() => {
                 let (old, new) = (&event["data"]["old"], &event["data"]["object"]);
                 let by = by(&event["data"]);
                 for line in diff::lines(old, new, self.colour) {
@@ -116,7 +116,7 @@ pub(super) fn with_changed_by<T>(data: &Value, take: impl FnOnce(Option<ChangedB
 mod tests {
     use super::*;
 
-    fn printed(output: Output, word: &str, data: &str) -> String {
+    fn printed(output: TailOutput, word: &str, data: &str) -> String {
         let mut out = Vec::new();
         Printer { output, colour: false, zone: TimeZone::UTC }.print(&mut out, word, data);
         String::from_utf8(out).unwrap()
@@ -145,13 +145,13 @@ mod tests {
             ("gap", r#","data":{"message":"gone"}"#, "! gone\n"),
             ("added", r#","name":"we\u001b[31mb""#, "06:40:03 + shop/deployment/we\\u{1b}[31mb  v7\n"),
         ] {
-            assert_eq!(printed(Output::Pretty, word, &event(more)), expected, "{word}{more}");
+            assert_eq!(printed(TailOutput::Pretty, word, &event(more)), expected, "{word}{more}");
         }
-        assert_eq!(printed(Output::Json, "added", "{}"), "{}\n");
+        assert_eq!(printed(TailOutput::Json, "added", "{}"), "{}\n");
         let changed = event(r#","data":{"old":{"a":1,"b":2},"object":{"a":2,"b":3}}"#);
         let expected = "06:40:03 ~ shop/deployment/web  a  1 → 2\n06:40:03 ~ shop/deployment/web  b  2 → 3\n";
-        assert_eq!(printed(Output::Diff, "updated", &changed), expected);
-        assert_eq!(printed(Output::Diff, "added", &event("")), "06:40:03 + shop/deployment/web  v7\n");
+        assert_eq!(printed(TailOutput::Diff, "updated", &changed), expected);
+        assert_eq!(printed(TailOutput::Diff, "added", &event("")), "06:40:03 + shop/deployment/web  v7\n");
     }
 
     #[test]
@@ -166,10 +166,10 @@ mod tests {
             // nobody knows who has deleted it
             ("deleted", noted, "06:40:03 - shop/deployment/web  v7\n"),
         ] {
-            assert_eq!(printed(Output::Pretty, word, &event(more)), expected, "{word}{more}");
+            assert_eq!(printed(TailOutput::Pretty, word, &event(more)), expected, "{word}{more}");
         }
         let changed = event(r#","data":{"old":{"a":1},"object":{"a":2},"changed_by":{"manager":"helm"}}"#);
         let expected = "06:40:03 ~ shop/deployment/web  a  1 → 2  by helm\n";
-        assert_eq!(printed(Output::Diff, "updated", &changed), expected);
+        assert_eq!(printed(TailOutput::Diff, "updated", &changed), expected);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use deltabus::{engine::dry_run::State, handler::stdout::line::printable};
+use deltabus::{engine::dry_run::DryState, handler::stdout::line::printable};
 use serde_json::Value;
 
 /// Collections in one another, as many as JSON may have.
@@ -12,13 +12,13 @@ const DEPTH_MAX: usize = 128;
 ///
 /// # Errors
 /// A sentence for people, which names the file.
-pub(super) fn read(path: &Path) -> Result<Vec<State>, String> {
+pub(super) fn read(path: &Path) -> Result<Vec<DryState>, String> {
     let said = |error: String| printable(&format!("{}: {error}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| said(format!("failed to read the file: {error}")))?;
     objects(&text).map_err(said)
 }
 
-fn objects(text: &str) -> Result<Vec<State>, String> {
+fn objects(text: &str) -> Result<Vec<DryState>, String> {
     let documents: Vec<Value> = documents(text)?.into_iter().filter(|document| !document.is_null()).collect();
     let several = documents.len() > 1;
     let mut states = Vec::new();
@@ -28,10 +28,10 @@ fn objects(text: &str) -> Result<Vec<State>, String> {
             Value::Object(mut list) if list.get("kind").is_some_and(|kind| kind == "List") => {
                 let Some(Value::Array(items)) = list.remove("items") else { continue };
                 for (position, item) in items.into_iter().enumerate() {
-                    states.push(State::new(item).map_err(|error| format!("{place}items[{position}]: {error}"))?);
+                    states.push(DryState::new(item).map_err(|error| format!("{place}items[{position}]: {error}"))?);
                 }
             }
-            object => states.push(State::new(object).map_err(|error| format!("{place}{error}"))?),
+            object => states.push(DryState::new(object).map_err(|error| format!("{place}{error}"))?),
         }
     }
     if states.is_empty() {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 use deltabus::{
     config::TestCase,
-    engine::dry_run::{Outcome, Report},
+    engine::dry_run::{DryOutcome, DryReport},
     handler::stdout::line::printable,
 };
 use serde_json::{Value, json};
@@ -18,23 +18,23 @@ const NAME: Style = Style::new().bold();
 const EVENT: Style = Style::new().dimmed();
 
 /// Returns how many events a handler is sent of all objects.
-fn sent(report: &Report, handler: &str) -> usize {
+fn sent(report: &DryReport, handler: &str) -> usize {
     report.objects.iter().filter_map(|object| object.handlers.get(handler)).map(|outcome| outcome.sent.len()).sum()
 }
 
 /// Returns the handlers that are sent another number of events than expected: how many were expected, how many are sent.
-fn unmet<'a>(test: &'a TestCase, report: &Report) -> Vec<(&'a str, usize, usize)> {
+fn unmet<'a>(test: &'a TestCase, report: &DryReport) -> Vec<(&'a str, usize, usize)> {
     let expected = test.expect.iter().map(|(name, expected)| (name.as_str(), *expected as usize, sent(report, name)));
     expected.filter(|(_, expected, got)| expected != got).collect()
 }
 
 /// Returns whether a test is as expected.
-pub(super) fn is_met(test: &TestCase, report: &Report) -> bool {
+pub(super) fn is_met(test: &TestCase, report: &DryReport) -> bool {
     unmet(test, report).is_empty()
 }
 
 /// Writes a line a test, and below one that fails why.
-pub(super) fn tests(tried: &[(&TestCase, Report)]) -> String {
+pub(super) fn tests(tried: &[(&TestCase, DryReport)]) -> String {
     let mut out = String::new();
     let mut failed = 0;
     for (test, report) in tried {
@@ -60,8 +60,8 @@ pub(super) fn tests(tried: &[(&TestCase, Report)]) -> String {
 }
 
 /// Writes a JSON object a test, one a line.
-pub(super) fn tests_json(tried: &[(&TestCase, Report)]) -> String {
-    let line = |(test, report): &(&TestCase, Report)| {
+pub(super) fn tests_json(tried: &[(&TestCase, DryReport)]) -> String {
+    let line = |(test, report): &(&TestCase, DryReport)| {
         let handler = |(name, expected): (&String, &u32)| {
             let outcomes = report.objects.iter().filter_map(|object| object.handlers.get(name));
             let why: Vec<_> = outcomes.flat_map(|outcome| outcome.not_sent.iter().map(ToString::to_string)).collect();
@@ -75,7 +75,7 @@ pub(super) fn tests_json(tried: &[(&TestCase, Report)]) -> String {
 
 /// Writes what becomes of each object. For a terminal, which events shall not drive, their control characters are made
 /// visible as well.
-pub(super) fn objects(report: &Report, for_terminal: bool) -> String {
+pub(super) fn objects(report: &DryReport, for_terminal: bool) -> String {
     let mut out = String::new();
     for object in &report.objects {
         let changes: Vec<_> = object.changes.iter().map(|kind| kind.as_str()).collect();
@@ -97,7 +97,7 @@ pub(super) fn objects(report: &Report, for_terminal: bool) -> String {
 }
 
 /// Writes a JSON object for each object and handler, one a line.
-pub(super) fn objects_json(report: &Report) -> String {
+pub(super) fn objects_json(report: &DryReport) -> String {
     let mut out = String::new();
     for object in &report.objects {
         for (handler, outcome) in &object.handlers {
@@ -112,7 +112,7 @@ pub(super) fn objects_json(report: &Report) -> String {
 }
 
 /// Says what a handler is sent, and what not and why.
-fn reasons(outcome: &Outcome) -> Vec<String> {
+fn reasons(outcome: &DryOutcome) -> Vec<String> {
     let sent = match outcome.sent.len() {
         0 => None,
         1 => Some(format!("{OK}sent{OK:#}")),
@@ -142,13 +142,13 @@ mod tests {
 
     #[test]
     fn control_characters_of_names_reasons_and_events_do_not_drive_a_terminal() {
-        let outcome = Outcome {
+        let outcome = DryOutcome {
             sent: vec!["a\tb \u{1b}[2J".to_owned()],
             not_sent: vec![WhyNot::Resources("pods".into()), WhyNot::Refused("no \u{9b}2J".into())],
         };
         let handlers = BTreeMap::from([("out".to_owned(), outcome)]);
         let object = ObjectReport { object: "Pod n/\u{1b}]0;x\u{7}".to_owned(), changes: Vec::new(), handlers };
-        let report = Report { objects: vec![object], guessed: Vec::new() };
+        let report = DryReport { objects: vec![object], guessed: Vec::new() };
         let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
         let said = plain(&objects(&report, true));
         let expected = "Pod n/\\u{1b}]0;x\\u{7}\n  out  sent\n       not sent: `resources` has not \"pods\"\n       \

@@ -41,15 +41,22 @@ fn all() -> Vec<(&'static str, Event)> {
     ]
 }
 
-fn data_formats() -> Vec<Format> {
-    vec![Format::CloudEvents, Format::Object, Format::Patch, Format::MergePatch, Format::Diff, Format::Reference]
+fn data_formats() -> Vec<DataFormat> {
+    vec![
+        DataFormat::CloudEvents,
+        DataFormat::Object,
+        DataFormat::Patch,
+        DataFormat::MergePatch,
+        DataFormat::Diff,
+        DataFormat::Reference,
+    ]
 }
 
 fn template(text: &str) -> Formatter {
-    Formatter::new(encoder(), Format::Template(Arc::new(Template::compile(text).unwrap())))
+    Formatter::new(encoder(), DataFormat::Template(Arc::new(Template::compile(text).unwrap())))
 }
 
-fn binary(format: Format, event: &Event, form: Form) -> Result<(String, Value), FormatError> {
+fn binary(format: DataFormat, event: &Event, form: Form) -> Result<(String, Value), FormatError> {
     let body = Formatter::new(encoder(), format).body(event, form, ContentMode::Binary)?;
     Ok((body.content_type.to_owned(), serde_json::from_slice(&body.bytes).unwrap()))
 }
@@ -71,25 +78,25 @@ fn each_format_says_of_each_kind_of_event_what_is_promised() {
     ]);
     let object = json!({ "object": new });
     let tombstone = json!({ "object": new, "finalstateunknown": true });
-    let expected = |format: &Format, kind: &str| -> (&str, Value) {
+    let expected = |format: &DataFormat, kind: &str| -> (&str, Value) {
         let json = |value: &Value| (DATA_CONTENT_TYPE, value.clone());
         match (format, kind) {
             (_, "synced") => json(&synced),
-            (Format::CloudEvents, "updated") => json(&json!({ "object": new, "old": old })),
-            (Format::CloudEvents, "unchanged") => json(&json!({ "object": new, "old": new })),
-            (Format::CloudEvents | Format::Diff, "deleted") => json(&tombstone),
-            (Format::Patch, "updated") => (JSON_PATCH, patch.clone()),
-            (Format::Patch, "unchanged") => (JSON_PATCH, json!([])),
-            (Format::MergePatch, "updated") => (MERGE_PATCH, merge.clone()),
-            (Format::MergePatch, "unchanged") => (MERGE_PATCH, json!({})),
-            (Format::Patch | Format::MergePatch, "deleted" | "removed") => json(&Value::Null),
-            (Format::Diff, "updated") => json(&json!({ "changes": changes })),
-            (Format::Diff, "unchanged") => json(&json!({ "changes": [] })),
-            (Format::CloudEvents | Format::Diff, _) => json(&object),
-            (Format::Reference, "deleted") => json(&json!({ "finalstateunknown": true })),
-            (Format::Reference, _) => json(&json!({})),
-            (Format::Object | Format::Patch | Format::MergePatch, _) => json(&new),
-            (Format::Template(_), _) => unreachable!("it has no data"),
+            (DataFormat::CloudEvents, "updated") => json(&json!({ "object": new, "old": old })),
+            (DataFormat::CloudEvents, "unchanged") => json(&json!({ "object": new, "old": new })),
+            (DataFormat::CloudEvents | DataFormat::Diff, "deleted") => json(&tombstone),
+            (DataFormat::Patch, "updated") => (JSON_PATCH, patch.clone()),
+            (DataFormat::Patch, "unchanged") => (JSON_PATCH, json!([])),
+            (DataFormat::MergePatch, "updated") => (MERGE_PATCH, merge.clone()),
+            (DataFormat::MergePatch, "unchanged") => (MERGE_PATCH, json!({})),
+            (DataFormat::Patch | DataFormat::MergePatch, "deleted" | "removed") => json(&Value::Null),
+            (DataFormat::Diff, "updated") => json(&json!({ "changes": changes })),
+            (DataFormat::Diff, "unchanged") => json(&json!({ "changes": [] })),
+            (DataFormat::CloudEvents | DataFormat::Diff, _) => json(&object),
+            (DataFormat::Reference, "deleted") => json(&json!({ "finalstateunknown": true })),
+            (DataFormat::Reference, _) => json(&json!({})),
+            (DataFormat::Object | DataFormat::Patch | DataFormat::MergePatch, _) => json(&new),
+            (DataFormat::Template(_), _) => unreachable!("it has no data"),
         }
     };
     for (kind, event) in all() {
@@ -131,7 +138,7 @@ fn diff_says_who_changed_the_object_and_the_other_formats_are_as_they_are_withou
                 else {
                     continue;
                 };
-                if matches!(format, Format::Diff) && form != Form::Reference && kind != "synced" {
+                if matches!(format, DataFormat::Diff) && form != Form::Reference && kind != "synced" {
                     expected["changed_by"] = changed_by.clone();
                 }
                 assert_eq!(told, (content_type, expected), "{} {kind} {form:?}", format.name());
@@ -179,14 +186,14 @@ fn the_default_is_what_an_encoder_writes() {
 #[test]
 fn what_is_too_large_is_made_smaller_only_where_something_can_be_left_out() {
     let event = update(OLD, NEW);
-    let smaller = |format: Format| binary(format, &event, Form::WithoutOld);
+    let smaller = |format: DataFormat| binary(format, &event, Form::WithoutOld);
     let new: Value = serde_json::from_str(NEW).unwrap();
-    assert_eq!(smaller(Format::CloudEvents).unwrap().1, json!({ "object": new }));
+    assert_eq!(smaller(DataFormat::CloudEvents).unwrap().1, json!({ "object": new }));
     let changes =
         json!([{ "path": "spec.image", "new": "web:2" }, { "path": "spec.gone" }, { "path": "spec.come", "new": {} }]);
-    assert_eq!(smaller(Format::Diff).unwrap().1, json!({ "changes": changes }));
-    assert_eq!(smaller(Format::Reference).unwrap().1, json!({}));
-    for format in [Format::Object, Format::Patch, Format::MergePatch] {
+    assert_eq!(smaller(DataFormat::Diff).unwrap().1, json!({ "changes": changes }));
+    assert_eq!(smaller(DataFormat::Reference).unwrap().1, json!({}));
+    for format in [DataFormat::Object, DataFormat::Patch, DataFormat::MergePatch] {
         let name = format.name();
         assert!(matches!(smaller(format), Err(FormatError::NoSmaller(said)) if said == name));
     }
@@ -207,11 +214,11 @@ fn what_is_too_large_is_made_smaller_only_where_something_can_be_left_out() {
 fn a_member_that_becomes_null_has_no_merge_patch_so_that_the_object_is_sent() {
     let event = update(r#"{"a":1}"#, r#"{"a":null}"#);
     assert_eq!(
-        binary(Format::MergePatch, &event, Form::Whole).unwrap(),
+        binary(DataFormat::MergePatch, &event, Form::Whole).unwrap(),
         (DATA_CONTENT_TYPE.to_owned(), json!({ "a": null }))
     );
     assert_eq!(
-        binary(Format::Patch, &event, Form::Whole).unwrap().1,
+        binary(DataFormat::Patch, &event, Form::Whole).unwrap().1,
         json!([{ "op": "replace", "path": "/a", "value": null }])
     );
 }
@@ -219,10 +226,10 @@ fn a_member_that_becomes_null_has_no_merge_patch_so_that_the_object_is_sent() {
 #[test]
 fn damaged_json_stops_only_those_that_have_to_read_it() {
     let event = update(OLD, r#"{"spec":[tru]}"#);
-    for format in [Format::Patch, Format::MergePatch, Format::Diff] {
+    for format in [DataFormat::Patch, DataFormat::MergePatch, DataFormat::Diff] {
         assert!(matches!(binary(format, &event, Form::Whole), Err(FormatError::Undecodable(_))));
     }
-    let copied = Formatter::new(encoder(), Format::Object).body(&event, Form::Whole, ContentMode::Binary).unwrap();
+    let copied = Formatter::new(encoder(), DataFormat::Object).body(&event, Form::Whole, ContentMode::Binary).unwrap();
     assert_eq!(copied.bytes, br#"{"spec":[tru]}"#);
 }
 
@@ -265,7 +272,7 @@ fn a_batch_is_a_json_array_of_events_or_of_texts_that_are_json() {
 #[test]
 fn len_about_is_no_less_than_the_data_where_nothing_is_computed() {
     for (kind, event) in all() {
-        for format in [Format::CloudEvents, Format::Object, Format::Reference] {
+        for format in [DataFormat::CloudEvents, DataFormat::Object, DataFormat::Reference] {
             let formatter = Formatter::new(encoder(), format);
             let body = formatter.body(&event, Form::Whole, ContentMode::Binary).unwrap();
             assert!(body.bytes.len() <= formatter.len_about(&event, Form::Whole).max(64), "{kind}");
@@ -275,7 +282,7 @@ fn len_about_is_no_less_than_the_data_where_nothing_is_computed() {
 
 #[test]
 fn every_format_is_named_once() {
-    let names: BTreeSet<_> = data_formats().iter().map(Format::name).collect();
+    let names: BTreeSet<_> = data_formats().iter().map(DataFormat::name).collect();
     assert_eq!(names.len(), data_formats().len());
 }
 

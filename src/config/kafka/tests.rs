@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    config::{Config, Sink},
+    config::{Config, SinkConfig},
     secret::SecretRef,
 };
 
@@ -13,7 +13,7 @@ fn load(lines: &str) -> Result<KafkaSink, String> {
         format!("[resources.pods]\nmatch = [\"pods\"]\n[handlers.lake]\ntype = \"kafka\"\nenabled = false\n{lines}");
     let config = Config::from_toml_str(&text).map_err(|error| error.to_string())?;
     match &config.handlers["lake"].sink {
-        Sink::Kafka(kafka) => Ok(kafka.clone()),
+        SinkConfig::Kafka(kafka) => Ok(kafka.clone()),
         other => panic!("{other:?}"),
     }
 }

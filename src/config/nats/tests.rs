@@ -1,13 +1,13 @@
 //! What is read, and what is told of mistakes.
 
 use super::*;
-use crate::config::{Config, Sink};
+use crate::config::{Config, SinkConfig};
 
 fn load(lines: &str) -> Result<NatsSink, String> {
     let text = format!("[resources.pods]\nmatch = [\"pods\"]\n[handlers.bus]\ntype = \"nats\"\n{lines}");
     let config = Config::from_toml_str(&text).map_err(|error| error.to_string())?;
     match &config.handlers["bus"].sink {
-        Sink::Nats(nats) => Ok(nats.clone()),
+        SinkConfig::Nats(nats) => Ok(nats.clone()),
         other => panic!("{other:?}"),
     }
 }
@@ -16,7 +16,7 @@ fn load(lines: &str) -> Result<NatsSink, String> {
 fn the_shortest_handler_has_the_documented_defaults() {
     let nats = load("servers = [\"nats://a:4222\"]\njetstream = { stream = \"K8S\" }").unwrap();
     let options = nats.options("prod").unwrap();
-    assert_eq!(options.subject, Template::parse("k8s.{cluster}.{group}.{resource}.{namespace}.{name}").unwrap());
+    assert_eq!(options.subject, SubjectTemplate::parse("k8s.{cluster}.{group}.{resource}.{namespace}.{name}").unwrap());
     assert_eq!((options.mode, options.auth, options.tls), (ContentMode::Binary, nats::NatsAuth::None, None));
     assert_eq!(options.jetstream, Some(nats::JetStreamOptions::new("K8S")));
 }

@@ -74,7 +74,7 @@ impl World<'_> {
             let under_way = consumer.core.view(*now).in_flight;
             hits.add_many("crash: read, not sent", usize::from(under_way == 0 && stats.in_flight > 0));
             hits.add_many("crash: between attempts", usize::from(under_way > consumer.calls.len()));
-            let is_answered = matches!(consumer.wanted, Some(Action::Acknowledge(..)));
+            let is_answered = matches!(consumer.wanted, Some(HandlerAction::Acknowledge(..)));
             hits.add_many("crash: answered, not acknowledged", usize::from(is_answered));
             for call in &consumer.calls {
                 hits.add(match call.phase {

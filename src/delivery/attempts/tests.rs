@@ -13,12 +13,12 @@ fn policy() -> RetryPolicy {
     }
 }
 
-fn failed() -> Outcome {
-    Outcome::Failed(HandlerError::Failed("down".into()))
+fn failed() -> AttemptOutcome {
+    AttemptOutcome::Failed(HandlerError::Failed("down".into()))
 }
 
-fn panicked() -> Outcome {
-    Outcome::Panicked("boom".into())
+fn panicked() -> AttemptOutcome {
+    AttemptOutcome::Panicked("boom".into())
 }
 
 #[test]
@@ -33,23 +33,23 @@ fn delays_double_up_to_the_maximum_and_jitter_shortens_them_by_up_to_half() {
 #[test]
 fn a_failed_batch_is_tried_again_until_it_is_given_up() {
     let mut delivery = Attempts::new(policy(), 3, Form::Whole);
-    assert_eq!(delivery.step(), Step::Attempt(0..3, Form::Whole));
+    assert_eq!(delivery.step(), AttemptStep::Attempt(0..3, Form::Whole));
     delivery.finished(failed(), Duration::from_secs(100), 0.0);
-    assert_eq!(delivery.step(), Step::Wait(Duration::from_secs(1)));
+    assert_eq!(delivery.step(), AttemptStep::Wait(Duration::from_secs(1)));
     delivery.waited();
     delivery.finished(failed(), Duration::from_secs(159), 0.0);
-    assert_eq!(delivery.step(), Step::Wait(Duration::from_secs(2)));
+    assert_eq!(delivery.step(), AttemptStep::Wait(Duration::from_secs(2)));
     delivery.waited();
     delivery.finished(failed(), Duration::from_secs(160), 0.0);
-    assert_eq!(delivery.step(), Step::GiveUp(0..3, GiveUp::Expired("down".into())));
+    assert_eq!(delivery.step(), AttemptStep::GiveUp(0..3, GiveUp::Expired("down".into())));
     delivery.given_up();
-    assert_eq!(delivery.step(), Step::Done);
+    assert_eq!(delivery.step(), AttemptStep::Done);
 }
 
 #[test]
 fn s9_three_panics_send_the_one_poison_event_to_the_dead_letter() {
     let (delivered, given_up, attempts) =
-        play(9, Form::Reference, |range, _| if range.contains(&6) { panicked() } else { Outcome::Delivered });
+        play(9, Form::Reference, |range, _| if range.contains(&6) { panicked() } else { AttemptOutcome::Delivered });
     assert_eq!(given_up, [6]);
     assert_eq!(delivered, [0, 1, 2, 3, 4, 5, 7, 8]);
     assert_eq!(attempts.iter().filter(|(range, _)| *range == (6..7)).count(), 3);
@@ -57,16 +57,16 @@ fn s9_three_panics_send_the_one_poison_event_to_the_dead_letter() {
 
 #[test]
 fn a_rejected_event_is_found_and_given_up_at_once() {
-    let rejected = || Outcome::Failed(HandlerError::Rejected("too large".into()));
+    let rejected = || AttemptOutcome::Failed(HandlerError::Rejected("too large".into()));
     let (delivered, given_up, attempts) =
-        play(4, Form::Reference, |range, _| if range.contains(&2) { rejected() } else { Outcome::Delivered });
+        play(4, Form::Reference, |range, _| if range.contains(&2) { rejected() } else { AttemptOutcome::Delivered });
     assert_eq!((delivered, given_up), (vec![0, 1, 3], vec![2]));
     assert_eq!(ranges(&attempts), [0..4, 0..2, 2..4, 2..3, 3..4]);
     assert!(attempts.iter().all(|(_, form)| *form == Form::Whole), "less of it would not help");
 }
 
-fn too_large() -> Outcome {
-    Outcome::Failed(HandlerError::TooLarge("413".into()))
+fn too_large() -> AttemptOutcome {
+    AttemptOutcome::Failed(HandlerError::TooLarge("413".into()))
 }
 
 fn ranges(attempts: &[(Range<usize>, Form)]) -> Vec<Range<usize>> {
@@ -83,7 +83,7 @@ fn what_is_too_large_is_halved_then_loses_its_old_then_its_object_then_is_given_
             (2, 1) => false,
             (_, events) => events == 1,
         };
-        if fits { Outcome::Delivered } else { too_large() }
+        if fits { AttemptOutcome::Delivered } else { too_large() }
     });
     assert_eq!((delivered, given_up), (vec![0, 1, 3], vec![2]));
     let single: Vec<_> = attempts.iter().filter(|(range, _)| range.len() == 1).cloned().collect();
@@ -103,12 +103,12 @@ fn a_busy_sink_is_left_alone_for_as_long_as_it_asks_but_not_for_days() {
     let wait = |retry_after| {
         let mut delivery = Attempts::new(policy(), 1, Form::Whole);
         let busy = HandlerError::Busy { reason: "429".into(), retry_after };
-        delivery.finished(Outcome::Failed(busy), Duration::ZERO, 0.0);
+        delivery.finished(AttemptOutcome::Failed(busy), Duration::ZERO, 0.0);
         delivery.step()
     };
-    assert_eq!(wait(Duration::from_mins(5)), Step::Wait(Duration::from_mins(5)), "longer than `retry.max`");
-    assert_eq!(wait(Duration::from_millis(1)), Step::Wait(Duration::from_secs(1)), "no sooner than a failure");
-    assert_eq!(wait(Duration::from_hours(90)), Step::Wait(Duration::from_hours(1)));
+    assert_eq!(wait(Duration::from_mins(5)), AttemptStep::Wait(Duration::from_mins(5)), "longer than `retry.max`");
+    assert_eq!(wait(Duration::from_millis(1)), AttemptStep::Wait(Duration::from_secs(1)), "no sooner than a failure");
+    assert_eq!(wait(Duration::from_hours(90)), AttemptStep::Wait(Duration::from_hours(1)));
 }
 
 /// Every end of an attempt, at every width and in every form that an attempt of this width has.
@@ -117,45 +117,45 @@ fn every_outcome_leads_where_it_should() {
     use Form::{Reference, Whole, WithoutOld};
     let error = || "e".to_owned();
     let (hour, second) = (Duration::from_hours(1), Duration::from_secs(1));
-    let again = Outcome::Failed(HandlerError::Failed(error()));
-    let busy = Outcome::Failed(HandlerError::Busy { reason: error(), retry_after: hour });
-    let too_large = Outcome::Failed(HandlerError::TooLarge(error()));
-    let rejected = Outcome::Failed(HandlerError::Rejected(error()));
-    let closed = Outcome::Failed(HandlerError::Closed(error()));
-    let panicked = Outcome::Panicked(error());
-    let give_up = |reason: fn(String) -> GiveUp| Step::GiveUp(0..1, reason(error()));
+    let again = AttemptOutcome::Failed(HandlerError::Failed(error()));
+    let busy = AttemptOutcome::Failed(HandlerError::Busy { reason: error(), retry_after: hour });
+    let too_large = AttemptOutcome::Failed(HandlerError::TooLarge(error()));
+    let rejected = AttemptOutcome::Failed(HandlerError::Rejected(error()));
+    let closed = AttemptOutcome::Failed(HandlerError::Closed(error()));
+    let panicked = AttemptOutcome::Panicked(error());
+    let give_up = |reason: fn(String) -> GiveUp| AttemptStep::GiveUp(0..1, reason(error()));
     for form in [Whole, WithoutOld, Reference] {
-        let smaller = |form: Form| Step::Attempt(0..1, form);
+        let smaller = |form: Form| AttemptStep::Attempt(0..1, form);
         let cases = [
-            (&Outcome::Delivered, Step::Done),
-            (&again, Step::Wait(second)),
-            (&busy, Step::Wait(hour)),
+            (&AttemptOutcome::Delivered, AttemptStep::Done),
+            (&again, AttemptStep::Wait(second)),
+            (&busy, AttemptStep::Wait(hour)),
             (&too_large, form.smaller().map_or_else(|| give_up(GiveUp::TooLarge), smaller)),
             (&rejected, give_up(GiveUp::Rejected)),
-            (&closed, Step::Closed(0..1, error())),
-            (&panicked, Step::Wait(second)),
+            (&closed, AttemptStep::Closed(0..1, error())),
+            (&panicked, AttemptStep::Wait(second)),
         ];
         for (outcome, expected) in cases {
             let mut delivery = Attempts::new(policy(), 1, Reference);
-            while delivery.step() != Step::Attempt(0..1, form) {
+            while delivery.step() != AttemptStep::Attempt(0..1, form) {
                 delivery.finished(too_large.clone(), Duration::ZERO, 0.0);
             }
             delivery.finished(outcome.clone(), Duration::ZERO, 0.0);
             assert_eq!(delivery.step(), expected, "one event, {form:?}, {outcome:?}");
-            if let Step::Wait(_) = expected {
+            if let AttemptStep::Wait(_) = expected {
                 delivery.waited();
-                assert_eq!(delivery.step(), Step::Attempt(0..1, form), "the same again");
+                assert_eq!(delivery.step(), AttemptStep::Attempt(0..1, form), "the same again");
             }
         }
     }
-    let half = || Step::Attempt(0..2, Whole);
+    let half = || AttemptStep::Attempt(0..2, Whole);
     let cases = [
-        (Outcome::Delivered, Step::Done),
-        (again, Step::Wait(second)),
-        (busy, Step::Wait(hour)),
+        (AttemptOutcome::Delivered, AttemptStep::Done),
+        (again, AttemptStep::Wait(second)),
+        (busy, AttemptStep::Wait(hour)),
         (too_large, half()),
         (rejected, half()),
-        (closed, Step::Closed(0..4, error())),
+        (closed, AttemptStep::Closed(0..4, error())),
         (panicked, half()),
     ];
     for (outcome, expected) in cases {
@@ -168,22 +168,22 @@ fn every_outcome_leads_where_it_should() {
 #[test]
 fn a_handler_that_nobody_listens_to_ends() {
     let mut delivery = Attempts::new(policy(), 2, Form::Whole);
-    delivery.finished(Outcome::Failed(HandlerError::Closed("pipe".into())), Duration::ZERO, 0.0);
-    assert_eq!(delivery.step(), Step::Closed(0..2, "pipe".into()));
-    assert_eq!(Attempts::new(policy(), 0, Form::Whole).step(), Step::Done);
+    delivery.finished(AttemptOutcome::Failed(HandlerError::Closed("pipe".into())), Duration::ZERO, 0.0);
+    assert_eq!(delivery.step(), AttemptStep::Closed(0..2, "pipe".into()));
+    assert_eq!(Attempts::new(policy(), 0, Form::Whole).step(), AttemptStep::Done);
 }
 
 /// What was delivered, what was given up, and the attempts.
 type Played = (Vec<usize>, Vec<usize>, Vec<(Range<usize>, Form)>);
 
 /// Plays a delivery against an answer for each attempt; time passes by what is waited.
-fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) -> Outcome) -> Played {
+fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) -> AttemptOutcome) -> Played {
     let (mut delivered, mut given_up, mut attempts) = (Vec::new(), Vec::new(), Vec::<(Range<usize>, Form)>::new());
     let mut delivery = Attempts::new(policy(), len, smallest);
     let mut now = Duration::ZERO;
     loop {
         match delivery.step() {
-            Step::Attempt(range, form) => {
+            AttemptStep::Attempt(range, form) => {
                 assert_eq!(range.start, delivered.len() + given_up.len(), "in order, each once");
                 assert!(form <= smallest && (range.len() == 1 || form == Form::Whole));
                 if let Some((_, before)) = attempts.last().filter(|(before, _)| *before == range) {
@@ -191,22 +191,22 @@ fn play(len: usize, smallest: Form, mut answer: impl FnMut(&Range<usize>, Form) 
                 }
                 let outcome = answer(&range, form);
                 attempts.push((range.clone(), form));
-                if outcome == Outcome::Delivered {
+                if outcome == AttemptOutcome::Delivered {
                     delivered.extend(range);
                 }
                 delivery.finished(outcome, now, 0.5);
             }
-            Step::Wait(delay) => {
+            AttemptStep::Wait(delay) => {
                 now += delay;
                 delivery.waited();
             }
-            Step::GiveUp(range, reason) => {
+            AttemptStep::GiveUp(range, reason) => {
                 assert!(range.len() == 1 || matches!(reason, GiveUp::Expired(_)), "only one event is poison");
                 given_up.extend(range);
                 delivery.given_up();
             }
-            Step::Done => return (delivered, given_up, attempts),
-            Step::Closed(range, _) => {
+            AttemptStep::Done => return (delivered, given_up, attempts),
+            AttemptStep::Closed(range, _) => {
                 assert_eq!(range, delivered.len() + given_up.len()..len);
                 return (delivered, given_up, attempts);
             }
@@ -231,14 +231,14 @@ proptest! {
         let (delivered, given_up, _) = play(len, smallest, |_, _| match script.pop_front() {
             Some(1) => failed(),
             Some(2) => panicked(),
-            Some(3) => Outcome::Failed(HandlerError::Rejected("no".into())),
+            Some(3) => AttemptOutcome::Failed(HandlerError::Rejected("no".into())),
             Some(4) if script.len() % 17 == 0 => {
                 closed = true;
-                Outcome::Failed(HandlerError::Closed("end".into()))
+                AttemptOutcome::Failed(HandlerError::Closed("end".into()))
             }
             Some(5) => too_large(),
-            Some(6) => Outcome::Failed(HandlerError::Busy { reason: "429".into(), retry_after: Duration::from_secs(20) }),
-            _ => Outcome::Delivered,
+            Some(6) => AttemptOutcome::Failed(HandlerError::Busy { reason: "429".into(), retry_after: Duration::from_secs(20) }),
+            _ => AttemptOutcome::Delivered,
         });
         prop_assert!(closed || delivered.len() + given_up.len() == len);
     }
@@ -247,7 +247,7 @@ proptest! {
     #[test]
     fn exactly_the_poison_is_given_up(len in 1..64_usize, poison in proptest::collection::btree_set(0..64_usize, 0..6)) {
         let (_, given_up, _) = play(len, Form::Reference, |range, _| {
-            if range.clone().any(|event| poison.contains(&event)) { panicked() } else { Outcome::Delivered }
+            if range.clone().any(|event| poison.contains(&event)) { panicked() } else { AttemptOutcome::Delivered }
         });
         prop_assert_eq!(given_up, poison.iter().copied().filter(|event| *event < len).collect::<Vec<_>>());
     }
@@ -265,7 +265,7 @@ proptest! {
         };
         let fits = |range: &Range<usize>, form| range.clone().map(|event| size(event, form)).sum::<usize>() <= limit;
         let (_, given_up, attempts) = play(sizes.len(), Form::Reference, |range, form| {
-            if fits(range, form) { Outcome::Delivered } else { too_large() }
+            if fits(range, form) { AttemptOutcome::Delivered } else { too_large() }
         });
         let hopeless = |event: &usize| (0..3).all(|form| size(*event, [Form::Whole, Form::WithoutOld, Form::Reference][form]) > limit);
         prop_assert_eq!(given_up, (0..sizes.len()).filter(hopeless).collect::<Vec<_>>());

@@ -13,7 +13,7 @@ use crate::{
 
 fn options(concurrency: usize, batch_events: usize) -> CoreOptions {
     let schedule = ScheduleOptions {
-        order: schedule::Order::PerObject,
+        order: schedule::DeliveryOrder::PerObject,
         concurrency,
         distinct: false,
         batch_events,
@@ -44,19 +44,21 @@ fn events(places: std::ops::Range<u64>) -> Vec<Event> {
 }
 
 /// Short form of an action; deliveries are numbered from 1.
-fn brief(action: Option<Action>) -> String {
+fn brief(action: Option<HandlerAction>) -> String {
     let first = |events: &Notification| events.events()[0].record.sequence.0;
     match action {
         None => "wait".to_owned(),
-        Some(Action::Send(id, events, _)) => format!("send {} {}+{}", id.0, first(&events), events.events().len()),
-        Some(Action::Cancel(id)) => format!("cancel {}", id.0),
-        Some(Action::GiveUp(id, GivenUp { events, .. })) => {
+        Some(HandlerAction::Send(id, events, _)) => {
+            format!("send {} {}+{}", id.0, first(&events), events.events().len())
+        }
+        Some(HandlerAction::Cancel(id)) => format!("cancel {}", id.0),
+        Some(HandlerAction::GiveUp(id, GivenUp { events, .. })) => {
             format!("give up {} {}+{}", id.0, first(&events), events.events().len())
         }
-        Some(Action::Acknowledge(id, sequences)) => format!("acknowledge {} {}", id.0, sequences.len()),
-        Some(Action::Answer(id, answer)) => format!("answer {} {}", id.0, answer.is_ok()),
-        Some(Action::Close) => "close".to_owned(),
-        Some(Action::End(reason)) => format!("end {reason}"),
+        Some(HandlerAction::Acknowledge(id, sequences)) => format!("acknowledge {} {}", id.0, sequences.len()),
+        Some(HandlerAction::Answer(id, answer)) => format!("answer {} {}", id.0, answer.is_ok()),
+        Some(HandlerAction::Close) => "close".to_owned(),
+        Some(HandlerAction::End(reason)) => format!("end {reason}"),
     }
 }
 
@@ -76,13 +78,13 @@ impl Played {
         brief(self.core.next(self.now))
     }
 
-    fn finish(&mut self, delivery: u64, outcome: Outcome) -> Option<Failure> {
+    fn finish(&mut self, delivery: u64, outcome: AttemptOutcome) -> Option<FailedAttempt> {
         self.core.finished(DeliveryId(delivery), outcome, self.now, 0.0)
     }
 }
 
-fn failed() -> Outcome {
-    Outcome::Failed(HandlerError::Failed("down".into()))
+fn failed() -> AttemptOutcome {
+    AttemptOutcome::Failed(HandlerError::Failed("down".into()))
 }
 
 #[test]
@@ -90,7 +92,7 @@ fn batches_are_sent_and_acknowledged_up_to_the_concurrency() {
     let mut played = Played::new(options(2, 2), 1..6);
     assert_eq!([played.next(), played.next(), played.next()], ["send 1 1+2", "send 2 3+2", "wait"]);
     assert_eq!((played.core.room(), played.core.view(secs(9)).in_flight), (None, 2));
-    assert_eq!(played.finish(2, Outcome::Delivered), None);
+    assert_eq!(played.finish(2, AttemptOutcome::Delivered), None);
     assert_eq!([played.next(), played.next(), played.next()], ["acknowledge 2 2", "send 3 5+1", "wait"]);
     assert_eq!(played.core.view(secs(9)).oldest_attempt, Some(secs(0)));
 }
@@ -99,17 +101,17 @@ fn batches_are_sent_and_acknowledged_up_to_the_concurrency() {
 fn failed_attempt_is_repeated_after_its_delay() {
     let mut played = Played::new(options(2, 9), 1..3);
     assert_eq!(played.next(), "send 1 1+2");
-    assert_eq!(played.finish(1, failed()), Some(Failure { attempt: 1, retry_in: Some(secs(1)) }));
+    assert_eq!(played.finish(1, failed()), Some(FailedAttempt { attempt: 1, retry_in: Some(secs(1)) }));
     assert_eq!((played.next(), played.core.wake_at(), played.core.is_failing()), ("wait".into(), Some(secs(1)), true));
     played.now = secs(1);
     assert_eq!(played.next(), "send 1 1+2");
-    assert_eq!(played.finish(1, failed()), Some(Failure { attempt: 2, retry_in: Some(secs(2)) }));
+    assert_eq!(played.finish(1, failed()), Some(FailedAttempt { attempt: 2, retry_in: Some(secs(2)) }));
 }
 
 #[test]
 fn rejected_event_is_given_up_and_the_rest_delivered() {
     let mut played = Played::new(options(2, 9), 1..3);
-    let rejected = || Outcome::Failed(HandlerError::Rejected("422".into()));
+    let rejected = || AttemptOutcome::Failed(HandlerError::Rejected("422".into()));
     assert_eq!(played.next(), "send 1 1+2");
     assert_eq!(played.finish(1, rejected()).unwrap().retry_in, Some(secs(0)));
     assert_eq!(played.next(), "send 1 1+1");
@@ -117,7 +119,7 @@ fn rejected_event_is_given_up_and_the_rest_delivered() {
     assert_eq!([played.next(), played.next()], ["give up 1 1+1", "wait"]);
     played.core.gave_up(DeliveryId(1));
     assert_eq!(played.next(), "send 1 2+1");
-    played.finish(1, Outcome::Delivered);
+    played.finish(1, AttemptOutcome::Delivered);
     assert_eq!(played.next(), "acknowledge 1 2");
 }
 
@@ -130,11 +132,11 @@ fn dead_letters_and_own_events_take_turns() {
     let mut order = Vec::new();
     loop {
         match played.core.next(played.now) {
-            Some(Action::Send(id, events, _)) => {
+            Some(HandlerAction::Send(id, events, _)) => {
                 order.push(events.events()[0].record.sequence.0);
-                played.finish(id.0, Outcome::Delivered);
+                played.finish(id.0, AttemptOutcome::Delivered);
             }
-            Some(Action::Acknowledge(..) | Action::Answer(_, Ok(()))) => {}
+            Some(HandlerAction::Acknowledge(..) | HandlerAction::Answer(_, Ok(()))) => {}
             None => break,
             other => panic!("{other:?}"),
         }
@@ -146,28 +148,28 @@ fn dead_letters_and_own_events_take_turns() {
 fn paused_handler_begins_nothing_and_reads_nothing() {
     let mut played = Played::new(options(2, 1), 1..3);
     assert_eq!(played.next(), "send 1 1+1");
-    played.core.order(Order::Run, true, played.now);
+    played.core.order(HandlerOrder::Run, true, played.now);
     assert_eq!((played.next(), played.core.room(), played.core.wake_at()), ("wait".into(), None, None));
     played.finish(1, failed());
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(1))));
     played.now = secs(5);
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), None), "its repetition waits too");
-    played.core.order(Order::Run, false, played.now);
+    played.core.order(HandlerOrder::Run, false, played.now);
     assert_eq!([played.next(), played.next()], ["send 1 1+1", "send 2 2+1"]);
 }
 
 #[test]
 fn draining_handler_reads_once_more_before_it_closes() {
     let mut played = Played::new(options(1, 9), 1..2);
-    played.core.order(Order::Drain, false, played.now);
+    played.core.order(HandlerOrder::Drain, false, played.now);
     assert_eq!(played.next(), "send 1 1+1");
     played.core.read(Some(Vec::new()), played.now);
-    played.finish(1, Outcome::Delivered);
+    played.finish(1, AttemptOutcome::Delivered);
     assert_eq!([played.next(), played.next()], ["acknowledge 1 1", "wait"]);
     assert!(played.core.room().is_some());
     played.core.read(Some(events(2..3)), played.now);
     assert_eq!(played.next(), "send 2 2+1");
-    played.finish(2, Outcome::Delivered);
+    played.finish(2, AttemptOutcome::Delivered);
     assert_eq!([played.next(), played.next()], ["acknowledge 2 1", "wait"]);
     played.core.read(Some(Vec::new()), played.now);
     assert_eq!([played.next(), played.next()], ["close", "wait"]);
@@ -178,10 +180,10 @@ fn draining_handler_reads_once_more_before_it_closes() {
 fn paused_handler_that_drains_closes_after_its_attempts() {
     let mut played = Played::new(options(2, 1), 1..3);
     assert_eq!(played.next(), "send 1 1+1");
-    played.core.order(Order::Drain, true, secs(1));
-    played.core.order(Order::Drain, true, secs(2));
+    played.core.order(HandlerOrder::Drain, true, secs(1));
+    played.core.order(HandlerOrder::Drain, true, secs(2));
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(31))));
-    played.finish(1, Outcome::Delivered);
+    played.finish(1, AttemptOutcome::Delivered);
     assert_eq!([played.next(), played.next()], ["acknowledge 1 1", "close"]);
 }
 
@@ -192,19 +194,19 @@ fn closing_handler_drops_what_waits_and_cancels_what_is_under_way() {
     played.core.dead_letter(Notification::new(events(90..91)));
     played.finish(1, failed());
     assert_eq!(played.next(), "wait");
-    played.core.order(Order::Close(secs(5)), false, played.now);
+    played.core.order(HandlerOrder::Close(secs(5)), false, played.now);
     assert_eq!([played.next(), played.next()], ["answer 3 false", "wait"]);
     assert_eq!(played.core.wake_at(), Some(secs(5)));
     played.now = secs(5);
     assert_eq!([played.next(), played.next(), played.next()], ["cancel 2", "close", "wait"]);
-    assert_eq!(played.finish(2, Outcome::Delivered), None, "it comes too late");
+    assert_eq!(played.finish(2, AttemptOutcome::Delivered), None, "it comes too late");
 }
 
 #[test]
 fn attempt_that_cannot_be_cancelled_is_waited_for() {
     let mut played = Played::new(CoreOptions { can_cancel: false, ..options(1, 1) }, 1..2);
     assert_eq!(played.next(), "send 1 1+1");
-    played.core.order(Order::Close(secs(5)), false, played.now);
+    played.core.order(HandlerOrder::Close(secs(5)), false, played.now);
     played.now = secs(50);
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), None));
     played.finish(1, failed());
@@ -215,7 +217,7 @@ fn attempt_that_cannot_be_cancelled_is_waited_for() {
 fn closed_sink_ends_the_handler_without_closing() {
     let mut played = Played::new(options(2, 1), 1..3);
     assert_eq!(played.next(), "send 1 1+1");
-    assert_eq!(played.finish(1, Outcome::Failed(HandlerError::Closed("EPIPE".into()))), None);
+    assert_eq!(played.finish(1, AttemptOutcome::Failed(HandlerError::Closed("EPIPE".into()))), None);
     assert_eq!([played.next(), played.next()], ["end EPIPE", "wait"]);
 }
 
@@ -226,7 +228,7 @@ fn busy_sink_and_rate_hold_all_deliveries() {
     assert_eq!([played.next(), played.next()], ["send 1 1+1", "wait"]);
     assert_eq!((played.core.wake_at(), played.core.view(secs(9)).is_limited), (Some(secs(10)), true));
     let busy = HandlerError::Busy { reason: "429".into(), retry_after: secs(20) };
-    played.finish(1, Outcome::Failed(busy));
+    played.finish(1, AttemptOutcome::Failed(busy));
     assert_eq!((played.next(), played.core.wake_at()), ("wait".into(), Some(secs(20))));
 }
 
@@ -239,17 +241,17 @@ proptest! {
     ) {
         let mut played = Played::new(options(concurrency, batch_events), 1..20);
         let (mut script, mut at_sink, mut acknowledged) = (script.into_iter(), Vec::new(), BTreeSet::new());
-        played.core.order(Order::Drain, false, played.now);
+        played.core.order(HandlerOrder::Drain, false, played.now);
         loop {
             match played.core.next(played.now) {
-                Some(Action::Send(id, ..)) => at_sink.push(id),
-                Some(Action::GiveUp(id, ..)) => played.core.gave_up(id),
-                Some(Action::Acknowledge(_, sequences)) => {
+                Some(HandlerAction::Send(id, ..)) => at_sink.push(id),
+                Some(HandlerAction::GiveUp(id, ..)) => played.core.gave_up(id),
+                Some(HandlerAction::Acknowledge(_, sequences)) => {
                     for sequence in sequences {
                         prop_assert!(acknowledged.insert(sequence));
                     }
                 }
-                Some(Action::Close) => break,
+                Some(HandlerAction::Close) => break,
                 Some(other) => panic!("{other:?}"),
                 None if !at_sink.is_empty() => {
                     prop_assert!(at_sink.len() <= concurrency);
@@ -257,11 +259,11 @@ proptest! {
                     let id = if first { at_sink.remove(0) } else { at_sink.pop().unwrap() };
                     let outcome = match answer {
                         1 => failed(),
-                        2 => Outcome::Panicked("boom".into()),
-                        3 => Outcome::Failed(HandlerError::Rejected("no".into())),
-                        4 => Outcome::Failed(HandlerError::TooLarge("413".into())),
-                        5 => Outcome::Failed(HandlerError::Busy { reason: "429".into(), retry_after: secs(9) }),
-                        _ => Outcome::Delivered,
+                        2 => AttemptOutcome::Panicked("boom".into()),
+                        3 => AttemptOutcome::Failed(HandlerError::Rejected("no".into())),
+                        4 => AttemptOutcome::Failed(HandlerError::TooLarge("413".into())),
+                        5 => AttemptOutcome::Failed(HandlerError::Busy { reason: "429".into(), retry_after: secs(9) }),
+                        _ => AttemptOutcome::Delivered,
                     };
                     played.core.finished(id, outcome, played.now, 0.5);
                 }

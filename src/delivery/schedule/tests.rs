@@ -8,7 +8,7 @@ use super::*;
 
 fn options() -> ScheduleOptions {
     ScheduleOptions {
-        order: Order::PerObject,
+        order: DeliveryOrder::PerObject,
         concurrency: 3,
         distinct: false,
         batch_events: 2,
@@ -19,11 +19,18 @@ fn options() -> ScheduleOptions {
     }
 }
 
-fn item(sequence: u64, object: u64) -> Item<u64> {
-    Item { sequence: Sequence(sequence), resource: 1, object: Some(object), gone: false, bytes: 1, content: sequence }
+fn item(sequence: u64, object: u64) -> ScheduledEvent<u64> {
+    ScheduledEvent {
+        sequence: Sequence(sequence),
+        resource: 1,
+        object: Some(object),
+        gone: false,
+        bytes: 1,
+        content: sequence,
+    }
 }
 
-fn schedule(options: ScheduleOptions, items: impl IntoIterator<Item = Item<u64>>) -> Schedule<u64> {
+fn schedule(options: ScheduleOptions, items: impl IntoIterator<Item = ScheduledEvent<u64>>) -> Schedule<u64> {
     let mut schedule = Schedule::new(options);
     for item in items {
         schedule.push(item, Duration::ZERO);
@@ -49,7 +56,7 @@ fn an_object_in_delivery_waits_and_others_overtake_it() {
 
 #[test]
 fn total_order_has_one_batch_in_delivery_whatever_the_concurrency() {
-    for (order, concurrency) in [(Order::Total, 8), (Order::PerObject, 1), (Order::None, 1)] {
+    for (order, concurrency) in [(DeliveryOrder::Total, 8), (DeliveryOrder::PerObject, 1), (DeliveryOrder::None, 1)] {
         let items = (1..5).map(|sequence| item(sequence, sequence));
         let mut schedule = schedule(ScheduleOptions { order, concurrency, ..options() }, items);
         let (first, batch) = schedule.next(Duration::ZERO, false).unwrap();
@@ -63,7 +70,7 @@ fn total_order_has_one_batch_in_delivery_whatever_the_concurrency() {
 #[test]
 fn without_order_an_object_may_be_in_several_batches() {
     let items = (1..6).map(|sequence| item(sequence, 7));
-    let mut schedule = schedule(ScheduleOptions { order: Order::None, ..options() }, items);
+    let mut schedule = schedule(ScheduleOptions { order: DeliveryOrder::None, ..options() }, items);
     assert_eq!(batches(&mut schedule), [vec![1, 2], vec![3, 4], vec![5]]);
 }
 
@@ -76,16 +83,16 @@ fn distinct_batch_has_one_event_of_an_object() {
     assert_eq!((batch, batches(&mut per_object)), (vec![1, 3], Vec::new()));
     per_object.finished(first);
     assert_eq!(batches(&mut per_object), [[2]]);
-    let mut total = schedule(ScheduleOptions { order: Order::Total, ..distinct }, items());
+    let mut total = schedule(ScheduleOptions { order: DeliveryOrder::Total, ..distinct }, items());
     assert_eq!(batches(&mut total), [[1]]);
-    let mut without = schedule(ScheduleOptions { order: Order::None, ..distinct }, items());
+    let mut without = schedule(ScheduleOptions { order: DeliveryOrder::None, ..distinct }, items());
     assert_eq!(batches(&mut without), [vec![1], vec![2, 3], vec![4]]);
 }
 
 #[test]
 fn d7_the_next_object_of_a_name_is_not_in_the_batch_of_the_deletion() {
-    for order in [Order::PerObject, Order::Total] {
-        let items = [Item { gone: true, ..item(1, 7) }, item(2, 7), item(3, 7)];
+    for order in [DeliveryOrder::PerObject, DeliveryOrder::Total] {
+        let items = [ScheduledEvent { gone: true, ..item(1, 7) }, item(2, 7), item(3, 7)];
         let mut schedule = schedule(ScheduleOptions { order, batch_events: 9, ..options() }, items);
         let (first, batch) = schedule.next(Duration::ZERO, false).unwrap();
         assert_eq!((batch, batches(&mut schedule)), (vec![1], Vec::new()));
@@ -96,8 +103,8 @@ fn d7_the_next_object_of_a_name_is_not_in_the_batch_of_the_deletion() {
 
 #[test]
 fn the_end_of_an_initial_state_waits_for_all_of_its_type_and_nobody_waits_for_it() {
-    let synced = Item { object: None, ..item(3, 0) };
-    let other = Item { resource: 2, ..item(4, 9) };
+    let synced = ScheduledEvent { object: None, ..item(3, 0) };
+    let other = ScheduledEvent { resource: 2, ..item(4, 9) };
     let items = [item(1, 7), item(2, 8), synced, other, item(5, 6)];
     let mut schedule = schedule(ScheduleOptions { batch_events: 1, ..options() }, items);
     let mut under_way: Vec<_> = std::iter::from_fn(|| schedule.next(Duration::ZERO, false)).collect();
@@ -124,7 +131,7 @@ fn a_batch_waits_to_become_full_no_longer_than_it_may() {
 
 #[test]
 fn bytes_end_a_batch_but_one_event_alone_is_never_too_large() {
-    let sized = |sequence, bytes| Item { bytes, ..item(sequence, sequence) };
+    let sized = |sequence, bytes| ScheduledEvent { bytes, ..item(sequence, sequence) };
     let many = ScheduleOptions { batch_events: 9, concurrency: 9, ..options() };
     let mut schedule = schedule(many, [sized(1, 60), sized(2, 40), sized(3, 1), sized(4, 500), sized(5, 1)]);
     assert_eq!(batches(&mut schedule), [vec![1, 2], vec![3], vec![4], vec![5]]);
@@ -168,7 +175,7 @@ struct Model {
     options: ScheduleOptions,
     schedule: Schedule<u64>,
     now: Duration,
-    read: BTreeMap<u64, (Item<u64>, Duration)>,
+    read: BTreeMap<u64, (ScheduledEvent<u64>, Duration)>,
     in_delivery: Vec<(BatchId, Vec<u64>)>,
     sent: HashSet<u64>,
     finished: HashSet<u64>,
@@ -186,7 +193,7 @@ impl Model {
             }
             let resource = object.map_or(sequence % 2, |object| object % 2);
             let gone = *gone && object.is_some();
-            let item = Item { object: *object, resource, gone, bytes: *size, ..item(sequence, 0) };
+            let item = ScheduledEvent { object: *object, resource, gone, bytes: *size, ..item(sequence, 0) };
             self.read.insert(sequence, (item.clone(), self.now));
             self.schedule.push(item, self.now);
         }
@@ -199,11 +206,11 @@ impl Model {
     fn is_bound(&self, earlier: u64, later: u64) -> bool {
         let (earlier, later) = (&self.read[&earlier].0, &self.read[&later].0);
         match self.options.order {
-            Order::Total => true,
-            Order::None => self.options.concurrency == 1,
-            Order::PerObject if self.options.concurrency == 1 => true,
-            Order::PerObject if later.object.is_none() => earlier.resource == later.resource,
-            Order::PerObject => earlier.object == later.object,
+            DeliveryOrder::Total => true,
+            DeliveryOrder::None => self.options.concurrency == 1,
+            DeliveryOrder::PerObject if self.options.concurrency == 1 => true,
+            DeliveryOrder::PerObject if later.object.is_none() => earlier.resource == later.resource,
+            DeliveryOrder::PerObject => earlier.object == later.object,
         }
     }
 
@@ -220,7 +227,7 @@ impl Model {
         let waited = oldest + self.options.linger <= self.now;
         let free: Vec<_> = self.read.keys().filter(|sequence| !self.sent.contains(sequence)).collect();
         let free_bytes: usize = free.iter().map(|sequence| self.read[sequence].0.bytes).sum();
-        let is_alone = self.options.distinct && self.options.order == Order::Total;
+        let is_alone = self.options.distinct && self.options.order == DeliveryOrder::Total;
         let full = is_alone || free.len() >= self.options.batch_events || free_bytes >= self.options.batch_bytes;
         assert!(flush || waited || full, "a batch lingers");
         for sequence in &batch {
@@ -238,7 +245,7 @@ impl Model {
         let mut objects = batch.iter().filter_map(|sequence| self.read[sequence].0.object);
         let mut seen = HashSet::new();
         assert!(!self.options.distinct || objects.all(|object| seen.insert(object)), "one event of an object");
-        assert!(batch.len() == 1 || !(self.options.distinct && self.options.order == Order::Total));
+        assert!(batch.len() == 1 || !(self.options.distinct && self.options.order == DeliveryOrder::Total));
         self.in_delivery.push((id, batch));
         assert!(self.in_delivery.len() <= self.options.concurrency);
     }
@@ -259,7 +266,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
     fn any_history_sends_each_event_once_in_the_order_of_its_object(
-        order in prop_oneof![Just(Order::PerObject), Just(Order::Total), Just(Order::None)],
+        order in prop_oneof![Just(DeliveryOrder::PerObject), Just(DeliveryOrder::Total), Just(DeliveryOrder::None)],
         (concurrency, distinct) in (1..4_usize, any::<bool>()),
         batch_events in 1..5_usize,
         linger in 0..3_u64,

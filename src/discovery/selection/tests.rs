@@ -78,7 +78,7 @@ fn owned(selection: &Selection) -> Vec<String> {
 }
 
 fn overlaps(conflicts: &[Conflict]) -> Vec<String> {
-    let place = |Place { entry, pattern }: &Place| format!("{entry}[{pattern}]");
+    let place = |PatternPlace { entry, pattern }: &PatternPlace| format!("{entry}[{pattern}]");
     let tell = |conflict: &Conflict| {
         format!("{} {} {}", conflict.resource.plural, place(&conflict.first), place(&conflict.second))
     };
@@ -300,7 +300,7 @@ fn meant(rows: &[ServedType], pattern: &Pattern) -> Vec<ResourceType> {
 /// Who owns what, type by type.
 fn model(rows: &[ServedType], wanted: &[WantedEntry]) -> Vec<(String, usize, ResourceType)> {
     let mut expected = Vec::new();
-    let mut identities: Vec<Identity<'_>> = rows.iter().map(|row| identity(&row.resource)).collect();
+    let mut identities: Vec<TypeIdentity<'_>> = rows.iter().map(|row| identity(&row.resource)).collect();
     identities.sort_unstable();
     identities.dedup();
     for asked in identities {
@@ -372,7 +372,7 @@ proptest! {
         }
         // who lost a conflict does not own, and who won does
         for conflict in &selection.conflicts {
-            let owns = |place: &Place| selection.owned.iter().any(|owned| {
+            let owns = |place: &PatternPlace| selection.owned.iter().any(|owned| {
                 owned.entry == place.entry && owned.pattern == place.pattern
                     && identity(&owned.resource) == identity(&conflict.resource)
             });

@@ -9,11 +9,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::{State, WhyNot};
+use super::{DryState, WhyNot};
 use crate::{
     change::Change,
     config::Config,
-    delta_fifo::{DeltaFifo, Order},
+    delta_fifo::{DeltaFifo, QueueOrder},
     discovery::{Catalog, Owned, WantedEntry, identity, select},
     engine::{
         options::{self, Extras},
@@ -31,7 +31,7 @@ use crate::{
         scan::TypeMeta,
     },
     redact::Key,
-    reflector::Event,
+    reflector::ReflectorEvent,
 };
 
 /// Of digests nobody is to rely on; the same for all dry runs.
@@ -116,8 +116,12 @@ impl Door {
     ///
     /// # Errors
     /// Why that is nothing.
-    pub(super) fn changes<'a>(&self, old: Option<&'a State>, new: Option<&'a State>) -> Result<Vec<Change>, WhyNot> {
-        let shown = |state: Option<&'a State>| state.filter(|state| self.selects(state).is_ok());
+    pub(super) fn changes<'a>(
+        &self,
+        old: Option<&'a DryState>,
+        new: Option<&'a DryState>,
+    ) -> Result<Vec<Change>, WhyNot> {
+        let shown = |state: Option<&'a DryState>| state.filter(|state| self.selects(state).is_ok());
         let mut cache = Cache::new(&self.options);
         if let Some(old) = shown(old) {
             cache.apply(self.passed("ADDED", old.value())?);
@@ -144,7 +148,7 @@ impl Door {
     }
 
     /// Does what the server does: says whether the selectors mean an object.
-    fn selects(&self, state: &State) -> Result<(), WhyNot> {
+    fn selects(&self, state: &DryState) -> Result<(), WhyNot> {
         let refused = |error: String| WhyNot::Refused(error);
         let scope = &self.options.scope;
         let object = Object::from_json(state.value().to_string().as_bytes());
@@ -193,7 +197,7 @@ impl Door {
 
 /// What a server says of an object that is gone, or that a selector does not mean any more: the last state that was sent,
 /// in the version of the change.
-fn last_selected(old: &State, new: Option<&State>) -> Value {
+fn last_selected(old: &DryState, new: Option<&DryState>) -> Value {
     let mut last = old.value().clone();
     if let Some(new) = new {
         last["metadata"]["resourceVersion"] = new.value()["metadata"]["resourceVersion"].clone();
@@ -209,16 +213,16 @@ struct Cache {
 
 impl Cache {
     fn new(options: &InformerOptions) -> Self {
-        let fifo = DeltaFifo::new(Order::Stream, std::iter::empty(), true).keeping(options.indexer.keep.clone());
+        let fifo = DeltaFifo::new(QueueOrder::Stream, std::iter::empty(), true).keeping(options.indexer.keep.clone());
         Self { fifo, indexer: Indexer::new(EvmapStore::new(0, Vec::new()), options.indexer.clone()) }
     }
 
     /// Applies an event, and returns what it has changed.
     fn apply(&mut self, event: WatchEvent) -> Vec<Change> {
         self.fifo.push(match event {
-            WatchEvent::Added(object) => Event::Added(object),
-            WatchEvent::Modified(object) => Event::Updated(object),
-            WatchEvent::Deleted(object) => Event::Deleted(object),
+            WatchEvent::Added(object) => ReflectorEvent::Added(object),
+            WatchEvent::Modified(object) => ReflectorEvent::Updated(object),
+            WatchEvent::Deleted(object) => ReflectorEvent::Deleted(object),
             _ => return Vec::new(),
         });
         let mut changes = Vec::new();

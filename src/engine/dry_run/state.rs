@@ -31,7 +31,7 @@ pub enum StateError {
 
 /// One state of an object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State {
+pub struct DryState {
     value: Value,
     key: Key,
 }
@@ -49,11 +49,11 @@ pub(super) struct Key {
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
     pub(super) key: Key,
-    pub(super) old: Option<State>,
-    pub(super) new: Option<State>,
+    pub(super) old: Option<DryState>,
+    pub(super) new: Option<DryState>,
 }
 
-impl State {
+impl DryState {
     /// Takes an object in.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl Pair {
     ///
     /// # Errors
     /// Where one side has an object twice.
-    pub(super) fn all(old: Vec<State>, new: Vec<State>) -> Result<Vec<Self>, StateError> {
+    pub(super) fn all(old: Vec<DryState>, new: Vec<DryState>) -> Result<Vec<Self>, StateError> {
         let mut pairs: BTreeMap<Key, Self> = BTreeMap::new();
         let sides = [(false, old), (true, new)];
         for (is_new, state) in
@@ -157,7 +157,7 @@ impl Pair {
         Ok(pairs.into_values().collect())
     }
 
-    pub(super) fn states(&self) -> impl Iterator<Item = &State> {
+    pub(super) fn states(&self) -> impl Iterator<Item = &DryState> {
         self.old.iter().chain(&self.new)
     }
 
@@ -200,22 +200,23 @@ impl std::fmt::Display for Key {
 mod tests {
     use super::*;
 
-    fn state(metadata: &Value, data: &str) -> State {
-        State::new(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data })).unwrap()
+    fn state(metadata: &Value, data: &str) -> DryState {
+        DryState::new(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data })).unwrap()
     }
 
     /// The namespaces, uids and versions of two states, completed.
-    fn completed(old: Option<State>, new: Option<State>) -> Vec<String> {
+    fn completed(old: Option<DryState>, new: Option<DryState>) -> Vec<String> {
         let [old, new] = [old, new].map(|state| {
-            let mut states: Vec<State> = state.into_iter().collect();
-            states.iter_mut().for_each(State::complete_namespace);
+            let mut states: Vec<DryState> = state.into_iter().collect();
+            states.iter_mut().for_each(DryState::complete_namespace);
             states
         });
         let mut pairs = Pair::all(old, new).unwrap();
         assert_eq!(pairs.len(), 1);
         pairs[0].complete(7);
-        let said =
-            |state: &State| ["namespace", "uid", VERSION].map(|name| state.field(name).unwrap().to_owned()).join(" ");
+        let said = |state: &DryState| {
+            ["namespace", "uid", VERSION].map(|name| state.field(name).unwrap().to_owned()).join(" ")
+        };
         pairs[0].states().map(said).collect()
     }
 
@@ -245,7 +246,7 @@ mod tests {
     fn states_of_one_object_are_a_pair_whatever_their_order_and_version() {
         let named = |version: &str, name: &str| {
             let value = json!({ "apiVersion": version, "kind": "Deployment", "metadata": { "name": name } });
-            State::new(value).unwrap()
+            DryState::new(value).unwrap()
         };
         let old = vec![named("apps/v1", "a"), named("apps/v1", "b")];
         let new = vec![named("apps/v1", "c"), named("apps/v2", "a")];
@@ -266,7 +267,7 @@ mod tests {
             (json!({ "apiVersion": "v1", "kind": "Pod", "metadata": [] }), "`metadata.name`"),
         ] {
             assert_eq!(
-                State::new(value).unwrap_err().to_string(),
+                DryState::new(value).unwrap_err().to_string(),
                 format!("expected an object of Kubernetes with {missing}")
             );
         }
@@ -279,9 +280,9 @@ mod tests {
         {
             let value = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name } });
             let expected = format!("expected `metadata.name` to be text, found {found}");
-            assert_eq!(State::new(value).unwrap_err().to_string(), expected);
+            assert_eq!(DryState::new(value).unwrap_err().to_string(), expected);
         }
-        let error = State::new(json!({ "apiVersion": 1, "kind": "Pod", "metadata": { "name": "a" } })).unwrap_err();
+        let error = DryState::new(json!({ "apiVersion": 1, "kind": "Pod", "metadata": { "name": "a" } })).unwrap_err();
         assert_eq!(error.to_string(), "expected `apiVersion` to be text, found 1");
     }
 }

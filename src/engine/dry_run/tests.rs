@@ -21,11 +21,11 @@ fn pod(phase: &str) -> Value {
     })
 }
 
-fn states(objects: &[Value]) -> Vec<State> {
-    objects.iter().map(|object| State::new(object.clone()).unwrap()).collect()
+fn states(objects: &[Value]) -> Vec<DryState> {
+    objects.iter().map(|object| DryState::new(object.clone()).unwrap()).collect()
 }
 
-fn report(config: &str, old: &[Value], new: &[Value]) -> Report {
+fn report(config: &str, old: &[Value], new: &[Value]) -> DryReport {
     dry_run(config).run(states(old), states(new), 1_795_243_203_123_456).unwrap()
 }
 
@@ -33,7 +33,7 @@ fn report(config: &str, old: &[Value], new: &[Value]) -> Report {
 fn out(config: &str, old: &[Value], new: &[Value]) -> Vec<String> {
     let report = report(config, old, new);
     assert_eq!(report.objects.len(), 1);
-    let Outcome { sent, not_sent } = &report.objects[0].handlers["out"];
+    let DryOutcome { sent, not_sent } = &report.objects[0].handlers["out"];
     let kind = |line: &String| {
         let event: Value = serde_json::from_str(line).unwrap();
         event["type"].as_str().unwrap().rsplit('.').next().unwrap().to_owned()

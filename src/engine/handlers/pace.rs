@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::OwnSink;
 use crate::{
-    config::{self, Batch, DeliveryOrder, HandlerOptions},
+    config::{self, Batch, DeliveryOrder, HandlerDefaults},
     delivery::{
         pace::Rate,
         schedule::ScheduleOptions,
@@ -35,19 +35,19 @@ pub(in crate::engine) struct Pace {
 
 impl Pace {
     /// Of a handler of the configuration.
-    pub(in crate::engine) fn of(handler: &config::Handler) -> Self {
-        let HandlerOptions { order, timeout, .. } = handler.options;
+    pub(in crate::engine) fn of(handler: &config::HandlerConfig) -> Self {
+        let HandlerDefaults { order, timeout, .. } = handler.options;
         let concurrency = handler.concurrency() as usize;
         let distinct = match &handler.sink {
-            config::Sink::Nats(nats) => nats.jetstream.is_some(),
-            sink => matches!(sink, config::Sink::Kafka(_)),
+            config::SinkConfig::Nats(nats) => nats.jetstream.is_some(),
+            sink => matches!(sink, config::SinkConfig::Kafka(_)),
         };
         Self { batch: handler.batch(), order, concurrency, distinct, rate: handler.rate_limit, timeout }
     }
 
     /// Of a handler of the library's user.
-    pub(in crate::engine) fn own(sink: &OwnSink, options: &HandlerOptions) -> Self {
-        let HandlerOptions { order, timeout, concurrency, .. } = *options;
+    pub(in crate::engine) fn own(sink: &OwnSink, options: &HandlerDefaults) -> Self {
+        let HandlerDefaults { order, timeout, concurrency, .. } = *options;
         let is_concurrent = matches!(sink, OwnSink::Async(_)) && order != DeliveryOrder::Total;
         let concurrency = if is_concurrent { concurrency as usize } else { 1 };
         Self { batch: Batch::WHAT_WAITS, order, concurrency, distinct: false, rate: None, timeout }

@@ -90,9 +90,9 @@ fn a_namespace_selector_makes_a_unit_of_each_namespace_that_matches() {
     let some = known(&[("a", "x"), ("b", "y"), ("c", "x")]);
     assert_eq!(select("", &some), ("a; c".to_owned(), None));
     assert_eq!(select("namespaces = [\"*\", \"!a\"]", &some), ("c".to_owned(), None));
-    assert_eq!(select("", &known(&[("b", "y")])), (String::new(), Some(Waiting::NoNamespace)));
-    assert_eq!(select("", &KnownNamespaces::Unknown), (String::new(), Some(Waiting::Namespaces)));
-    assert_eq!(select("", &KnownNamespaces::Forbidden), (String::new(), Some(Waiting::NamespacesForbidden)));
+    assert_eq!(select("", &known(&[("b", "y")])), (String::new(), Some(WaitingReason::NoNamespace)));
+    assert_eq!(select("", &KnownNamespaces::Unknown), (String::new(), Some(WaitingReason::Namespaces)));
+    assert_eq!(select("", &KnownNamespaces::Forbidden), (String::new(), Some(WaitingReason::NamespacesForbidden)));
 }
 
 #[test]

@@ -231,7 +231,7 @@ proptest! {
         let after: Vec<&UnitSpec> = kept.chain(steps.start.iter().map(|start| &start.spec)).collect();
         prop_assert_eq!(after.len(), new.len());
         for spec in &new {
-            prop_assert!(after.iter().any(|other| other.difference(spec) == Difference::Nothing));
+            prop_assert!(after.iter().any(|other| other.difference(spec) == SpecDifference::Nothing));
         }
         // Every unit is kept or stopped; only stopped ones are inherited from.
         let stopped: BTreeSet<UnitId> = steps.stop.iter().map(|(unit, _)| *unit).collect();

@@ -11,7 +11,7 @@ use std::{
 use crossbeam_channel::{Sender, bounded};
 use jiff::{Timestamp, fmt::strtime, tz::TimeZone};
 
-use super::Compression;
+use super::FileCompression;
 use crate::private_dir;
 
 /// Appended to the name of a file rotated by size; sorts by time.
@@ -27,8 +27,8 @@ pub(super) struct Rotated {
 
 impl Rotated {
     /// Makes the keeper; it starts its thread only if there is anything to do.
-    pub(super) fn new(pattern: &str, keep: Option<usize>, compression: Compression) -> Self {
-        if keep.is_none() && compression == Compression::None {
+    pub(super) fn new(pattern: &str, keep: Option<usize>, compression: FileCompression) -> Self {
+        if keep.is_none() && compression == FileCompression::None {
             return Self { current: None, thread: None };
         }
         let (current, tidy) = bounded::<PathBuf>(16);
@@ -83,7 +83,7 @@ pub(super) fn rename(path: &Path, now: Timestamp) -> io::Result<()> {
 }
 
 /// Compresses what is not yet, and removes the oldest beyond `keep`.
-fn tidy_up(pattern: &str, current: &Path, keep: Option<usize>, compression: Compression) -> io::Result<()> {
+fn tidy_up(pattern: &str, current: &Path, keep: Option<usize>, compression: FileCompression) -> io::Result<()> {
     let directory = current.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -104,7 +104,7 @@ fn tidy_up(pattern: &str, current: &Path, keep: Option<usize>, compression: Comp
             fs::remove_file(&path)?;
         }
     }
-    if compression == Compression::Zstd {
+    if compression == FileCompression::Zstd {
         for (modified, path) in files.iter().filter(|(_, path)| path.extension().is_none_or(|end| end != "zst")) {
             compress(path, *modified)?;
         }

@@ -37,8 +37,8 @@ fn options(path: &Path) -> FileOptions {
         path,
         max_bytes: None,
         keep: None,
-        compression: Compression::None,
-        fsync: Fsync::Never,
+        compression: FileCompression::None,
+        fsync: FileFsync::Never,
         permissions: 0o640,
     }
 }
@@ -71,7 +71,7 @@ fn lines_are_appended_and_directories_made() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/b/out.jsonl");
     for start in [1, 3] {
-        let mut handler = handler(FileOptions { fsync: Fsync::Always, ..options(&path) });
+        let mut handler = handler(FileOptions { fsync: FileFsync::Always, ..options(&path) });
         handler.deliver(&batch(start, 2)).unwrap();
         handler.close().unwrap();
     }
@@ -86,7 +86,7 @@ fn a_full_file_is_rotated_compressed_and_the_oldest_go() {
     let mut handler = handler(FileOptions {
         max_bytes: Some(1200),
         keep: Some(2),
-        compression: Compression::Zstd,
+        compression: FileCompression::Zstd,
         ..options(&dir.path().join("out.jsonl"))
     });
     for n in 0..10 {
@@ -124,7 +124,7 @@ fn files_have_the_permissions_of_the_options_also_compressed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("day/out.jsonl");
     for (permissions, of_directory) in [(0o640, 0o750), (0o600, 0o700), (0o664, 0o775)] {
-        let compression = Compression::Zstd;
+        let compression = FileCompression::Zstd;
         let mut handler = handler(FileOptions { max_bytes: Some(1), compression, permissions, ..options(&path) });
         handler.deliver(&batch(1, 1)).unwrap();
         handler.deliver(&batch(2, 1)).unwrap();

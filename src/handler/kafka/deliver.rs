@@ -8,7 +8,7 @@ use tokio::{sync::Mutex, time::timeout};
 use super::{
     KafkaOptions,
     client::{Client, Watch},
-    message::Writer,
+    message::KafkaMessageWriter,
     publish::Publisher,
     sent::Sent,
 };
@@ -21,7 +21,7 @@ use crate::{
 /// The handler. It connects with the first batch: brokers that are not there are a failed attempt like any other.
 pub struct KafkaHandler {
     options: KafkaOptions,
-    writer: Writer,
+    writer: KafkaMessageWriter,
     client: Mutex<Option<Arc<Client>>>,
     sent: Sent,
 }
@@ -30,7 +30,7 @@ impl KafkaHandler {
     /// Makes the handler; does nothing else.
     pub fn new(options: KafkaOptions, formatter: impl Into<Formatter>) -> Self {
         let KafkaOptions { cluster, topic, key, mode, .. } = options.clone();
-        let writer = Writer { formatter: formatter.into(), cluster, topic, key, mode };
+        let writer = KafkaMessageWriter { formatter: formatter.into(), cluster, topic, key, mode };
         Self { options, writer, client: Mutex::new(None), sent: Sent::default() }
     }
 

@@ -15,7 +15,7 @@ const CONTENT_TYPE: &str = "content-type";
 
 /// What makes messages of events.
 #[derive(Clone, Debug)]
-pub struct Writer {
+pub struct KafkaMessageWriter {
     /// Writes events.
     pub formatter: Formatter,
     /// The name of the cluster, for `{cluster}`.
@@ -79,7 +79,7 @@ impl Headers {
     }
 }
 
-impl Writer {
+impl KafkaMessageWriter {
     /// Makes the message of an event, in place of what is in `message`. `deleted` and `removed` are tombstones, with the
     /// attributes as headers in either mode.
     ///
@@ -149,7 +149,7 @@ mod tests {
     };
 
     fn message(mode: ContentMode, change: Change, form: Form) -> Message {
-        let writer = Writer {
+        let writer = KafkaMessageWriter {
             formatter: Encoder::new("prod", "9f2c").into(),
             cluster: "prod".to_owned(),
             topic: TopicTemplate::parse("k8s.{resource}").unwrap(),
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_topic_that_kafka_does_not_take_is_given_up() {
-        let writer = Writer {
+        let writer = KafkaMessageWriter {
             formatter: Encoder::new("prod", "9f2c").into(),
             cluster: "ö".repeat(60),
             topic: TopicTemplate::parse("{cluster}").unwrap(),

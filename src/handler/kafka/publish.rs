@@ -8,7 +8,7 @@ use super::{
     answers::{Answer, Answers},
     client::Client,
     failure::Failure,
-    message::{Message, Writer},
+    message::{KafkaMessageWriter, Message},
     sent::{MessageOf, Sent, State},
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
 /// the next one.
 pub(super) struct Publisher<'a> {
     client: &'a Client,
-    writer: &'a Writer,
+    writer: &'a KafkaMessageWriter,
     sent: &'a Sent,
     events: &'a [Event],
     trace: Option<TraceContext>,
@@ -52,7 +52,7 @@ impl<'a> Publisher<'a> {
     /// Begins an attempt.
     pub(super) fn new(
         client: &'a Client,
-        writer: &'a Writer,
+        writer: &'a KafkaMessageWriter,
         sent: &'a Sent,
         batch: &'a Notification,
         form: Form,

@@ -6,10 +6,10 @@ use async_nats::{
 };
 use bytes::Bytes;
 
-use super::subject::{SUBJECT_LEN_MAX, Template};
+use super::subject::{SUBJECT_LEN_MAX, SubjectTemplate};
 use crate::{
     change::Change,
-    cloud_event::{self, Attribute, Body, ContentMode, Form, Formatter, header_value},
+    cloud_event::{self, Attribute, ContentMode, Form, Formatter, MessageBody, header_value},
     handler::HandlerError,
     notification::Event,
     trace::TraceContext,
@@ -27,7 +27,7 @@ const EXPECTED_LEN: usize = "Nats-Expected-Last-Subject-Sequence: 18446744073709
 pub(super) struct Writer {
     pub(super) formatter: Formatter,
     pub(super) cluster: String,
-    pub(super) template: Template,
+    pub(super) template: SubjectTemplate,
     pub(super) mode: ContentMode,
     /// The stream that has to take it.
     pub(super) stream: Option<String>,
@@ -77,7 +77,7 @@ impl Writer {
             let encoder = self.formatter.encoder();
             encoder.each_attribute(event, |attribute, value| add(header(attribute), header_value(value)));
         }
-        let Body { content_type, bytes: payload } = self.formatter.body(event, form, self.mode)?;
+        let MessageBody { content_type, bytes: payload } = self.formatter.body(event, form, self.mode)?;
         add(CONTENT_TYPE, content_type.to_owned());
         add(NATS_MESSAGE_ID, id.clone());
         if let Some(trace) = trace {

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::subject::Template;
+use super::subject::SubjectTemplate;
 use crate::{cloud_event::ContentMode, secret::SecretRef};
 
 /// `[handlers.*]` of type `nats`.
@@ -20,7 +20,7 @@ pub struct NatsOptions {
     /// Requires TLS; without it, and without `tls://`, TLS is used where the server asks for it.
     pub tls: Option<NatsTls>,
     /// Where a message goes.
-    pub subject: Template,
+    pub subject: SubjectTemplate,
     /// The name of the cluster, for `{cluster}`.
     pub cluster: String,
     /// How an event travels.

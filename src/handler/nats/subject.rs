@@ -51,9 +51,9 @@ struct Token {
 
 /// A subject with placeholders, which was read without a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template(Vec<Token>);
+pub struct SubjectTemplate(Vec<Token>);
 
-impl Template {
+impl SubjectTemplate {
     /// Reads a template.
     ///
     /// # Errors
@@ -222,14 +222,14 @@ mod tests {
             ("k8s.a b", "has ' '"),
             ("$JS.{name}", "begins with \"$\""),
         ] {
-            let error = Template::parse(text).unwrap_err();
+            let error = SubjectTemplate::parse(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
     #[test]
     fn a_template_knows_its_wildcard_and_whether_it_tells_objects_apart() {
-        let template = |text| Template::parse(text).unwrap();
+        let template = |text| SubjectTemplate::parse(text).unwrap();
         let full = template("k8s.{cluster}.{group}.{resource}.{namespace}.{name}");
         assert_eq!(full.wildcard(), "k8s.*.*.*.*.*");
         assert!(full.is_per_object());
@@ -258,7 +258,7 @@ mod tests {
         /// Short values over few letters, so that neighbours meet.
         #[test]
         fn different_objects_have_different_subjects(a in "[a_%.-]{0,3}", b in "[a_%.-]{0,3}", c in "[a_%.-]{0,3}", d in "[a_%.-]{0,3}") {
-            let template = Template::parse("k8s.{group}.{resource}.{namespace}.{name}").unwrap();
+            let template = SubjectTemplate::parse("k8s.{group}.{resource}.{namespace}.{name}").unwrap();
             let subject = |namespace: &str, name: &str| template.fill(|placeholder, out| match placeholder {
                 Placeholder::Namespace => encode_or(out, namespace, "_"),
                 Placeholder::Name => encode_or(out, name, "_"),

@@ -10,7 +10,7 @@ use crate::journal::{
     Held, ReaderId, Sequence,
     disk::Disk,
     inner::Inner,
-    reader::Reader,
+    reader::JournalReader,
     store::{Compactor, StoreError},
 };
 
@@ -108,7 +108,7 @@ impl Hold<'_> {
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.inner.with(self.reader, Reader::release);
+            self.inner.with(self.reader, JournalReader::release);
             self.inner.wake(&[self.reader]);
         }
     }

@@ -7,11 +7,11 @@ use tracing::warn;
 use super::Journal;
 use crate::{
     journal::{
-        Bounds, EventName, Interest, Losses, OpenReaderError, ReaderId, ReaderOptions, ReaderStats, Record, Sequence,
-        Start, UnitId,
+        Bounds, EventName, Interest, Losses, OpenReaderError, ReaderId, ReaderOptions, ReaderStart, ReaderStats,
+        Record, Sequence, UnitId,
         disk::Disk,
-        reader::Reader,
-        store::{Head, Page, PageSize, StoreError},
+        reader::JournalReader,
+        store::{Head, LogPage, PageSize, StoreError},
     },
     mutex::lock,
 };
@@ -22,8 +22,8 @@ impl Journal {
     /// With a store, a reader whose name is known from the last run resumes there, whatever `start` is: with what it had not
     /// acknowledged, and with what it wants now of later records. Resyncs are not repeated. It sees the units that it had
     /// joined; those it no longer wants, until [`Journal::leave`]. May block on the disk.
-    pub fn open_reader(&self, start: Start, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
-        let disk = self.disk().filter(|_| options.name.is_some() || start != Start::Next);
+    pub fn open_reader(&self, start: ReaderStart, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
+        let disk = self.disk().filter(|_| options.name.is_some() || start != ReaderStart::Next);
         let reader = match disk {
             None => self.core().open_reader(start, options)?,
             Some(disk) => self.open_stored(disk, start, options)?,
@@ -32,7 +32,12 @@ impl Journal {
         Ok(reader)
     }
 
-    fn open_stored(&self, disk: &Disk, start: Start, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
+    fn open_stored(
+        &self,
+        disk: &Disk,
+        start: ReaderStart,
+        options: ReaderOptions,
+    ) -> Result<ReaderId, OpenReaderError> {
         let core = self.core();
         if let Some(name) = options.name.as_deref().filter(|name| core.is_open(name)) {
             return Err(OpenReaderError::Taken(name.to_owned()));
@@ -122,7 +127,7 @@ impl Journal {
 
     /// Names what was dropped since the last call.
     pub fn take_losses(&self, reader: ReaderId) -> Losses {
-        self.with(reader, Reader::take_losses)
+        self.with(reader, JournalReader::take_losses)
     }
 
     /// Names what waits for a reader or is in flight, oldest first, up to `limit` events. May block on the disk.
@@ -145,7 +150,7 @@ impl Journal {
     /// Reads a part of the log after `range.0`, up to `range.1`, as every reader is shown it. For callers that have no cursor
     /// here, and hold nothing back. `None` without a store. `range.1` must be [released](Journal::released). Blocks on
     /// the disk.
-    pub fn page(&self, range: (Sequence, Sequence), size: PageSize) -> Result<Option<Page>, StoreError> {
+    pub fn page(&self, range: (Sequence, Sequence), size: PageSize) -> Result<Option<LogPage>, StoreError> {
         let Some(disk) = self.disk() else { return Ok(None) };
         let is_known = |unit: UnitId| lock(&disk.units).contains_key(&unit);
         disk.store.page(range, size, &is_known).map(Some)

@@ -7,7 +7,7 @@ use tracing::{error, warn};
 
 use super::Journal;
 use crate::{
-    journal::{ReaderId, Record, Replayed, Sequence, disk::calls, reader::Reader},
+    journal::{ReaderId, Record, Replayed, Sequence, disk::calls, reader::JournalReader},
     mutex::lock,
 };
 
@@ -134,7 +134,7 @@ impl Journal {
 
     /// Hands out again, not coalesced, what was read and not acknowledged.
     pub fn rewind(&self, reader: ReaderId) {
-        self.with(reader, Reader::rewind);
+        self.with(reader, JournalReader::rewind);
     }
 
     /// Drops everything that waits for a reader or is in flight, counted and named, and shows it nothing more: for a

@@ -6,34 +6,35 @@ use roaring::RoaringTreemap;
 
 use super::MemoryJournal;
 use crate::journal::{
-    Gap, Interest, ReaderId, ReaderOptions, ReaderStats, Record, Replayed, Sequence, Start, ToLoad,
-    reader::{Reader, needs, waits_from},
+    Gap, Interest, ReaderId, ReaderOptions, ReaderStart, ReaderStats, Record, Replayed, Sequence, ToLoad,
+    reader::{JournalReader, needs, waits_from},
     recovery::Judge,
     store::StoredReader,
 };
 
 impl MemoryJournal {
     /// Returns a reader, unless it is closed.
-    pub(crate) fn reader(&mut self, reader: ReaderId) -> Option<&mut Reader> {
+    pub(crate) fn reader(&mut self, reader: ReaderId) -> Option<&mut JournalReader> {
         self.readers.get_mut(&reader)
     }
 
     /// Opens a reader at the end. With a store, [`Self::open_judged`] opens one that begins elsewhere.
-    pub(crate) fn open_reader(&mut self, start: Start, options: ReaderOptions) -> Result<ReaderId, Gap> {
+    pub(crate) fn open_reader(&mut self, start: ReaderStart, options: ReaderOptions) -> Result<ReaderId, Gap> {
         let ReaderOptions { bounds, interest, name } = options;
         let mark = self.released();
-        if let Start::After(asked) = start
+        if let ReaderStart::After(asked) = start
             && asked != mark
         {
             return Err(Gap { asked, first: Sequence(mark.0 + 1), last: mark });
         }
         let state = StoredReader { name: name.unwrap_or_default(), position: mark, ..StoredReader::default() };
         let is_stored = self.is_stored();
-        let reader = if is_stored { Reader::stored(bounds, state, &self.units) } else { Reader::new(bounds) };
+        let reader =
+            if is_stored { JournalReader::stored(bounds, state, &self.units) } else { JournalReader::new(bounds) };
         Ok(self.add_reader(reader, &interest))
     }
 
-    fn add_reader(&mut self, reader: Reader, interest: &Interest) -> ReaderId {
+    fn add_reader(&mut self, reader: JournalReader, interest: &Interest) -> ReaderId {
         let id = ReaderId(self.next_reader);
         self.next_reader += 1;
         self.readers.insert(id, reader);
@@ -43,17 +44,17 @@ impl MemoryJournal {
 
     /// Returns the judge of a reader that resumes after a position, or where its name stood in the last run. `None` where
     /// it begins at the end, by [`Self::open_reader`]. Fails when some of these records are not kept, or not there yet.
-    pub(crate) fn judge(&self, start: Start, options: &ReaderOptions) -> Result<Option<Judge>, Gap> {
+    pub(crate) fn judge(&self, start: ReaderStart, options: &ReaderOptions) -> Result<Option<Judge>, Gap> {
         let mark = self.released();
         let name = options.name.as_deref();
         let (state, begins) = match (name.and_then(|name| self.dormant.get(name)), start) {
             _ if !self.is_stored() => return Ok(None),
             (Some(state), _) => (state.clone(), false),
-            (None, Start::Next) => return Ok(None),
-            (None, Start::After(asked)) if asked > mark || asked.0 + 1 < self.kept_from => {
+            (None, ReaderStart::Next) => return Ok(None),
+            (None, ReaderStart::After(asked)) if asked > mark || asked.0 + 1 < self.kept_from => {
                 return Err(Gap { asked, first: Sequence(self.kept_from), last: mark });
             }
-            (None, Start::After(asked)) => {
+            (None, ReaderStart::After(asked)) => {
                 let name = options.name.clone().unwrap_or_default();
                 (StoredReader { name, position: asked, ..StoredReader::default() }, true)
             }
@@ -69,7 +70,7 @@ impl MemoryJournal {
         }
         let state = judge.state;
         self.dormant.remove(state.name.as_str());
-        let reader = Reader::stored(options.bounds, state, &self.units);
+        let reader = JournalReader::stored(options.bounds, state, &self.units);
         Ok(self.add_reader(reader, &options.interest))
     }
 
@@ -89,13 +90,13 @@ impl MemoryJournal {
 
     /// Returns the name by which records are addressed to a reader.
     pub(crate) fn address(&self, reader: ReaderId) -> Box<str> {
-        let name = self.readers.get(&reader).and_then(Reader::name);
+        let name = self.readers.get(&reader).and_then(JournalReader::name);
         name.map_or_else(|| format!("#{}", reader.0).into(), Box::from)
     }
 
     /// Returns the name of a reader; empty where it has none.
     pub(crate) fn reader_name(&self, reader: ReaderId) -> String {
-        self.readers.get(&reader).and_then(Reader::name).unwrap_or_default().to_owned()
+        self.readers.get(&reader).and_then(JournalReader::name).unwrap_or_default().to_owned()
     }
 
     /// Takes what was read from the store for a reader: see [`Reader::loaded`].
@@ -115,7 +116,7 @@ impl MemoryJournal {
 
     /// Returns the position up to which every reader is done with everything.
     pub(crate) fn passed(&self) -> Sequence {
-        let positions = self.readers.values().filter_map(Reader::first).map(|first| first.0 - 1);
+        let positions = self.readers.values().filter_map(JournalReader::first).map(|first| first.0 - 1);
         let dormant = self.dormant.values().map(|state| waits_from(state) - 1);
         Sequence(positions.chain(dormant).fold(self.mark, u64::min))
     }
@@ -149,7 +150,7 @@ impl MemoryJournal {
 
     /// Returns how many records named readers wait for, in the log and in entries of their own.
     pub(crate) fn loads(&self) -> (u64, u64) {
-        self.readers.values().map(Reader::loads).fold((0, 0), |sum, loads| (sum.0 + loads.0, sum.1 + loads.1))
+        self.readers.values().map(JournalReader::loads).fold((0, 0), |sum, loads| (sum.0 + loads.0, sum.1 + loads.1))
     }
 
     /// Returns the state to save of a reader with the entries that a step of a compaction writes. `None` where it was
@@ -211,8 +212,9 @@ impl MemoryJournal {
     /// Returns, for each open reader that waits for a record before `position`, what of it waits in the store alone.
     pub(crate) fn spilled_before(&self, position: Sequence) -> Vec<(ReaderId, Vec<u64>)> {
         let mark = self.released();
-        let waits =
-            |reader: &Reader| reader.needs(mark) < position.0 || reader.first().is_some_and(|first| first < position);
+        let waits = |reader: &JournalReader| {
+            reader.needs(mark) < position.0 || reader.first().is_some_and(|first| first < position)
+        };
         let slow = self.readers.iter().filter(|(_, reader)| waits(reader));
         slow.map(|(id, reader)| (*id, reader.spilled_before(position))).collect()
     }

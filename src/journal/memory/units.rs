@@ -3,23 +3,23 @@
 use super::{Batch, MemoryJournal, Turn};
 use crate::journal::{
     Fenced, ReaderId, Sequence, TypeNumber, UnitId, UnitTerms,
-    units::{Origin, Unit},
+    units::{JournalUnit, RecordOrigin},
 };
 
 impl MemoryJournal {
-    pub(super) fn unit(&mut self, id: UnitId) -> &mut Unit {
-        self.units.entry(id).or_insert_with(|| Unit::new(id))
+    pub(super) fn unit(&mut self, id: UnitId) -> &mut JournalUnit {
+        self.units.entry(id).or_insert_with(|| JournalUnit::new(id))
     }
 
     pub(crate) fn add_unit(&mut self, unit: UnitId, terms: UnitTerms) {
         self.next_unit = self.next_unit.max(unit.0 + 1);
         let entry = self.unit(unit);
-        entry.origin = Origin { lane: u64::from(terms.resource.0), cached: terms.cached };
+        entry.origin = RecordOrigin { lane: u64::from(terms.resource.0), cached: terms.cached };
         entry.late = terms.late;
     }
 
     pub(crate) fn terms(&self, unit: UnitId) -> Option<UnitTerms> {
-        let Unit { origin, late, .. } = self.units.get(&unit)?;
+        let JournalUnit { origin, late, .. } = self.units.get(&unit)?;
         let resource = TypeNumber(u32::try_from(origin.lane).ok()?);
         Some(UnitTerms { resource, late: *late, cached: origin.cached })
     }
@@ -33,7 +33,7 @@ impl MemoryJournal {
     }
 
     pub(crate) fn forget_unit(&mut self, unit: UnitId) {
-        let Some(Unit { origin, .. }) = self.units.remove(&unit) else { return };
+        let Some(JournalUnit { origin, .. }) = self.units.remove(&unit) else { return };
         let is_last = self.units.values().all(|unit| unit.origin.lane != origin.lane);
         if is_last {
             self.synced.remove(&origin.lane);

@@ -1,19 +1,19 @@
 //! Records that were read: acknowledged, given up and replayed, rewound, abandoned.
 
-use super::{Reader, queue::Waiting, saved::forget_removed};
+use super::{JournalReader, queue::WaitingRecord, saved::forget_removed};
 use crate::journal::{Replayed, Sequence};
 
 /// Records given up that are kept in memory for a replay.
 const GIVEN_UP_MAX: usize = 1_000;
 
-impl Reader {
+impl JournalReader {
     /// Returns the index of a record in flight.
     pub(super) fn find(&self, position: Sequence) -> Option<usize> {
-        self.in_flight.binary_search_by_key(&position, Waiting::sequence).ok()
+        self.in_flight.binary_search_by_key(&position, WaitingRecord::sequence).ok()
     }
 
     /// Removes records from what is in flight. Ignores those that are not in flight.
-    pub(super) fn take_in_flight(&mut self, positions: &[Sequence]) -> Vec<Waiting> {
+    pub(super) fn take_in_flight(&mut self, positions: &[Sequence]) -> Vec<WaitingRecord> {
         let mut taken = Vec::with_capacity(positions.len());
         for position in positions {
             taken.extend(self.find(*position).and_then(|at| self.in_flight.remove(at)));
@@ -47,7 +47,7 @@ impl Reader {
             return;
         }
         self.given_up.extend(taken.into_iter().map(|waiting| (waiting.sequence(), waiting)));
-        let bytes = |waiting: &Waiting| waiting.record.body_bytes();
+        let bytes = |waiting: &WaitingRecord| waiting.record.body_bytes();
         let mut held: usize = self.given_up.values().map(bytes).sum();
         while self.given_up.len() > GIVEN_UP_MAX || held > self.bounds.max_bytes {
             let Some((_, oldest)) = self.given_up.pop_first() else { break };
@@ -62,7 +62,7 @@ impl Reader {
         }
         let (mut queued, mut gone) = (self.given_up.len() as u64, 0);
         self.again.extend(std::mem::take(&mut self.given_up).into_values());
-        self.again.make_contiguous().sort_by_key(Waiting::sequence);
+        self.again.make_contiguous().sort_by_key(WaitingRecord::sequence);
         if let Some(spill) = self.spill.as_mut().filter(|_| !self.kept.name.is_empty()) {
             let mut given_up = std::mem::take(&mut self.kept.given_up);
             gone = forget_removed(&mut given_up, &self.kept.compacted, kept_from);
@@ -79,7 +79,7 @@ impl Reader {
     /// Hands out again what was read and not acknowledged.
     pub(crate) fn rewind(&mut self) {
         self.again.extend(self.in_flight.drain(..));
-        self.again.make_contiguous().sort_by_key(Waiting::sequence); // a replay may wait there
+        self.again.make_contiguous().sort_by_key(WaitingRecord::sequence); // a replay may wait there
     }
 
     /// Drops everything that waits, and shows nothing more. A reader with a name loses nothing: with a store all of it

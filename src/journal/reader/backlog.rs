@@ -26,13 +26,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::{Equivalent, HashMap};
 
-use super::queue::Waiting;
+use super::queue::WaitingRecord;
 use crate::{
     change::Change,
     journal::{
         Bounds, Losses, ReaderStats, Record, Sequence,
-        filter::Failures,
-        units::{Lane, Origin},
+        filter::FilterFailures,
+        units::{Lane, RecordOrigin},
     },
     object::{KeyRef, Object, ObjectKey},
 };
@@ -47,7 +47,7 @@ pub(crate) const ENTRY_BYTES: usize = 320;
 pub(super) struct Tally {
     /// Without what is known at the time of a question only, such as `queued`.
     pub(super) stats: ReaderStats,
-    pub(super) failures: Failures,
+    pub(super) failures: FilterFailures,
     pub(super) losses: Losses,
 }
 
@@ -72,7 +72,7 @@ impl Tally {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) record: &'a Record,
-    pub(super) origin: Origin,
+    pub(super) origin: RecordOrigin,
     pub(super) wanted: bool,
     /// Position up to which objects of its lane belong to the reader's initial state.
     pub(super) mark: Option<Sequence>,
@@ -98,14 +98,14 @@ impl Equivalent<LaneKey> for LaneRef<'_> {
     }
 }
 
-fn lane_of(record: &Record, origin: Origin) -> Option<LaneRef<'_>> {
+fn lane_of(record: &Record, origin: RecordOrigin) -> Option<LaneRef<'_>> {
     record.object().map(|object| LaneRef { lane: origin.lane, key: object.key() })
 }
 
 #[derive(Debug)]
 struct Entry {
     record: Record,
-    origin: Origin,
+    origin: RecordOrigin,
     /// The entry before it in its lane, if that still waits.
     previous: Option<Sequence>,
     /// The object is gone; the cache no longer holds its body.
@@ -168,10 +168,10 @@ impl Backlog {
         self.entries.first_key_value().map(|(_, entry)| &entry.record)
     }
 
-    pub(super) fn pop_front(&mut self) -> Option<Waiting> {
+    pub(super) fn pop_front(&mut self) -> Option<WaitingRecord> {
         let (first, entry) = self.entries.first_key_value()?;
         let (first, origin) = (*first, entry.origin);
-        Some(Waiting { record: self.take(first), origin, wanted: true, judged: true })
+        Some(WaitingRecord { record: self.take(first), origin, wanted: true, judged: true })
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Record> {
@@ -263,7 +263,7 @@ impl Backlog {
     }
 
     /// Gives an entry another content at its position.
-    fn refresh(&mut self, sequence: Sequence, mut change: Change, origin: Origin) {
+    fn refresh(&mut self, sequence: Sequence, mut change: Change, origin: RecordOrigin) {
         self.update(sequence, |entry| {
             if entry.record.old_lost {
                 give_up_old(&mut change);

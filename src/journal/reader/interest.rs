@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::Reader;
+use super::JournalReader;
 use crate::{
     change::{Cause, Change},
     journal::{
         ChangeKind, ChangeSet, Interest, Record, Sequence, UnitId,
-        units::{Crossing, Lane, Unit, Units},
+        units::{Crossing, JournalUnit, Lane, Units},
     },
 };
 
@@ -36,7 +36,7 @@ impl Sight {
     }
 }
 
-impl Reader {
+impl JournalReader {
     pub(crate) fn forget_unit(&mut self, unit: UnitId, lane: Option<Lane>) {
         self.units.remove(&unit);
         if let Some(lane) = lane {
@@ -78,7 +78,7 @@ impl Reader {
     }
 
     /// Takes newly visible records of a unit. Returns whether one of them is wanted.
-    pub(crate) fn show(&mut self, records: &[Record], unit: &Unit, units: &Units) -> bool {
+    pub(crate) fn show(&mut self, records: &[Record], unit: &JournalUnit, units: &Units) -> bool {
         let sees = self.sees(unit.id);
         let before = self.tally.stats.wanted;
         self.touch(); // its position moves
@@ -114,7 +114,7 @@ impl Reader {
         crossing: Crossing,
         records: &[Record],
         last: Sequence,
-        unit: &Unit,
+        unit: &JournalUnit,
         resync_every: u32,
     ) -> bool {
         if self.abandoned || self.sees(unit.id) == (crossing == Crossing::Join) {
@@ -144,7 +144,7 @@ impl Reader {
         self.units.get(&unit).is_some_and(|sight| sight.joined.is_some())
     }
 
-    fn wants(&self, change: &Change, unit: &Unit) -> bool {
+    fn wants(&self, change: &Change, unit: &JournalUnit) -> bool {
         match change {
             Change::Unchanged { cause: Cause::Resync { round }, .. } => self.is_resync_due(unit.id, *round),
             _ => self.changes.takes(ChangeKind::of(change), change.cause(), unit.late),

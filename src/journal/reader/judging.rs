@@ -1,12 +1,12 @@
 //! Records that a reader's filter refuses: they count as acknowledged.
 
-use super::{Reader, queue::Waiting};
+use super::{JournalReader, queue::WaitingRecord};
 use crate::journal::{
     Record,
     filter::{Judged, Unjudged},
 };
 
-impl Reader {
+impl JournalReader {
     /// Judges a record of the reader's interest at once, and counts it where it is refused.
     pub(super) fn passes(&mut self, record: &Record) -> bool {
         let passes = self.filter.as_ref().is_none_or(|filter| filter.judge(record, &mut self.tally.failures));
@@ -47,7 +47,7 @@ impl Reader {
         }
         let mut refused = self.take_in_flight(&judged.refused).len();
         if refused < judged.refused.len() {
-            let is_kept = |waiting: &Waiting| !judged.refuses(waiting.sequence());
+            let is_kept = |waiting: &WaitingRecord| !judged.refuses(waiting.sequence());
             let before = self.again.len() + self.queue.waiting.len();
             self.again.retain(is_kept);
             std::mem::take(&mut self.queue)

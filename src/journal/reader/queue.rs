@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 
-use crate::journal::{Bounds, Record, Sequence, units::Origin};
+use crate::journal::{Bounds, Record, Sequence, units::RecordOrigin};
 
 /// A waiting record. One that is not wanted follows one that is: it changes what is known of its object.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRecord {
     pub(super) record: Record,
-    pub(super) origin: Origin,
+    pub(super) origin: RecordOrigin,
     pub(super) wanted: bool,
     /// It passed the reader's filter, or was wanted when there was none.
     pub(super) judged: bool,
 }
 
-impl Waiting {
+impl WaitingRecord {
     pub(super) fn sequence(&self) -> Sequence {
         self.record.sequence
     }
@@ -35,13 +35,13 @@ impl Load {
 /// Records that wait within the bounds. The first of them is wanted.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<WaitingRecord>,
     pub(super) wanted: Load,
     unwanted: Load,
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, waiting: Waiting) {
+    pub(super) fn push(&mut self, waiting: WaitingRecord) {
         let load = self.load(waiting.wanted);
         load.events += 1;
         load.bytes += waiting.record.body_bytes();
@@ -49,7 +49,7 @@ impl Queue {
     }
 
     /// Takes the first record out, and those behind it that are not wanted.
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
+    pub(super) fn pop(&mut self) -> Option<WaitingRecord> {
         let first = self.waiting.pop_front();
         let first = self.unload(first)?;
         while let next @ Some(_) = self.waiting.pop_front_if(|next| !next.wanted) {
@@ -58,12 +58,12 @@ impl Queue {
         Some(first)
     }
 
-    pub(super) fn pop_last(&mut self) -> Option<Waiting> {
+    pub(super) fn pop_last(&mut self) -> Option<WaitingRecord> {
         let last = self.waiting.pop_back();
         self.unload(last)
     }
 
-    fn unload(&mut self, removed: Option<Waiting>) -> Option<Waiting> {
+    fn unload(&mut self, removed: Option<WaitingRecord>) -> Option<WaitingRecord> {
         let waiting = removed?;
         let load = self.load(waiting.wanted);
         load.events -= 1;

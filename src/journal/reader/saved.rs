@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use roaring::RoaringTreemap;
 
-use super::{Reader, queue::Waiting};
+use super::{JournalReader, queue::WaitingRecord};
 use crate::journal::{Record, Sequence, UnitId, filter::Unjudged, store::StoredReader};
 
 /// State that is saved of a named reader, besides what waits for it. A reader without a name ends with the process.
@@ -53,7 +53,7 @@ pub struct Held {
     pub shown: u64,
 }
 
-impl Reader {
+impl JournalReader {
     pub(crate) fn name(&self) -> Option<&str> {
         Some(&*self.kept.name).filter(|name| !name.is_empty())
     }
@@ -100,7 +100,7 @@ impl Reader {
         self.kept.needs = Some(needs(state));
     }
 
-    fn in_memory(&self) -> impl Iterator<Item = &Waiting> {
+    fn in_memory(&self) -> impl Iterator<Item = &WaitingRecord> {
         self.in_flight.iter().chain(&self.again).chain(&self.queue.waiting)
     }
 
@@ -190,7 +190,7 @@ impl Reader {
         let places: Vec<_> = places.iter().take_while(|position| *position <= until.0).take(max).collect();
         let (mut to_judge, mut unjudged) = (None, Vec::new());
         if let Some(filter) = self.filter.clone() {
-            let is_due = |at: &Waiting| !at.judged && places.binary_search(&at.sequence().0).is_ok();
+            let is_due = |at: &WaitingRecord| !at.judged && places.binary_search(&at.sequence().0).is_ok();
             let records = self.in_memory().filter(|at| is_due(at)).map(|at| at.record.clone()).collect();
             to_judge = Some(Unjudged { filter, records });
         }

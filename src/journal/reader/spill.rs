@@ -5,8 +5,8 @@
 
 use roaring::RoaringTreemap;
 
-use super::{Reader, queue::Waiting};
-use crate::journal::{Record, Sequence, UnitId, units::Origin};
+use super::{JournalReader, queue::WaitingRecord};
+use crate::journal::{Record, Sequence, UnitId, units::RecordOrigin};
 
 /// Records asked for at a time: at first, and at most.
 const CHUNK: (usize, usize) = (8, 1024);
@@ -50,7 +50,7 @@ impl Spill {
     }
 
     /// Keeps only the position of a record that was in memory.
-    pub(super) fn put_back(&mut self, waiting: &Waiting) {
+    pub(super) fn put_back(&mut self, waiting: &WaitingRecord) {
         if waiting.judged {
             self.passed.insert(waiting.sequence().0);
         }
@@ -98,7 +98,7 @@ impl Spill {
     }
 }
 
-impl Reader {
+impl JournalReader {
     /// Returns the positions to read from the store before anything can be read from here.
     pub(crate) fn to_load(&self) -> ToLoad {
         let has_room =
@@ -118,7 +118,7 @@ impl Reader {
         &mut self,
         asked: &ToLoad,
         records: Vec<Record>,
-        origin: impl Fn(UnitId) -> Option<Origin>,
+        origin: impl Fn(UnitId) -> Option<RecordOrigin>,
     ) -> bool {
         let Some(spill) = &mut self.spill else { return false };
         if !self.again.is_empty() || !self.queue.waiting.is_empty() || spill.held || spill.epoch != asked.epoch {
@@ -145,7 +145,7 @@ impl Reader {
             spill.remove(*position);
             spill.since_micros = record.time_micros;
             match origin {
-                Some(origin) => self.queue.push(Waiting { record, origin, wanted: true, judged }),
+                Some(origin) => self.queue.push(WaitingRecord { record, origin, wanted: true, judged }),
                 None => self.tally.lose(&record),
             }
         }

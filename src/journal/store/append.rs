@@ -9,7 +9,7 @@ use super::{
     Append, Fault, Files, Store, StoreError,
     body::{Pointer, encode_body, object_key, old_key, sequence_key},
     recent::{Print, Recent},
-    record::{Body, Head, Old},
+    record::{Head, Old, StoredBody},
     state,
     tail::{MARK_KEY, Mark},
 };
@@ -128,15 +128,15 @@ impl<'a> Writer<'a> {
         // Of an equal version: what is kept of it may have changed with the configuration.
         let may_differ = matches!(head.cause, Some(Cause::Reload | Cause::Downtime));
         head.body = match &state {
-            Some(state) if state.is(prints.object) && !may_differ => Body::At(state.sequence),
-            _ => Body::Own,
+            Some(state) if state.is(prints.object) && !may_differ => StoredBody::At(state.sequence),
+            _ => StoredBody::Own,
         };
-        if head.body == Body::Own {
+        if head.body == StoredBody::Own {
             self.put_body(&sequence_key(head.sequence), object);
         }
         head.old = match (change.old(), &state) {
             (None, _) => Old::None,
-            (Some(_), Some(state)) if !head.is_addressed() && head.body == Body::Own && state.is(prints.old) => {
+            (Some(_), Some(state)) if !head.is_addressed() && head.body == StoredBody::Own && state.is(prints.old) => {
                 Old::Superseded
             }
             (Some(old), _) => {
@@ -151,7 +151,7 @@ impl<'a> Writer<'a> {
             head.supersedes = state.map(|state| state.sequence);
             self.batch.remove(&self.files.objects, key.as_slice());
             self.supersede(key, state, None);
-        } else if head.body == Body::Own {
+        } else if head.body == StoredBody::Own {
             head.supersedes = state.map(|state| state.sequence);
             let pointer = Pointer::to(head.sequence, object);
             self.batch.insert(&self.files.objects, key.as_slice(), pointer.encode());

@@ -16,7 +16,7 @@ use super::{
     body::{Part, compacted_body_key, compacted_key, old_key, sequence_key, split_compacted_key},
     entries::{ENTRIES_A_BATCH, decode_entry, forget_all_but, known_of, remove_entries, remove_entry, unreadable},
     read::{Finder, head_of},
-    record::{Body, Head, Old},
+    record::{Head, Old, StoredBody},
     state,
     wire::put_number,
 };
@@ -185,7 +185,7 @@ impl Sources<'_> {
             uid: of_object.uid,
             resource_version: of_object.resource_version,
             size: of_object.size,
-            body: if of_object.body == Body::None { Body::None } else { Body::Own },
+            body: if of_object.body == StoredBody::None { StoredBody::None } else { StoredBody::Own },
             old: if has_old { Old::Own } else { Old::None },
             supersedes: None,
             recreates: is_update && of_old.recreates,
@@ -200,10 +200,10 @@ impl Sources<'_> {
     fn object(&self, source: &Source, head: &Head<'_>) -> Result<Option<UserValue>, Fault> {
         let bodies = &self.files.bodies;
         Ok(match head.body {
-            Body::None => None,
+            StoredBody::None => None,
             _ if source.is_entry => bodies.get(compacted_body_key(self.reader, source.place, Part::Object))?,
-            Body::Own => bodies.get(sequence_key(source.place))?,
-            Body::At(at) => bodies.get(sequence_key(at))?,
+            StoredBody::Own => bodies.get(sequence_key(source.place))?,
+            StoredBody::At(at) => bodies.get(sequence_key(at))?,
         })
     }
 

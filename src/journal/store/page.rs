@@ -23,7 +23,7 @@ pub struct PageSize {
 
 /// A part of the log, as every reader is shown it.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub struct LogPage {
     /// The records, in order, without unchanged objects and records for one reader alone.
     pub records: Vec<Record>,
     /// The last position that was read.
@@ -41,7 +41,7 @@ impl Store {
         range: (Sequence, Sequence),
         size: PageSize,
         is_known: &dyn Fn(UnitId) -> bool,
-    ) -> Result<Page, StoreError> {
+    ) -> Result<LogPage, StoreError> {
         self.with("read records", |inner, files| {
             let (after, until) = range;
             let from = after.0.saturating_add(1).max(inner.first.load(SeqCst));
@@ -72,7 +72,7 @@ impl Store {
             missing += (wanted.len() - records.len()) as u64; // a retention under way has taken their bodies
             // Retention may have passed meanwhile: what it took is not here, and the caller is to know.
             let first = Sequence(inner.first.load(SeqCst));
-            Ok(Page { records, to, missing, first })
+            Ok(LogPage { records, to, missing, first })
         })
     }
 

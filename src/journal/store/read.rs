@@ -8,7 +8,7 @@ use super::{
     Fault, Files, Inner, Store, StoreError,
     body::{Part, Pointer, compacted_body_key, compacted_key, decode_body, old_key, sequence_key, split_object_key},
     entries::decode_entry,
-    record::{Body, Head, Old},
+    record::{Head, Old, StoredBody},
 };
 use crate::{
     journal::{Record, Sequence, UnitId},
@@ -70,9 +70,9 @@ pub(super) fn load(inner: &Inner, files: &Files, sequences: &[u64]) -> Result<Ve
         let object_of =
             |value: Option<UserValue>| value.map(|value| decode(files, &packer, head.key, &value)).transpose();
         let object = match head.body {
-            Body::None => None,
-            Body::Own => object_of(bodies.find(&key)?)?,
-            Body::At(at) => object_of(files.bodies.get(sequence_key(at))?)?,
+            StoredBody::None => None,
+            StoredBody::Own => object_of(bodies.find(&key)?)?,
+            StoredBody::At(at) => object_of(files.bodies.get(sequence_key(at))?)?,
         };
         let old = match (head.old, head.supersedes) {
             (Old::Own, _) => object_of(bodies.find(&old_key(sequence))?)?,
@@ -100,7 +100,7 @@ impl Store {
                 let (_, head) = decode_entry(files, *sequence, &value)?;
                 let of =
                     |part: Part| body(inner, files, head.unit, head.key, &compacted_body_key(reader, *sequence, part));
-                let object = if head.body == Body::None { None } else { of(Part::Object)? };
+                let object = if head.body == StoredBody::None { None } else { of(Part::Object)? };
                 let old = if head.old == Old::None { None } else { of(Part::Old)? };
                 records.extend(head.record(object, old));
             }

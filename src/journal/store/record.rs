@@ -18,7 +18,7 @@ const FORM_1: u8 = 1;
 
 /// Location of a record's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum StoredBody {
     /// There is none.
     None,
     /// Beside the record, under its own sequence.
@@ -57,7 +57,7 @@ pub struct Head<'a> {
     pub(super) resource_version: &'a str,
     /// Bytes of JSON; the count of objects for [`ChangeKind::Synced`].
     pub(super) size: u64,
-    pub(super) body: Body,
+    pub(super) body: StoredBody,
     pub(super) old: Old,
     /// The state that this record replaced or ended. Nothing older than the record needs its body longer than the record.
     pub(super) supersedes: Option<u64>,
@@ -119,7 +119,7 @@ impl<'a> Head<'a> {
             uid: Uid::Text(uid),
             resource_version,
             size,
-            body: Body::None,
+            body: StoredBody::None,
             old: Old::None,
             supersedes: None,
             recreates: change.old().is_some_and(|old| old.uid() != uid),
@@ -132,8 +132,8 @@ impl<'a> Head<'a> {
         flag(self.only.is_some(), ONLY);
         flag(self.tombstone, TOMBSTONE);
         flag(self.supersedes.is_some(), SUPERSEDES);
-        flag(self.body == Body::Own, BODY_OWN);
-        flag(matches!(self.body, Body::At(_)), BODY_AT);
+        flag(self.body == StoredBody::Own, BODY_OWN);
+        flag(matches!(self.body, StoredBody::At(_)), BODY_AT);
         flag(self.old == Old::Superseded, OLD_SUPERSEDED);
         flag(self.old == Old::Own, OLD_OWN);
         flag(self.recreates, RECREATES);
@@ -161,7 +161,7 @@ impl<'a> Head<'a> {
         if let Some(superseded) = self.supersedes {
             put_number(&mut out, self.sequence - superseded);
         }
-        if let Body::At(sequence) = self.body {
+        if let StoredBody::At(sequence) = self.body {
             put_number(&mut out, self.sequence - sequence);
         }
         out
@@ -185,9 +185,9 @@ impl<'a> Head<'a> {
         let size = wire.number()?;
         let supersedes = if flags & SUPERSEDES == 0 { None } else { Some(sequence.checked_sub(wire.number()?)?) };
         let body = match flags & (BODY_OWN | BODY_AT) {
-            0 => Body::None,
-            BODY_OWN => Body::Own,
-            _ => Body::At(sequence.checked_sub(wire.number()?)?),
+            0 => StoredBody::None,
+            BODY_OWN => StoredBody::Own,
+            _ => StoredBody::At(sequence.checked_sub(wire.number()?)?),
         };
         let old = match flags & (OLD_SUPERSEDED | OLD_OWN) {
             0 => Old::None,
@@ -223,7 +223,7 @@ impl<'a> Head<'a> {
     /// Returns whether it made its own body the state of its object.
     pub(super) fn is_state(&self) -> bool {
         let lives = !matches!(self.kind, ChangeKind::Deleted | ChangeKind::Removed | ChangeKind::Synced);
-        lives && !self.is_addressed() && self.body == Body::Own
+        lives && !self.is_addressed() && self.body == StoredBody::Own
     }
 
     /// Returns the bytes of the object's JSON.

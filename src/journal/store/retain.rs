@@ -12,7 +12,7 @@ use super::{
     Files, Inner, Retained, Store, StoreError,
     body::{Pointer, old_key, sequence_key},
     read::{head_of, sequence_of, unreadable},
-    record::{Body, Head, Old},
+    record::{Head, Old, StoredBody},
     state,
 };
 use crate::{
@@ -111,7 +111,7 @@ fn remove_bodies(inner: &Inner, files: &Files, head: &Head<'_>, batch: &mut Owne
     if head.old == Old::Own {
         batch.remove(&files.bodies, old_key(head.sequence));
     }
-    if head.body == Body::Own && (!head.is_state() || lock(&inner.forgotten).contains(&head.unit)) {
+    if head.body == StoredBody::Own && (!head.is_state() || lock(&inner.forgotten).contains(&head.unit)) {
         batch.remove(&files.bodies, sequence_key(head.sequence));
     }
 }

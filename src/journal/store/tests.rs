@@ -13,7 +13,7 @@ use std::{
 use tempfile::TempDir;
 
 use super::{
-    record::{Body, Old},
+    record::{Old, StoredBody},
     wire::Uid,
     *,
 };
@@ -173,7 +173,7 @@ fn d7_a_head_says_what_the_record_is_about() {
             uid: Uid::Text("u1"),
             resource_version: "1",
             size: object.json().len() as u64,
-            body: Body::Own,
+            body: StoredBody::Own,
             old: Old::None,
             supersedes: None,
             recreates: false,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Cow, Cursor, FRAME_MAX, Nesting, Progress, ScanError, Scanned, TypeMeta, clear, object_name, trim_start, type_name,
+    Cow, FRAME_MAX, JsonCursor, Nesting, Progress, ScanError, Scanned, TypeMeta, clear, object_name, trim_start,
+    type_name,
 };
 use crate::{
     list_watch::{Failure, ListPage},
@@ -170,7 +171,7 @@ impl ListDecoder {
                 if let Place::Item { may_close } = self.place
                     && !(may_close && *byte == b']')
                 {
-                    let mut cursor = Cursor::new(chunk);
+                    let mut cursor = JsonCursor::new(chunk);
                     if scanned.scan(&mut cursor, &self.plan).is_ok() {
                         self.check_len(&chunk[..cursor.at()])?;
                         self.item(&scanned)?;
@@ -231,7 +232,7 @@ impl ListDecoder {
 
     /// Takes a whole key, value or item.
     fn complete(&mut self, token: &[u8]) -> Result<(), Failure> {
-        let mut cursor = Cursor::new(token);
+        let mut cursor = JsonCursor::new(token);
         match self.place {
             Place::Key { .. } => {
                 let key = cursor.string("a key").and_then(|key| key.bytes()).map_err(malformed)?;
@@ -297,7 +298,7 @@ impl ListDecoder {
         if json == b"null" {
             return Ok(());
         }
-        let mut cursor = Cursor::new(json);
+        let mut cursor = JsonCursor::new(json);
         cursor.enter(b'{', "an object as metadata")?;
         let mut first = true;
         while let Some(member) = cursor.next_member(&mut first)? {
@@ -356,7 +357,7 @@ fn malformed(what: impl ToString) -> Failure {
 }
 
 fn text(token: &[u8]) -> Result<String, Failure> {
-    let mut cursor = Cursor::new(token);
+    let mut cursor = JsonCursor::new(token);
     if token == b"null" {
         return Ok(String::new());
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 
 use super::{
-    Cow, Cursor, FRAME_MAX, Nesting, Progress, ScanError, Scanned, SkipReason, TypeMeta, clear, object_name, status,
-    trim_start, type_name,
+    Cow, FRAME_MAX, JsonCursor, Nesting, Progress, ScanError, Scanned, SkipReason, TypeMeta, clear, object_name,
+    status, trim_start, type_name,
 };
 use crate::{
     list_watch::{Failure, WatchEvent},
@@ -201,7 +201,7 @@ impl Reader {
     ///
     /// An error says that this is no document, or that it does not end here.
     fn read<'a>(&self, bytes: &'a [u8], scanned: &mut Scanned<'a>) -> Result<(WatchEvent, usize), ScanError> {
-        let mut cursor = Cursor::new(bytes);
+        let mut cursor = JsonCursor::new(bytes);
         let (mut event_type, mut object, mut is_scanned) = (None, None, false);
         cursor.enter(b'{', "a document")?;
         let mut first = true;
@@ -239,7 +239,7 @@ impl Reader {
             return Ok((event, cursor.at()));
         }
         if !is_scanned {
-            scanned.scan(&mut Cursor::new(object), &self.plan)?;
+            scanned.scan(&mut JsonCursor::new(object), &self.plan)?;
         }
         Ok((self.event(known, scanned)?, cursor.at()))
     }

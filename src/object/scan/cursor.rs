@@ -15,7 +15,7 @@ pub(crate) const DEPTH_MAX: u32 = 127;
 /// Scalars, and strings that are decoded, are checked as `serde_json` checks them. A container that is skipped is checked
 /// for the ends of strings and the number of brackets alone; other strings for their end.
 #[derive(Clone, Debug)]
-pub(crate) struct Cursor<'a> {
+pub(crate) struct JsonCursor<'a> {
     json: &'a [u8],
     at: usize,
     depth: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Cursor<'a> {
 /// A key as it is read, before its value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member<'a> {
-    pub(crate) key: Text<'a>,
+    pub(crate) key: JsonText<'a>,
     /// Where the comma before it is; `None` for the first.
     pub(crate) comma: Option<usize>,
 }
@@ -38,14 +38,14 @@ pub(crate) struct Element {
 
 /// A string's bytes between its quotes, as they are written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Text<'a> {
+pub(crate) struct JsonText<'a> {
     raw: &'a [u8],
     /// Where `raw` begins in the JSON.
     at: usize,
     escapes: bool,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> JsonCursor<'a> {
     pub(crate) fn new(json: &'a [u8]) -> Self {
         Self { json, at: 0, depth: 0 }
     }
@@ -155,20 +155,20 @@ impl<'a> Cursor<'a> {
 
     /// Takes a string.
     #[inline(always)]
-    pub(crate) fn string(&mut self, expected: &'static str) -> Result<Text<'a>, ScanError> {
+    pub(crate) fn string(&mut self, expected: &'static str) -> Result<JsonText<'a>, ScanError> {
         if self.peek()? != b'"' {
             return Err(self.unexpected(expected));
         }
         let rest = &self.json[self.at + 1..];
         let end = block::string_end(rest).ok_or(ScanError::Truncated(self.json.len()))?;
-        let text = Text { raw: &rest[..end.quote], at: self.at + 1, escapes: end.escapes };
+        let text = JsonText { raw: &rest[..end.quote], at: self.at + 1, escapes: end.escapes };
         self.at += end.quote + 2;
         Ok(text)
     }
 
     /// Takes a string or `null`.
     #[inline(always)]
-    pub(crate) fn string_or_null(&mut self, expected: &'static str) -> Result<Option<Text<'a>>, ScanError> {
+    pub(crate) fn string_or_null(&mut self, expected: &'static str) -> Result<Option<JsonText<'a>>, ScanError> {
         if self.peek()? != b'n' {
             return self.string(expected).map(Some);
         }
@@ -239,7 +239,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-impl<'a> Text<'a> {
+impl<'a> JsonText<'a> {
     /// Returns the string that is meant: valid UTF-8, escapes resolved.
     pub(crate) fn decode(&self) -> Result<Cow<'a, str>, ScanError> {
         let text = std::str::from_utf8(self.raw)
@@ -277,7 +277,7 @@ impl<'a> Text<'a> {
 /// Returns the text of a value that is a string; empty for any other.
 pub(crate) fn text(value: Option<&[u8]>) -> Result<Cow<'_, str>, ScanError> {
     match value {
-        Some(value @ [b'"', ..]) => Cursor::new(value).string("a string")?.decode(),
+        Some(value @ [b'"', ..]) => JsonCursor::new(value).string("a string")?.decode(),
         _ => Ok(Cow::Borrowed("")),
     }
 }

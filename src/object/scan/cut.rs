@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use super::{
-    ChangedBy, Cow, Cursor, IGNORE_ANNOTATION, Identity, Object, PathTree, ScanError, ScanPlan, Text, TypeJson,
+    ChangedBy, Cow, IGNORE_ANNOTATION, Identity, JsonCursor, JsonText, Object, PathTree, ScanError, ScanPlan, TypeJson,
     TypeMeta, cursor::Member,
 };
 
@@ -20,10 +20,10 @@ pub(crate) struct Scanned<'a> {
     inside: usize,
     api_version: Found<'a>,
     kind: Found<'a>,
-    namespace: Option<Text<'a>>,
-    name: Option<Text<'a>>,
-    uid: Option<Text<'a>>,
-    resource_version: Option<Text<'a>>,
+    namespace: Option<JsonText<'a>>,
+    name: Option<JsonText<'a>>,
+    uid: Option<JsonText<'a>>,
+    resource_version: Option<JsonText<'a>>,
     /// `metadata.annotations`, whatever is cut of it.
     annotations: Option<&'a [u8]>,
     /// `metadata.managedFields`, the same.
@@ -38,7 +38,7 @@ enum Found<'a> {
     #[default]
     Missing,
     Null,
-    Text(Text<'a>),
+    Text(JsonText<'a>),
 }
 
 /// Bytes that are replaced in the copy.
@@ -58,7 +58,7 @@ enum By {
 
 impl<'a> Scanned<'a> {
     /// Scans the object at the cursor, which is behind it afterwards.
-    pub(crate) fn scan(&mut self, cursor: &mut Cursor<'a>, plan: &ScanPlan) -> Result<(), ScanError> {
+    pub(crate) fn scan(&mut self, cursor: &mut JsonCursor<'a>, plan: &ScanPlan) -> Result<(), ScanError> {
         let mut edits = std::mem::take(&mut self.edits);
         edits.clear();
         *self = Self { edits, ..Self::default() };
@@ -159,7 +159,7 @@ impl<'a> Scanned<'a> {
         }
     }
 
-    fn root(&mut self, cursor: &mut Cursor<'a>, plan: &ScanPlan) -> Result<(), ScanError> {
+    fn root(&mut self, cursor: &mut JsonCursor<'a>, plan: &ScanPlan) -> Result<(), ScanError> {
         cursor.enter(b'{', "an object")?;
         self.inside = cursor.at();
         let mut members = Cutter::new(cursor);
@@ -188,7 +188,12 @@ impl<'a> Scanned<'a> {
     }
 
     /// Reads `apiVersion` or `kind`, which will be `wanted`.
-    fn type_member(&mut self, cursor: &mut Cursor<'a>, wanted: Option<&str>, by: By) -> Result<Found<'a>, ScanError> {
+    fn type_member(
+        &mut self,
+        cursor: &mut JsonCursor<'a>,
+        wanted: Option<&str>,
+        by: By,
+    ) -> Result<Found<'a>, ScanError> {
         cursor.peek()?;
         let from = cursor.at();
         let text = cursor.string_or_null("a string as apiVersion and as kind")?;
@@ -202,7 +207,7 @@ impl<'a> Scanned<'a> {
     }
 
     /// Reads `metadata`; of two, the last one counts.
-    fn metadata(&mut self, cursor: &mut Cursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
+    fn metadata(&mut self, cursor: &mut JsonCursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
         (self.namespace, self.name, self.uid, self.resource_version) = (None, None, None, None);
         (self.annotations, self.managed_fields) = (None, None);
         if cursor.peek()? == b'n' {
@@ -239,7 +244,7 @@ impl<'a> Scanned<'a> {
     /// Skips a member that says nothing of the identity; cuts it, or what is in it.
     fn other(
         &mut self,
-        cursor: &mut Cursor<'a>,
+        cursor: &mut JsonCursor<'a>,
         members: &mut Cutter,
         member: Member<'a>,
         drop: Option<&PathTree>,
@@ -258,7 +263,7 @@ impl<'a> Scanned<'a> {
     }
 
     /// Skips a value and cuts what is in it. Recurses as deep as the longest path.
-    fn below(&mut self, cursor: &mut Cursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
+    fn below(&mut self, cursor: &mut JsonCursor<'a>, drop: Option<&PathTree>) -> Result<(), ScanError> {
         match (cursor.peek()?, drop) {
             (b'{', Some(drop)) if drop.goes_on() => {
                 cursor.enter(b'{', "an object")?;
@@ -294,7 +299,7 @@ fn drop_value(_: &[u8]) {}
 /// without escapes; what cannot be read says nothing.
 fn opts_out(annotations: &[u8]) -> bool {
     fn read(annotations: &[u8]) -> Result<bool, ScanError> {
-        let mut cursor = Cursor::new(annotations);
+        let mut cursor = JsonCursor::new(annotations);
         cursor.enter(b'{', "an object")?;
         let (mut opts_out, mut first) = (false, true);
         while let Some(member) = cursor.next_member(&mut first)? {
@@ -312,7 +317,7 @@ fn opts_out(annotations: &[u8]) -> bool {
     NAME.find(annotations).is_some() && read(annotations).unwrap_or(false)
 }
 
-fn decode(text: Option<Text<'_>>) -> Result<Cow<'_, str>, ScanError> {
+fn decode(text: Option<JsonText<'_>>) -> Result<Cow<'_, str>, ScanError> {
     text.map_or(Ok(Cow::Borrowed("")), |text| text.decode())
 }
 
@@ -354,11 +359,11 @@ struct Cutter {
 }
 
 impl Cutter {
-    fn new(cursor: &Cursor<'_>) -> Self {
+    fn new(cursor: &JsonCursor<'_>) -> Self {
         Self { inside: cursor.at(), first: true, kept_any: false, cut_head: false }
     }
 
-    fn next_member<'a>(&mut self, cursor: &mut Cursor<'a>) -> Result<Option<Member<'a>>, ScanError> {
+    fn next_member<'a>(&mut self, cursor: &mut JsonCursor<'a>) -> Result<Option<Member<'a>>, ScanError> {
         cursor.next_member(&mut self.first)
     }
 

@@ -1,6 +1,6 @@
 //! Many paths as one tree, so that one walk serves them all.
 
-use crate::object::field_path::{FieldPath, Step};
+use crate::object::field_path::{FieldPath, PathStep};
 
 /// A tree of [`FieldPath`]s. At every node one key leads to at most one child: what `[*]` says is also part of every
 /// named child.
@@ -20,8 +20,8 @@ impl PathTree {
             let mut node = &mut tree;
             for step in path.steps() {
                 node = match step {
-                    Step::Member(name) => node.member_mut(name),
-                    Step::Each => node.each.get_or_insert_default(),
+                    PathStep::Member(name) => node.member_mut(name),
+                    PathStep::Each => node.each.get_or_insert_default(),
                 };
             }
             node.ends.push(index);

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::{Cursor, FieldPath, PathTree, ScanError, text};
-use crate::object::{Object, field_path::Step};
+use super::{FieldPath, JsonCursor, PathTree, ScanError, text};
+use crate::object::{Object, field_path::PathStep};
 
 /// One entry of `metadata.ownerReferences`. What is missing there is empty here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owner<'a> {
+pub struct OwnerReference<'a> {
     /// `apiVersion` of the owner.
     pub api_version: Cow<'a, str>,
     /// `kind` of the owner.
@@ -41,10 +41,10 @@ impl Object {
     }
 
     /// Returns `metadata.ownerReferences`.
-    pub fn owners(&self) -> Vec<Owner<'_>> {
+    pub fn owners(&self) -> Vec<OwnerReference<'_>> {
         match self.json() {
             Cow::Borrowed(json) => owners(json).unwrap_or_default(),
-            Cow::Owned(json) => owners(&json).unwrap_or_default().into_iter().map(Owner::into_owned).collect(),
+            Cow::Owned(json) => owners(&json).unwrap_or_default().into_iter().map(OwnerReference::into_owned).collect(),
         }
     }
 
@@ -70,10 +70,10 @@ impl Object {
     }
 }
 
-impl Owner<'_> {
-    fn into_owned(self) -> Owner<'static> {
+impl OwnerReference<'_> {
+    fn into_owned(self) -> OwnerReference<'static> {
         let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
-        Owner {
+        OwnerReference {
             api_version: own(self.api_version),
             kind: own(self.kind),
             name: own(self.name),
@@ -85,7 +85,7 @@ impl Owner<'_> {
 
 /// Returns the text of `metadata.<member>`; of several, the last one.
 fn metadata_member<'a>(json: &'a [u8], member: &[u8]) -> Result<Option<&'a [u8]>, ScanError> {
-    let mut cursor = Cursor::new(json);
+    let mut cursor = JsonCursor::new(json);
     let mut found = None;
     cursor.enter(b'{', "an object")?;
     let mut first = true;
@@ -120,7 +120,7 @@ fn pairs<'a>(json: &'a [u8], member: &[u8]) -> Result<Pairs<'a>, ScanError> {
     let Some(json) = metadata_member(json, member)?.filter(|json| json.starts_with(b"{")) else {
         return Ok(Vec::new());
     };
-    let mut cursor = Cursor::new(json);
+    let mut cursor = JsonCursor::new(json);
     cursor.enter(b'{', "an object")?;
     let (mut pairs, mut first) = (Vec::new(), true);
     while let Some(member) = cursor.next_member(&mut first)? {
@@ -140,11 +140,11 @@ fn pairs<'a>(json: &'a [u8], member: &[u8]) -> Result<Pairs<'a>, ScanError> {
     Ok(pairs.into_iter().filter_map(|(key, value)| Some((key, value?))).collect())
 }
 
-fn owners(json: &[u8]) -> Result<Vec<Owner<'_>>, ScanError> {
+fn owners(json: &[u8]) -> Result<Vec<OwnerReference<'_>>, ScanError> {
     let Some(json) = metadata_member(json, b"ownerReferences")?.filter(|json| json.starts_with(b"[")) else {
         return Ok(Vec::new());
     };
-    let mut cursor = Cursor::new(json);
+    let mut cursor = JsonCursor::new(json);
     cursor.enter(b'[', "an array")?;
     let (mut owners, mut first) = (Vec::new(), true);
     while cursor.next_element(&mut first)?.is_some() {
@@ -157,11 +157,11 @@ fn owners(json: &[u8]) -> Result<Vec<Owner<'_>>, ScanError> {
     Ok(owners)
 }
 
-fn owner<'a>(cursor: &mut Cursor<'a>) -> Result<Owner<'a>, ScanError> {
+fn owner<'a>(cursor: &mut JsonCursor<'a>) -> Result<OwnerReference<'a>, ScanError> {
     let [api_version, kind, name, uid, controller] =
         cursor.values([b"apiVersion", b"kind", b"name", b"uid", b"controller"])?;
     let (api_version, kind, name, uid) = (text(api_version)?, text(kind)?, text(name)?, text(uid)?);
-    Ok(Owner { api_version, kind, name, uid, controller: controller == Some(b"true") })
+    Ok(OwnerReference { api_version, kind, name, uid, controller: controller == Some(b"true") })
 }
 
 fn has_duplicates<T: Ord>(mut keys: Vec<T>) -> bool {
@@ -196,7 +196,7 @@ impl Plucker {
     /// Returns the scalars at each path, in the order of the paths.
     fn pluck(&self, json: &[u8]) -> Vec<Vec<String>> {
         let mut found = vec![Vec::new(); self.paths.len()];
-        match pluck(&mut Cursor::new(json), &self.tree, &mut found) {
+        match pluck(&mut JsonCursor::new(json), &self.tree, &mut found) {
             Ok(()) => found,
             Err(GivenUp::Malformed) => vec![Vec::new(); self.paths.len()],
             Err(GivenUp::Duplicate) => {
@@ -208,7 +208,7 @@ impl Plucker {
 }
 
 /// Reads one value. Recurses as deep as the longest path.
-fn pluck(cursor: &mut Cursor<'_>, tree: &PathTree, found: &mut [Vec<String>]) -> Result<(), GivenUp> {
+fn pluck(cursor: &mut JsonCursor<'_>, tree: &PathTree, found: &mut [Vec<String>]) -> Result<(), GivenUp> {
     match cursor.peek()? {
         b'{' if tree.goes_on() => pluck_object(cursor, tree, found),
         b'[' if let Some(each) = tree.each() => {
@@ -236,7 +236,7 @@ fn pluck(cursor: &mut Cursor<'_>, tree: &PathTree, found: &mut [Vec<String>]) ->
     }
 }
 
-fn pluck_object(cursor: &mut Cursor<'_>, tree: &PathTree, found: &mut [Vec<String>]) -> Result<(), GivenUp> {
+fn pluck_object(cursor: &mut JsonCursor<'_>, tree: &PathTree, found: &mut [Vec<String>]) -> Result<(), GivenUp> {
     cursor.enter(b'{', "an object")?;
     let (mut named, mut others, mut first) = (0_u64, Vec::new(), true);
     while let Some(member) = cursor.next_member(&mut first)? {
@@ -255,7 +255,7 @@ fn pluck_object(cursor: &mut Cursor<'_>, tree: &PathTree, found: &mut [Vec<Strin
     if has_duplicates(others) { Err(GivenUp::Duplicate) } else { Ok(()) }
 }
 
-fn pluck_value(value: &serde_json::Value, steps: &[Step]) -> Vec<String> {
+fn pluck_value(value: &serde_json::Value, steps: &[PathStep]) -> Vec<String> {
     use serde_json::Value;
     let Some((step, rest)) = steps.split_first() else {
         return match value {
@@ -265,11 +265,15 @@ fn pluck_value(value: &serde_json::Value, steps: &[Step]) -> Vec<String> {
         };
     };
     match (step, value) {
-        (Step::Member(name), Value::Object(members)) => {
+        (PathStep::Member(name), Value::Object(members)) => {
             members.get(&**name).map_or_else(Vec::new, |value| pluck_value(value, rest))
         }
-        (Step::Each, Value::Object(members)) => members.values().flat_map(|value| pluck_value(value, rest)).collect(),
-        (Step::Each, Value::Array(elements)) => elements.iter().flat_map(|value| pluck_value(value, rest)).collect(),
+        (PathStep::Each, Value::Object(members)) => {
+            members.values().flat_map(|value| pluck_value(value, rest)).collect()
+        }
+        (PathStep::Each, Value::Array(elements)) => {
+            elements.iter().flat_map(|value| pluck_value(value, rest)).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::FieldPath;
-use crate::object::field_path::Step;
+use crate::object::field_path::PathStep;
 
 /// Words that mean something to the scanner, and some that nearly do.
 const KEYS: [&str; 16] = [
@@ -229,18 +229,18 @@ impl Writer {
 }
 
 /// Takes what is at `steps` out of `value`.
-pub(crate) fn remove(value: &mut Value, steps: &[Step]) {
+pub(crate) fn remove(value: &mut Value, steps: &[PathStep]) {
     match (value, steps) {
-        (Value::Object(members), [Step::Member(name)]) => drop(members.remove(&**name)),
-        (Value::Object(members), [Step::Each]) => members.clear(),
-        (Value::Array(elements), [Step::Each]) => elements.clear(),
-        (Value::Object(members), [Step::Member(name), rest @ ..]) => {
+        (Value::Object(members), [PathStep::Member(name)]) => drop(members.remove(&**name)),
+        (Value::Object(members), [PathStep::Each]) => members.clear(),
+        (Value::Array(elements), [PathStep::Each]) => elements.clear(),
+        (Value::Object(members), [PathStep::Member(name), rest @ ..]) => {
             if let Some(value) = members.get_mut(&**name) {
                 remove(value, rest);
             }
         }
-        (Value::Object(members), [Step::Each, rest @ ..]) => members.values_mut().for_each(|v| remove(v, rest)),
-        (Value::Array(elements), [Step::Each, rest @ ..]) => elements.iter_mut().for_each(|v| remove(v, rest)),
+        (Value::Object(members), [PathStep::Each, rest @ ..]) => members.values_mut().for_each(|v| remove(v, rest)),
+        (Value::Array(elements), [PathStep::Each, rest @ ..]) => elements.iter_mut().for_each(|v| remove(v, rest)),
         _ => {}
     }
 }

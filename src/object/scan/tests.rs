@@ -5,7 +5,7 @@ use super::{
     testing::{Writer, pod, remove},
     *,
 };
-use crate::object::field_path::Step;
+use crate::object::field_path::PathStep;
 
 fn cases(at_least: u32) -> ProptestConfig {
     ProptestConfig { cases: ProptestConfig::default().cases.max(at_least), ..Default::default() }
@@ -50,12 +50,12 @@ fn removed_by_serde(original: &Value, drop: &[FieldPath], type_meta: Option<&Typ
         // `metadata` itself is never cut; what is below it is where a longer path says so
         let mut metadata = original["metadata"].clone();
         for path in drop {
-            if let [Step::Each, rest @ ..] = path.steps()
+            if let [PathStep::Each, rest @ ..] = path.steps()
                 && !rest.is_empty()
             {
                 remove(&mut metadata, rest);
             }
-            if let [Step::Member(name), rest @ ..] = path.steps()
+            if let [PathStep::Member(name), rest @ ..] = path.steps()
                 && **name == *"metadata"
                 && !rest.is_empty()
             {
@@ -174,15 +174,19 @@ fn an_object_cut_off_anywhere_is_truncated() {
 }
 
 /// Returns the values that `serde_json` finds at a path.
-pub(crate) fn values(value: &Value, steps: &[Step]) -> Vec<String> {
+pub(crate) fn values(value: &Value, steps: &[PathStep]) -> Vec<String> {
     match (value, steps) {
         (Value::String(text), []) => vec![text.clone()],
         (Value::Bool(_) | Value::Number(_), []) => vec![value.to_string()],
-        (Value::Object(members), [Step::Member(name), rest @ ..]) => {
+        (Value::Object(members), [PathStep::Member(name), rest @ ..]) => {
             members.get(&**name).map_or(Vec::new(), |value| values(value, rest))
         }
-        (Value::Object(members), [Step::Each, rest @ ..]) => members.values().flat_map(|v| values(v, rest)).collect(),
-        (Value::Array(elements), [Step::Each, rest @ ..]) => elements.iter().flat_map(|v| values(v, rest)).collect(),
+        (Value::Object(members), [PathStep::Each, rest @ ..]) => {
+            members.values().flat_map(|v| values(v, rest)).collect()
+        }
+        (Value::Array(elements), [PathStep::Each, rest @ ..]) => {
+            elements.iter().flat_map(|v| values(v, rest)).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{
-    super::{store::Store, types::TypeInfo},
+    super::{store::SimulatorStore, types::TypeInfo},
     request::Call,
 };
 use crate::object::ResourceType;
@@ -28,7 +28,7 @@ struct Served {
 }
 
 /// Returns what discovery tells of.
-fn served(store: &Store) -> Vec<Served> {
+fn served(store: &SimulatorStore) -> Vec<Served> {
     let of_store = store.types().map(|(id, info)| {
         let verbs = if store.is_terminating(id) { &VERBS_OF_TERMINATING[..] } else { info.verbs() };
         Served { info: Arc::clone(info), verbs }
@@ -46,7 +46,7 @@ fn served(store: &Store) -> Vec<Served> {
 }
 
 /// Answers a discovery path; `None` if it is none.
-pub(super) fn answer(store: &Store, call: &Call) -> Option<Value> {
+pub(super) fn answer(store: &SimulatorStore, call: &Call) -> Option<Value> {
     let served = &served(store)[..];
     let segments: Vec<&str> = call.path.split('/').filter(|segment| !segment.is_empty()).collect();
     let aggregated = is_aggregated(call);

@@ -7,7 +7,7 @@ use super::{
     super::{
         error::ApiError,
         faults::StreamPlan,
-        store::{Continue, ListQuery, Page, Stored},
+        store::{Continue, ListQuery, ListedPage, Stored},
         types::TypeInfo,
     },
     Shared,
@@ -36,7 +36,7 @@ pub(super) async fn list(ask: &Ask<'_>) -> Result<Batch, ApiError> {
     }
     let mut page = shared.store.lock().list(ask.id, &query)?;
     if empty {
-        page = Page { items: Vec::new(), next: None, ..page };
+        page = ListedPage { items: Vec::new(), next: None, ..page };
     }
     Ok(body(&ask.info, &page, call.shape()))
 }
@@ -86,7 +86,7 @@ pub(super) async fn wait_for_version(shared: &Shared, version: u64) -> Result<()
     }
 }
 
-fn body(info: &TypeInfo, page: &Page, shape: Shape) -> Batch {
+fn body(info: &TypeInfo, page: &ListedPage, shape: Shape) -> Batch {
     let mut metadata = json!({"resourceVersion": page.version.to_string()});
     if let Some(next) = &page.next {
         metadata["continue"] = json!(next.to_token());

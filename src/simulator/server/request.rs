@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::extract::Query;
 use http::{HeaderMap, Method, Uri, header};
 
-use super::super::{error::ApiError, faults::Verb};
+use super::super::{error::ApiError, faults::RequestKind};
 
 /// One request as it came in, for tests to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct SeenRequest {
     /// The `Accept` header.
     pub accept: String,
     /// What faults took it for.
-    pub verb: Verb,
+    pub verb: RequestKind,
 }
 
 /// A request taken apart.
@@ -89,11 +89,11 @@ impl Call {
     }
 
     /// Returns what faults take this request for.
-    pub(super) fn verb(&self) -> Verb {
+    pub(super) fn verb(&self) -> RequestKind {
         match &self.resource {
-            Some(_) if self.method == Method::GET && self.flag("watch") => Verb::Watch,
-            Some(resource) if self.method == Method::GET && resource.name.is_none() => Verb::List,
-            _ => Verb::Any,
+            Some(_) if self.method == Method::GET && self.flag("watch") => RequestKind::Watch,
+            Some(resource) if self.method == Method::GET && resource.name.is_none() => RequestKind::List,
+            _ => RequestKind::Any,
         }
     }
 

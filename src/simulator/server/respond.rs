@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use super::{
     super::{
         error::ApiError,
-        faults::{Fault, Verb},
+        faults::{RequestKind, ServerFault},
         rights::Attempt,
-        selector::Selector,
+        selector::RequestSelector,
         shared::now,
         store::{Deletion, ListQuery, Part, PatchKind, Preconditions, Stored, TypeId, WriteContext},
         types::{TypeInfo, is_builtin_group},
@@ -45,12 +45,12 @@ pub(super) struct Ask<'a> {
     pub(super) resource: &'a Resource,
     pub(super) id: TypeId,
     pub(super) info: Arc<TypeInfo>,
-    pub(super) faults: &'a [Fault],
+    pub(super) faults: &'a [ServerFault],
 }
 
 impl Ask<'_> {
-    pub(super) fn selector(&self) -> Result<Selector, ApiError> {
-        Selector::parse(&self.info, self.call.param("labelSelector"), self.call.param("fieldSelector"))
+    pub(super) fn selector(&self) -> Result<RequestSelector, ApiError> {
+        RequestSelector::parse(&self.info, self.call.param("labelSelector"), self.call.param("fieldSelector"))
     }
 }
 
@@ -69,20 +69,20 @@ pub(super) async fn respond(
     let mut limit = None;
     for fault in &faults {
         match fault {
-            Fault::Close => return Err(io::Error::other("a fault closes the connection")),
-            Fault::Reset => {
+            ServerFault::Close => return Err(io::Error::other("a fault closes the connection")),
+            ServerFault::Reset => {
                 resets.store(true, Ordering::Relaxed);
                 return Err(io::Error::other("a fault resets the connection"));
             }
-            Fault::Stall => std::future::pending::<()>().await,
-            Fault::Delay(delay) => tokio::time::sleep(*delay).await,
-            Fault::Status { code, retry_after } => {
+            ServerFault::Stall => std::future::pending::<()>().await,
+            ServerFault::Delay(delay) => tokio::time::sleep(*delay).await,
+            ServerFault::Status { code, retry_after } => {
                 let error = ApiError { retry_after: *retry_after, ..ApiError::new(*code, "a fault on demand") };
                 return Ok(refusal(&error));
             }
-            Fault::CutAfterBytes(bytes) => limit = Some((*bytes, None)),
-            Fault::ResetAfterBytes(bytes) => limit = Some((*bytes, Some(Arc::clone(&resets)))),
-            Fault::Table | Fault::WrongList if call.verb() == Verb::List => {
+            ServerFault::CutAfterBytes(bytes) => limit = Some((*bytes, None)),
+            ServerFault::ResetAfterBytes(bytes) => limit = Some((*bytes, Some(Arc::clone(&resets)))),
+            ServerFault::Table | ServerFault::WrongList if call.verb() == RequestKind::List => {
                 return Ok(wrong_list(fault));
             }
             _ => {}
@@ -101,7 +101,7 @@ async fn answer(
     resets: &Arc<AtomicBool>,
     call: &Call,
     request: Request<Incoming>,
-    faults: &[Fault],
+    faults: &[ServerFault],
 ) -> Result<Response<Body>, ApiError> {
     let Some(resource) = &call.resource else { return other(shared, call) };
     if resource.group == "authorization.k8s.io" && call.method == Method::POST {
@@ -322,9 +322,9 @@ fn parse(body: &Bytes) -> Result<Value, ApiError> {
     serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))
 }
 
-fn wrong_list(fault: &Fault) -> Response<Body> {
+fn wrong_list(fault: &ServerFault) -> Response<Body> {
     let metadata = json!({"resourceVersion": "1"});
-    let document = if *fault == Fault::Table {
+    let document = if *fault == ServerFault::Table {
         watch::table(&metadata)
     } else {
         json!({"kind": "BananaList", "apiVersion": "fruit.example/v1", "metadata": metadata, "items": []})

@@ -162,10 +162,10 @@ async fn kube_gets_streaming_lists_with_their_marker_a_4() {
 #[tokio::test]
 async fn servers_without_streaming_lists_refuse_or_ignore_them() {
     let path = "/api/v1/pods?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1";
-    let refused = start_with(|options| options.streaming_lists = StreamingLists::Refused);
+    let refused = start_with(|options| options.streaming_lists = StreamingSupport::Refused);
     let (head, body) = get(&refused, path, "application/json", PATIENT).await;
     assert!(head.starts_with("HTTP/1.1 422") && body.contains("sendInitialEvents"), "{head} {body}");
-    let ignored = start_with(|options| options.streaming_lists = StreamingLists::Ignored);
+    let ignored = start_with(|options| options.streaming_lists = StreamingSupport::Ignored);
     ignored.store().create("pods", pod("a", "web")).unwrap();
     let (_, body) = get(&ignored, &format!("{path}&allowWatchBookmarks=true"), "application/json", PATIENT).await;
     assert!(types(&frames(&body)).contains(&"ADDED") && !body.contains("initial-events-end"), "{body}");
@@ -348,24 +348,24 @@ async fn faults_answer_in_place_of_the_server() {
     let faults = simulator.faults();
     let list = || get(&simulator, "/api/v1/pods", "application/json", Duration::from_secs(2));
     let cases = [
-        (Fault::Close, ""),
-        (Fault::Reset, ""),
-        (Fault::Stall, ""),
-        (Fault::Status { code: 429, retry_after: Some(7) }, "429 Too Many Requests"),
-        (Fault::Status { code: 410, retry_after: None }, "410 Gone"),
-        (Fault::Table, "200 OK"),
+        (ServerFault::Close, ""),
+        (ServerFault::Reset, ""),
+        (ServerFault::Stall, ""),
+        (ServerFault::Status { code: 429, retry_after: Some(7) }, "429 Too Many Requests"),
+        (ServerFault::Status { code: 410, retry_after: None }, "410 Gone"),
+        (ServerFault::Table, "200 OK"),
     ];
     for (fault, expected) in cases {
-        faults.add("/api/v1/pods", Verb::List, Times::Next(1), fault.clone()).unwrap();
+        faults.add("/api/v1/pods", RequestKind::List, Times::Next(1), fault.clone()).unwrap();
         let (head, body) = list().await;
         let line = head.lines().next().unwrap_or_default();
         assert_eq!(line.strip_prefix("HTTP/1.1 ").unwrap_or_default(), expected, "{fault:?}");
-        assert_eq!(body.contains("Table"), fault == Fault::Table);
+        assert_eq!(body.contains("Table"), fault == ServerFault::Table);
         assert_eq!(head.to_lowercase().contains("retry-after: 7"), expected.starts_with("429"));
         let (head, _) = list().await;
         assert!(head.starts_with("HTTP/1.1 200"), "after {fault:?}");
     }
-    faults.add("*", Verb::Any, Times::Next(1), Fault::CutAfterBytes(10)).unwrap();
+    faults.add("*", RequestKind::Any, Times::Next(1), ServerFault::CutAfterBytes(10)).unwrap();
     let (_, body) = list().await;
     assert!(body.contains("{\"kind\":\"P") && !body.contains("PodList") && !body.contains("0\r\n\r\n"), "{body}");
 }
@@ -373,7 +373,7 @@ async fn faults_answer_in_place_of_the_server() {
 #[tokio::test]
 async fn a_reset_is_a_reset() {
     let simulator = start();
-    simulator.faults().add("*", Verb::Any, Times::Next(1), Fault::Reset).unwrap();
+    simulator.faults().add("*", RequestKind::Any, Times::Next(1), ServerFault::Reset).unwrap();
     let mut stream = tokio::net::TcpStream::connect(simulator.address()).await.unwrap();
     stream.write_all(b"GET /api HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let error = stream.read(&mut [0; 10]).await.unwrap_err();
@@ -399,14 +399,17 @@ async fn faults_strike_in_the_middle_of_a_watch() {
     ];
     for (what, expected, clean) in cases {
         simulator.faults().clear();
-        simulator.faults().add("*", Verb::Watch, Times::Always, Fault::At { events: 2, what }).unwrap();
+        simulator.faults().add("*", RequestKind::Watch, Times::Always, ServerFault::At { events: 2, what }).unwrap();
         let path = "/api/v1/pods?watch=true&resourceVersion=0&timeoutSeconds=1";
         let (_, body) = get(&simulator, path, "application/json", Duration::from_secs(4)).await;
         assert_eq!(types(&frames(&body)), expected, "{what:?}");
         assert_eq!(body.ends_with("0\r\n\r\n"), clean, "{what:?}");
     }
     simulator.faults().clear();
-    simulator.faults().add("*", Verb::Watch, Times::Always, Fault::At { events: 0, what: StreamFault::End }).unwrap();
+    simulator
+        .faults()
+        .add("*", RequestKind::Watch, Times::Always, ServerFault::At { events: 0, what: StreamFault::End })
+        .unwrap();
     let (head, body) = get(&simulator, "/api/v1/pods?watch=true", "application/json", PATIENT).await;
     assert!(head.starts_with("HTTP/1.1 200") && body == "0\r\n\r\n", "{body}");
 }
@@ -414,8 +417,8 @@ async fn faults_strike_in_the_middle_of_a_watch() {
 #[tokio::test]
 async fn a_marker_can_fail_to_come() {
     let simulator = start();
-    simulator.faults().add("*", Verb::Watch, Times::Always, Fault::NoMarker).unwrap();
-    simulator.faults().add("*", Verb::Watch, Times::Always, Fault::NoBookmarks).unwrap();
+    simulator.faults().add("*", RequestKind::Watch, Times::Always, ServerFault::NoMarker).unwrap();
+    simulator.faults().add("*", RequestKind::Watch, Times::Always, ServerFault::NoBookmarks).unwrap();
     let path = "/api/v1/namespaces?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
                 &allowWatchBookmarks=true&timeoutSeconds=1";
     let (_, body) = get(&simulator, path, "application/json", PATIENT).await;

@@ -21,11 +21,11 @@ use tokio::{sync::watch as signal, time::Instant};
 
 use super::{
     super::{
-        StreamingLists,
+        StreamingSupport,
         error::ApiError,
         faults::{Next, StreamFault, StreamPlan},
-        selector::Selector,
-        store::{Change, ChangeKind, ListQuery, Stored, TypeId},
+        selector::RequestSelector,
+        store::{HistoryKind, HistoryStep, ListQuery, Stored, TypeId},
         types::TypeInfo,
     },
     Shared,
@@ -45,11 +45,11 @@ struct Watch {
     id: TypeId,
     info: Arc<TypeInfo>,
     namespace: Option<String>,
-    selector: Selector,
+    selector: RequestSelector,
     shape: Shape,
     /// Everything up to this version is in `queue` or sent.
     cursor: u64,
-    queue: VecDeque<(ChangeKind, Arc<Stored>)>,
+    queue: VecDeque<(HistoryKind, Arc<Stored>)>,
     /// The bookmark that ends the initial events is still to come.
     marker: bool,
     /// An ERROR event to send before anything else.
@@ -61,7 +61,7 @@ struct Watch {
     end: Option<End>,
     changes: signal::Receiver<u64>,
     /// Kept between reads for its memory.
-    read: Vec<Change>,
+    read: Vec<HistoryStep>,
 }
 
 /// How a watch ends once all that is due was sent.
@@ -130,13 +130,13 @@ fn streaming(shared: &Shared, call: &Call) -> Result<Option<bool>, ApiError> {
         );
     }
     match shared.options.streaming_lists {
-        StreamingLists::Ignored => return Ok(None),
-        StreamingLists::Refused => {
+        StreamingSupport::Ignored => return Ok(None),
+        StreamingSupport::Refused => {
             return invalid(
                 "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
             );
         }
-        StreamingLists::Served => {}
+        StreamingSupport::Served => {}
     }
     if matching != "NotOlderThan" {
         return invalid(
@@ -180,7 +180,7 @@ impl Watch {
             };
             let page = store.list(self.id, &query)?;
             let items = if self.plan.empty { Vec::new() } else { page.items };
-            self.queue = items.into_iter().map(|object| (ChangeKind::Added, object)).collect();
+            self.queue = items.into_iter().map(|object| (HistoryKind::Added, object)).collect();
             self.marker = streaming == Some(true) && self.bookmarks;
         }
         Ok(())
@@ -244,7 +244,7 @@ impl Watch {
         }
     }
 
-    async fn send_with_faults(&mut self, kind: ChangeKind, object: &Arc<Stored>, batch: &mut Batch) {
+    async fn send_with_faults(&mut self, kind: HistoryKind, object: &Arc<Stored>, batch: &mut Batch) {
         match self.plan.next_event() {
             Next::Skip => return,
             Next::Send => {}
@@ -297,7 +297,7 @@ impl Watch {
     }
 
     /// Turns a change into what this watch sees of it: objects enter and leave its selector.
-    fn judge(&self, change: &Change) -> Option<(ChangeKind, Arc<Stored>)> {
+    fn judge(&self, change: &HistoryStep) -> Option<(HistoryKind, Arc<Stored>)> {
         let key = change.new.key().as_ref();
         if self.namespace.as_ref().is_some_and(|namespace| namespace != key.namespace) {
             return None;
@@ -307,15 +307,15 @@ impl Watch {
         }
         let matches = |object: &Arc<Stored>| self.selector.matches(key, || object.facts(&self.info));
         let before = change.old.as_ref().filter(|old| matches(old));
-        let after = change.kind != ChangeKind::Deleted && matches(&change.new);
+        let after = change.kind != HistoryKind::Deleted && matches(&change.new);
         match (before, after) {
-            (None, true) => Some((ChangeKind::Added, Arc::clone(&change.new))),
-            (Some(_), true) => Some((ChangeKind::Modified, Arc::clone(&change.new))),
-            (Some(_), false) if change.kind == ChangeKind::Deleted => {
-                Some((ChangeKind::Deleted, Arc::clone(&change.new)))
+            (None, true) => Some((HistoryKind::Added, Arc::clone(&change.new))),
+            (Some(_), true) => Some((HistoryKind::Modified, Arc::clone(&change.new))),
+            (Some(_), false) if change.kind == HistoryKind::Deleted => {
+                Some((HistoryKind::Deleted, Arc::clone(&change.new)))
             }
             (Some(old), false) => {
-                Some((ChangeKind::Deleted, Arc::new(old.restamped(ChangeKind::Deleted, change.version))))
+                Some((HistoryKind::Deleted, Arc::new(old.restamped(HistoryKind::Deleted, change.version))))
             }
             (None, false) => None,
         }
@@ -395,7 +395,7 @@ impl Watch {
     }
 }
 
-fn push_event(shape: Shape, kind: ChangeKind, object: &Stored, batch: &mut Batch) {
+fn push_event(shape: Shape, kind: HistoryKind, object: &Stored, batch: &mut Batch) {
     let (prefix, rest) = object.frame(kind);
     if shape == Shape::Whole {
         if let Some(prefix) = prefix {

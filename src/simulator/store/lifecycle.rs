@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::{error::ApiError, types::TypeInfo},
-    ChangeKind, Store, Stored, TypeId,
+    HistoryKind, SimulatorStore, Stored, TypeId,
     write::{Deletion, WriteContext},
 };
 use crate::object::ObjectKey;
@@ -37,7 +37,7 @@ pub(super) enum Holds {
 /// Objects of one type that go with something.
 type Inside = (TypeId, Vec<Arc<Stored>>);
 
-impl Store {
+impl SimulatorStore {
     /// Refuses new objects in a namespace, or of a type, that is about to go.
     pub(super) fn check_is_open(&self, id: TypeId, namespace: &str, name: &str) -> Result<(), ApiError> {
         if self.is_terminating(id) {
@@ -58,7 +58,7 @@ impl Store {
         for (status, reason) in [("False", "Installing"), ("True", "InitialNamesAccepted")] {
             let established = condition("Established", status, reason, "the initial names have been accepted");
             definition["status"]["conditions"] = json!([accepted, established]);
-            self.put(id, ChangeKind::Modified, &definition);
+            self.put(id, HistoryKind::Modified, &definition);
         }
         if let Some(defined) = TypeInfo::of_definition(&definition) {
             self.add_type(defined);
@@ -93,7 +93,7 @@ impl Store {
             (marked, all.into_iter().collect())
         } else {
             object["status"] = json!({"phase": "Terminating"});
-            let marked = self.put(id, ChangeKind::Modified, &object);
+            let marked = self.put(id, HistoryKind::Modified, &object);
             let inside = self.within(key.as_ref().name);
             self.terminating.push(Terminating { id, key, holds: Holds::Namespace });
             (marked, inside)
@@ -119,7 +119,7 @@ impl Store {
                 "message": message,
             }));
             definition["status"]["conditions"] = Value::Array(conditions);
-            self.put(id, ChangeKind::Modified, &definition)
+            self.put(id, HistoryKind::Modified, &definition)
         };
         let begins = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
         mark("InstanceDeletionPending", begins);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::super::{selector::Facts, types::TypeInfo};
+use super::super::{selector::SelectorFacts, types::TypeInfo};
 use crate::object::ObjectKey;
 
 /// How the Go structs order `metadata`; what is not named here comes last.
@@ -29,14 +29,14 @@ pub(super) const TYPED_METADATA: [&str; 14] = [
 
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChangeKind {
+pub(crate) enum HistoryKind {
     Added,
     Modified,
     /// It was deleted; the state is its last one, under the version of the deletion.
     Deleted,
 }
 
-impl ChangeKind {
+impl HistoryKind {
     /// Returns what a watch frame has before the object.
     pub(in crate::simulator) fn prefix(self) -> &'static str {
         match self {
@@ -102,7 +102,7 @@ fn metadata_order<'a>(info: &TypeInfo, metadata: &'a Map<String, Value>) -> Vec<
 pub struct Stored {
     key: ObjectKey,
     version: u64,
-    kind: ChangeKind,
+    kind: HistoryKind,
     /// `{"type":…,"object":{…}}` and a newline.
     frame: Bytes,
     /// Where the object begins in `frame`.
@@ -111,12 +111,12 @@ pub struct Stored {
     metadata: usize,
     /// Where the digits of the version are in `frame`.
     digits: std::ops::Range<usize>,
-    facts: OnceLock<Facts>,
+    facts: OnceLock<SelectorFacts>,
 }
 
 impl Stored {
     /// Serialises a state under its version.
-    pub(super) fn new(info: &TypeInfo, kind: ChangeKind, version: u64, raw: RawObject) -> Self {
+    pub(super) fn new(info: &TypeInfo, kind: HistoryKind, version: u64, raw: RawObject) -> Self {
         let (group_version, type_kind) = (info.resource.api_version(), &info.resource.kind);
         let head = if info.typed {
             format!(r#"{{"kind":"{type_kind}","apiVersion":"{group_version}","#)
@@ -127,13 +127,13 @@ impl Stored {
     }
 
     /// Returns the same state under another version and kind of change: what a deletion shows.
-    pub(in crate::simulator) fn restamped(&self, kind: ChangeKind, version: u64) -> Self {
+    pub(in crate::simulator) fn restamped(&self, kind: HistoryKind, version: u64) -> Self {
         let (head, before) = (&self.frame[self.object..self.metadata], &self.frame[self.metadata..self.digits.start]);
         Self::lay_out(self.key.clone(), kind, version, [head, before, &self.frame[self.digits.end..], b""])
     }
 
     /// Joins what comes before `"metadata"`, from there up to the version, behind the version, and the end.
-    fn lay_out(key: ObjectKey, kind: ChangeKind, version: u64, [head, before, after, end]: [&[u8]; 4]) -> Self {
+    fn lay_out(key: ObjectKey, kind: HistoryKind, version: u64, [head, before, after, end]: [&[u8]; 4]) -> Self {
         let (prefix, digits) = (kind.prefix(), version.to_string());
         let frame = [prefix.as_bytes(), head, before, digits.as_bytes(), after, end].concat();
         let (object, metadata) = (prefix.len(), prefix.len() + head.len());
@@ -163,7 +163,7 @@ impl Stored {
     }
 
     /// Returns the watch frame for a kind of change: one piece where it is the state's own kind, else two.
-    pub(crate) fn frame(&self, kind: ChangeKind) -> (Option<Bytes>, Bytes) {
+    pub(crate) fn frame(&self, kind: HistoryKind) -> (Option<Bytes>, Bytes) {
         if kind == self.kind {
             (None, self.frame.clone())
         } else {
@@ -188,8 +188,8 @@ impl Stored {
     }
 
     /// Returns what selectors look at, decoded at the first call.
-    pub(crate) fn facts(&self, info: &TypeInfo) -> &Facts {
-        self.facts.get_or_init(|| Facts::of(info, &self.value()))
+    pub(crate) fn facts(&self, info: &TypeInfo) -> &SelectorFacts {
+        self.facts.get_or_init(|| SelectorFacts::of(info, &self.value()))
     }
 
     /// Returns the bytes held for this state.

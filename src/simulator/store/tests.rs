@@ -9,12 +9,12 @@ fn context(part: Part) -> WriteContext<'static> {
 }
 
 struct Fixture {
-    store: Store,
+    store: SimulatorStore,
     id: TypeId,
 }
 
 fn fixture(resource: &str) -> Fixture {
-    let store = Store::new(1, HistoryLimits::default());
+    let store = SimulatorStore::new(1, HistoryLimits::default());
     let id = store.find_name(resource).unwrap();
     Fixture { store, id }
 }
@@ -35,12 +35,12 @@ impl Fixture {
         self.store.delete(self.id, &key, &Preconditions::default(), &context(Part::Main))
     }
 
-    fn page(&self, limit: usize, after: Option<Continue>) -> Result<Page, ApiError> {
+    fn page(&self, limit: usize, after: Option<Continue>) -> Result<ListedPage, ApiError> {
         self.store.list(self.id, &ListQuery { limit: Some(limit), after, ..ListQuery::default() })
     }
 }
 
-fn names(page: &Page) -> Vec<String> {
+fn names(page: &ListedPage) -> Vec<String> {
     page.items.iter().map(|object| object.key().as_ref().name.to_owned()).collect()
 }
 
@@ -115,7 +115,7 @@ fn finalizers_hold_a_deletion() {
     fixture.patch("a", json!({"metadata": {"finalizers": null}}), Part::Main).unwrap();
     let mut changes = Vec::new();
     fixture.store.read(fixture.id, version, 10, &mut changes).unwrap();
-    assert_eq!(changes.iter().map(|change| change.kind).collect::<Vec<_>>(), [ChangeKind::Deleted]);
+    assert_eq!(changes.iter().map(|change| change.kind).collect::<Vec<_>>(), [HistoryKind::Deleted]);
     assert_eq!(fixture.store.len(fixture.id), 0);
     assert_eq!(fixture.delete("a").unwrap_err().code, 404);
 }
@@ -129,7 +129,7 @@ fn a_deletion_shows_the_last_state_under_its_own_version() {
     assert_eq!(gone.version(), before + 1);
     assert_eq!(gone.value()["metadata"]["resourceVersion"], (before + 1).to_string());
     assert_eq!(gone.value()["metadata"]["labels"]["app"], "web");
-    let (prefix, frame) = gone.frame(ChangeKind::Deleted);
+    let (prefix, frame) = gone.frame(HistoryKind::Deleted);
     assert!(
         prefix.is_none()
             && frame.starts_with(br#"{"type":"DELETED","object":{"kind":"Pod""#)
@@ -199,7 +199,7 @@ fn watches_read_on_from_a_version_until_it_is_compacted() {
 #[test]
 fn history_is_bounded_by_count_and_bytes() {
     let limits = HistoryLimits { changes: 3, bytes: usize::MAX };
-    let mut store = Store::new(1, limits);
+    let mut store = SimulatorStore::new(1, limits);
     let id = store.find_name("configmaps").unwrap();
     for number in 0..10 {
         let object = json!({"metadata": {"name": format!("a{number}")}});
@@ -213,7 +213,7 @@ fn history_is_bounded_by_count_and_bytes() {
 }
 
 /// The kinds of the changes after `version`, with what `of` makes of each state.
-fn told<T>(store: &Store, id: TypeId, version: u64, of: impl Fn(&Value) -> T) -> Vec<(ChangeKind, T)> {
+fn told<T>(store: &SimulatorStore, id: TypeId, version: u64, of: impl Fn(&Value) -> T) -> Vec<(HistoryKind, T)> {
     let mut changes = Vec::new();
     store.read(id, version, 100, &mut changes).unwrap();
     changes.iter().map(|change| (change.kind, of(&change.new.value()))).collect()
@@ -240,9 +240,9 @@ fn definitions_add_and_remove_types_in_the_steps_of_a_real_server() {
     };
     let text = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let expected = [
-        (ChangeKind::Added, text(&[])),
-        (ChangeKind::Modified, text(&["NoConflicts=True", "Installing=False"])),
-        (ChangeKind::Modified, text(&["NoConflicts=True", "InitialNamesAccepted=True"])),
+        (HistoryKind::Added, text(&[])),
+        (HistoryKind::Modified, text(&["NoConflicts=True", "Installing=False"])),
+        (HistoryKind::Modified, text(&["NoConflicts=True", "InitialNamesAccepted=True"])),
     ];
     assert_eq!(told(&store, id, before, conditions), expected);
 
@@ -259,12 +259,12 @@ fn definitions_add_and_remove_types_in_the_steps_of_a_real_server() {
     assert!(store.find_name("books.shop.io").is_none() && store.is_removed(books));
     let last = |definition: &Value| conditions(definition).pop().unwrap();
     let expected = [
-        (ChangeKind::Modified, "InstanceDeletionPending=True".to_owned()),
-        (ChangeKind::Modified, "InstanceDeletionInProgress=True".to_owned()),
-        (ChangeKind::Deleted, "InstanceDeletionInProgress=True".to_owned()),
+        (HistoryKind::Modified, "InstanceDeletionPending=True".to_owned()),
+        (HistoryKind::Modified, "InstanceDeletionInProgress=True".to_owned()),
+        (HistoryKind::Deleted, "InstanceDeletionInProgress=True".to_owned()),
     ];
     assert_eq!(told(&store, id, before, last), expected);
-    assert_eq!(told(&store, books, before, |_| ()), [(ChangeKind::Deleted, ())]);
+    assert_eq!(told(&store, books, before, |_| ()), [(HistoryKind::Deleted, ())]);
     let mut changes = Vec::new();
     store.read(books, before, 1, &mut changes).unwrap();
     assert!(changes[0].version < store.version(), "its objects go before the definition does");
@@ -312,10 +312,11 @@ fn a_namespace_takes_its_objects_with_it_and_goes_last() {
     let pod = ObjectKey::new("default", "held");
     store.patch(id, &pod, json!({"metadata": {"finalizers": null}}), PatchKind::Merge, &context(Part::Main)).unwrap();
     let phase = |namespace: &Value| namespace["status"]["phase"].as_str().unwrap().to_owned();
-    let expected = [(ChangeKind::Modified, "Terminating".to_owned()), (ChangeKind::Deleted, "Terminating".to_owned())];
+    let expected =
+        [(HistoryKind::Modified, "Terminating".to_owned()), (HistoryKind::Deleted, "Terminating".to_owned())];
     assert_eq!(told(&store, namespaces, before, phase), expected);
     let kinds: Vec<_> = told(&store, id, before, |_| ()).into_iter().map(|(kind, ())| kind).collect();
-    assert_eq!(kinds, [ChangeKind::Deleted, ChangeKind::Modified, ChangeKind::Deleted]);
+    assert_eq!(kinds, [HistoryKind::Deleted, HistoryKind::Modified, HistoryKind::Deleted]);
     store.create(namespaces, "", object, &context(Part::Main)).unwrap();
     store.create(id, "default", json!({"metadata": {"name": "b"}}), &context(Part::Main)).unwrap();
 }

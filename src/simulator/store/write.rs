@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{error::ApiError, types::TypeInfo},
-    ChangeKind, RawObject, Store, Stored, TypeId, fields, lifecycle,
+    HistoryKind, RawObject, SimulatorStore, Stored, TypeId, fields, lifecycle,
 };
 use crate::object::ObjectKey;
 
@@ -55,7 +55,7 @@ pub enum Deletion {
     Waiting(Arc<Stored>),
 }
 
-impl Store {
+impl SimulatorStore {
     /// Creates an object in `namespace` (empty for a cluster-scoped type).
     pub(crate) fn create(
         &mut self,
@@ -116,7 +116,7 @@ impl Store {
             metadata_mut(&mut object)?.remove("managedFields");
             fields::note(&info, None, &mut object, context.manager, false, context.time);
         }
-        let created = self.put(id, ChangeKind::Added, &object);
+        let created = self.put(id, HistoryKind::Added, &object);
         if info.is_definition() {
             self.establish(id, object, context);
         }
@@ -211,7 +211,7 @@ impl Store {
             return Ok(Deletion::Waiting(Arc::clone(present)));
         }
         mark_deleted(&mut object, context)?;
-        Ok(Deletion::Waiting(self.put(id, ChangeKind::Modified, &object)))
+        Ok(Deletion::Waiting(self.put(id, HistoryKind::Modified, &object)))
     }
 
     fn replace(
@@ -261,7 +261,7 @@ impl Store {
             self.settle();
             return Ok(gone);
         }
-        let stored = self.put(id, ChangeKind::Modified, &object);
+        let stored = self.put(id, HistoryKind::Modified, &object);
         if info.is_definition() {
             self.follow_definition(&old, &object);
         }
@@ -269,7 +269,7 @@ impl Store {
         Ok(stored)
     }
 
-    pub(super) fn put(&mut self, id: TypeId, kind: ChangeKind, object: &Value) -> Arc<Stored> {
+    pub(super) fn put(&mut self, id: TypeId, kind: HistoryKind, object: &Value) -> Arc<Stored> {
         let raw = RawObject::of_value(self.info(id), object).expect("a checked object has metadata");
         self.commit(id, kind, raw)
     }

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::LazyLock};
 
 use super::{
-    super::{random::Random, store::RawObject, template::Template},
+    super::{random::Random, store::RawObject, template::ObjectTemplate},
     POD, RUNNING, WEBSITE,
 };
 use crate::object::ObjectKey;
@@ -34,7 +34,7 @@ pub(super) struct Fill {
 type Value = fn(&Fill) -> Cow<'_, str>;
 
 /// Templates of what stands in front of the version, and of what follows it.
-type Halves = [Template<Value>; 2];
+type Halves = [ObjectTemplate<Value>; 2];
 
 impl Fill {
     /// Renders a pod.
@@ -63,7 +63,7 @@ impl Fill {
 /// Compiles a template that is one JSON object; its opening brace is left out, as the type goes in front.
 fn halves(text: &str) -> Halves {
     let (before, after) = text.split_once("${VERSION}").expect("a template has a version");
-    [before.trim_start_matches('{'), after].map(|half| Template::compile(half, value))
+    [before.trim_start_matches('{'), after].map(|half| ObjectTemplate::compile(half, value))
 }
 
 /// Returns the content of a hole: shared text, or a value of the object.

@@ -2,7 +2,7 @@ use serde_json::Value;
 
 use super::{super::store::HistoryLimits, *};
 use crate::object::ResourceType;
-use crate::simulator::store::{Change, ChangeKind};
+use crate::simulator::store::{HistoryKind, HistoryStep};
 
 fn lived(seed: u64, steps: usize) -> (SharedStore, Vec<String>) {
     let store = SharedStore::new(5, HistoryLimits { changes: usize::MAX, bytes: usize::MAX });
@@ -16,7 +16,7 @@ fn lived(seed: u64, steps: usize) -> (SharedStore, Vec<String>) {
     (store, news)
 }
 
-fn history(store: &SharedStore, resource: &str) -> Vec<Change> {
+fn history(store: &SharedStore, resource: &str) -> Vec<HistoryStep> {
     let store = store.lock();
     let mut changes = Vec::new();
     store.read(store.find_name(resource).unwrap(), 0, usize::MAX, &mut changes).unwrap();
@@ -112,8 +112,8 @@ fn types_come_are_filled_and_go_again() {
     let (store, _) = lived(2, 2_000);
     let changes = history(&store, DEFINITIONS);
     let count = |kind| changes.iter().filter(|change| change.kind == kind).count();
-    assert!(count(ChangeKind::Added) >= 5 && count(ChangeKind::Deleted) >= 4, "{}", changes.len());
+    assert!(count(HistoryKind::Added) >= 5 && count(HistoryKind::Deleted) >= 4, "{}", changes.len());
     let namespaces = history(&store, "namespaces");
-    let gone = namespaces.iter().filter(|change| change.kind == ChangeKind::Deleted).count();
+    let gone = namespaces.iter().filter(|change| change.kind == HistoryKind::Deleted).count();
     assert!(gone >= 4, "{gone}");
 }

@@ -18,24 +18,24 @@ fn place(journal: Option<&str>, sequence: u64) -> Since {
     Since::Place { journal: journal.map(str::to_owned), sequence: Sequence(sequence), text }
 }
 
-fn cursor(since: &Since, wants_state: bool, ring: &Ring) -> Cursor {
-    let facts = Facts { journal: JOURNAL, released: ring.head(), time: None };
-    Cursor::new(since, wants_state, ring, &facts)
+fn cursor(since: &Since, wants_state: bool, ring: &Ring) -> SubscriberCursor {
+    let facts = JournalFacts { journal: JOURNAL, released: ring.head(), time: None };
+    SubscriberCursor::new(since, wants_state, ring, &facts)
 }
 
 /// What it is told without a store, in short.
-fn told(cursor: &mut Cursor, ring: &Ring) -> Vec<String> {
+fn told(cursor: &mut SubscriberCursor, ring: &Ring) -> Vec<String> {
     let mut told = Vec::new();
     loop {
         match cursor.step(ring, false) {
-            Step::Events(entries) => told.extend(entries.iter().map(|entry| entry.place().0.to_string())),
-            Step::Gap(gap) => told.push(format!("{} to {}", gap.reason.as_str(), gap.to.0)),
-            Step::State => {
+            CursorStep::Events(entries) => told.extend(entries.iter().map(|entry| entry.place().0.to_string())),
+            CursorStep::Gap(gap) => told.push(format!("{} to {}", gap.reason.as_str(), gap.to.0)),
+            CursorStep::State => {
                 told.push("state".to_owned());
                 cursor.state_shown();
             }
-            Step::Read { .. } => panic!("there is no store"),
-            Step::Rest => return told,
+            CursorStep::Read { .. } => panic!("there is no store"),
+            CursorStep::Rest => return told,
         }
     }
 }
@@ -76,8 +76,8 @@ fn a_place_that_is_asked_for_and_not_kept_has_expired() {
         ring.push(entry(place));
     }
     let mut cursor = cursor(&place(None, 11), false, &ring);
-    let Step::Gap(gap) = cursor.step(&ring, false) else { panic!("it is not kept") };
-    assert_eq!((gap.reason, gap.asked.as_deref()), (Reason::Expired, Some("11")));
+    let CursorStep::Gap(gap) = cursor.step(&ring, false) else { panic!("it is not kept") };
+    assert_eq!((gap.reason, gap.asked.as_deref()), (GapReason::Expired, Some("11")));
 }
 
 #[test]
@@ -98,14 +98,14 @@ fn i6_who_is_too_slow_is_told_and_begins_anew_where_state_is_wanted() {
 fn what_the_cache_has_shown_is_not_shown_again() {
     let mut ring = ring(10, 9);
     let mut cursor = cursor(&Since::Now, true, &ring);
-    assert!(matches!(cursor.step(&ring, false), Step::State));
+    assert!(matches!(cursor.step(&ring, false), CursorStep::State));
     cursor.saw(UnitId(0), Sequence(12)); // published, and not yet read from the journal
     cursor.state_shown();
     assert_eq!(cursor.resumable(), None, "who resumed here would see what it has seen become older");
     for place in 11..=13 {
         ring.push(entry(place));
     }
-    let Step::Events(entries) = cursor.step(&ring, false) else { panic!("there are some") };
+    let CursorStep::Events(entries) = cursor.step(&ring, false) else { panic!("there are some") };
     let due: Vec<_> = entries.iter().map(|entry| cursor.is_due(UnitId(0), entry.place())).collect();
     assert_eq!(due, [false, false, true]);
     assert_eq!(cursor.resumable(), Some(Sequence(13)));
@@ -117,13 +117,13 @@ fn what_the_ring_lacks_is_read_from_the_store_up_to_where_the_ring_begins() {
     let mut ring = ring(10, 9);
     ring.push(entry(12));
     let mut cursor = cursor(&place(Some(JOURNAL), 4), false, &ring);
-    let Step::Read { after, until } = cursor.step(&ring, true) else { panic!("it is older than the ring") };
+    let CursorStep::Read { after, until } = cursor.step(&ring, true) else { panic!("it is older than the ring") };
     assert_eq!((after, until), (Sequence(4), Sequence(10)));
     cursor.read(Sequence(7), 0, None);
-    assert!(matches!(cursor.step(&ring, true), Step::Read { after: Sequence(7), .. }));
+    assert!(matches!(cursor.step(&ring, true), CursorStep::Read { after: Sequence(7), .. }));
     let gap = cursor.read(Sequence(10), 2, None).unwrap();
     assert_eq!((gap.from, gap.to, gap.events), (Some(Sequence(7)), Sequence(10), Some(2)));
-    assert!(matches!(cursor.step(&ring, true), Step::Events(_)));
+    assert!(matches!(cursor.step(&ring, true), CursorStep::Events(_)));
 }
 
 #[test]
@@ -131,23 +131,25 @@ fn a_place_that_the_store_no_longer_keeps_is_a_gap_up_to_what_it_keeps() {
     let ring = ring(10, 9);
     let mut plain = cursor(&place(Some(JOURNAL), 2), false, &ring);
     plain.read(Sequence(2), 0, Some(Sequence(6)));
-    let Step::Gap(gap) = plain.step(&ring, true) else { panic!("it is gone") };
-    assert_eq!((gap.reason, gap.from, gap.to), (Reason::Expired, Some(Sequence(2)), Sequence(6)));
-    assert!(matches!(plain.step(&ring, true), Step::Read { after: Sequence(6), .. }), "what is kept is shown");
+    let CursorStep::Gap(gap) = plain.step(&ring, true) else { panic!("it is gone") };
+    assert_eq!((gap.reason, gap.from, gap.to), (GapReason::Expired, Some(Sequence(2)), Sequence(6)));
+    assert!(matches!(plain.step(&ring, true), CursorStep::Read { after: Sequence(6), .. }), "what is kept is shown");
     let mut with_state = cursor(&place(Some(JOURNAL), 2), true, &ring);
     with_state.read(Sequence(2), 0, Some(Sequence(6)));
-    assert!(matches!(with_state.step(&ring, true), Step::Gap(_)));
-    assert!(matches!(with_state.step(&ring, true), Step::State), "what exists is shown in its place");
+    assert!(matches!(with_state.step(&ring, true), CursorStep::Gap(_)));
+    assert!(matches!(with_state.step(&ring, true), CursorStep::State), "what exists is shown in its place");
 }
 
 #[test]
 fn a_time_begins_with_what_happened_then() {
     let ring = ring(10, 9);
     let since = Since::Time { micros: 5, text: "5m".into() };
-    let with = |time| Cursor::new(&since, false, &ring, &Facts { journal: JOURNAL, released: Sequence(10), time });
+    let with = |time| {
+        SubscriberCursor::new(&since, false, &ring, &JournalFacts { journal: JOURNAL, released: Sequence(10), time })
+    };
     assert_eq!(with(Some((Sequence(7), false))).place(), Sequence(7));
     let mut late = with(Some((Sequence(8), true)));
-    let Step::Gap(gap) = late.step(&ring, true) else { panic!("what was before is not kept") };
+    let CursorStep::Gap(gap) = late.step(&ring, true) else { panic!("what was before is not kept") };
     assert_eq!((gap.asked.as_deref(), gap.to), (Some("5m"), Sequence(8)));
 }
 
@@ -178,7 +180,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 /// A subscriber, and what it may believe: it has everything up to `sure`.
 struct Witness {
-    cursor: Cursor,
+    cursor: SubscriberCursor,
     seen: Vec<u64>,
     /// From where to where it was told that it misses something.
     gaps: Vec<(u64, u64)>,
@@ -188,16 +190,16 @@ struct Witness {
 impl Witness {
     fn step(&mut self, ring: &Ring) -> bool {
         match self.cursor.step(ring, false) {
-            Step::Events(entries) => {
+            CursorStep::Events(entries) => {
                 self.seen.extend(entries.iter().map(|entry| entry.place().0));
                 self.last = *self.seen.last().unwrap();
             }
-            Step::Gap(gap) => {
+            CursorStep::Gap(gap) => {
                 self.gaps.push((gap.from.map_or(self.last, |from| from.0), gap.to.0));
                 self.last = gap.to.0;
             }
-            Step::Rest => return false,
-            Step::State | Step::Read { .. } => panic!("neither is asked for"),
+            CursorStep::Rest => return false,
+            CursorStep::State | CursorStep::Read { .. } => panic!("neither is asked for"),
         }
         true
     }

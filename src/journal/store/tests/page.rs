@@ -20,11 +20,11 @@ fn twelve() -> Opened {
     opened
 }
 
-fn page(store: &Store, after: u64, until: u64, size: PageSize) -> Page {
+fn page(store: &Store, after: u64, until: u64, size: PageSize) -> LogPage {
     store.page((Sequence(after), Sequence(until)), size, &|unit| unit == UnitId(1)).unwrap()
 }
 
-fn places(page: &Page) -> Vec<u64> {
+fn places(page: &LogPage) -> Vec<u64> {
     page.records.iter().map(|record| record.sequence.0).collect()
 }
 
