@@ -16,7 +16,7 @@ pub enum Cause {
         /// Counts the resyncs of the unit.
         round: u32,
     },
-    /// Found by comparing a list with what was known before a restart of the process, see [`Absence`].
+    /// Found by comparing a list with what was known before a restart of the process, see [`Absence`](crate::indexer::Absence).
     Downtime,
     /// The configuration changed.
     Reload,
@@ -67,7 +67,7 @@ pub enum Change {
         /// where the body may be another one, cut in another way.
         cause: Cause,
     },
-    /// An update touched nothing but what the configuration ignores ([`IndexerOptions::ignored`]): the cache has the new
+    /// An update touched nothing but what the configuration ignores ([`IndexerOptions::ignored`](crate::indexer::IndexerOptions::ignored)): the cache has the new
     /// object, and it is no event. The next update has it as `old`.
     Refreshed {
         /// The object now.

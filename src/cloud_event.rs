@@ -1,7 +1,7 @@
 //! How an event looks outside: `CloudEvents` 1.0 in JSON, one a line (`interfaces.md` §3, D8).
 //!
 //! Written by hand into one buffer: an object's bytes are copied as they are, nothing is parsed. A [`Form`] says how much
-//! of an event is written, a [`ContentMode`] how it travels where a sink has headers, a [`Format`] what its data is.
+//! of an event is written, a [`ContentMode`] how it travels where a sink has headers, a [`DataFormat`] what its data is.
 
 mod binary;
 mod format;

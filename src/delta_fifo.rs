@@ -6,6 +6,7 @@
 pub mod actor;
 mod arrivals;
 mod known;
+pub mod messages;
 #[cfg(test)]
 mod model_test;
 mod per_key;
@@ -49,7 +50,7 @@ pub enum DeltaKind {
     },
     /// Redelivered from memory (F-16, F-24), in the unit's `round`-th resync.
     Sync {
-        /// As in [`Event::Resync`].
+        /// As in [`ReflectorEvent::Resync`].
         round: u32,
     },
 }
@@ -185,7 +186,7 @@ impl DeltaFifo {
             ReflectorEvent::Updated(object) => self.push_change(DeltaKind::Updated, object),
             ReflectorEvent::Deleted(object) => self.push_change(DeltaKind::Deleted, object),
             ReflectorEvent::Replace { items, spared, resource_version } => {
-                self.push_replace(items, &spared, resource_version)
+                self.push_replace(items, &spared, resource_version);
             }
             ReflectorEvent::Bookmark(version) => match &mut self.queue {
                 Queue::Stream(queue) => queue.push_bookmark(version),
@@ -344,7 +345,7 @@ struct List<'a> {
     items: Vec<Object>,
     /// What it has and is not to be shown.
     opted_out: Vec<Object>,
-    /// See [`Event::Replace`].
+    /// See [`ReflectorEvent::Replace`].
     spared: &'a [Object],
     version: ResourceVersion,
 }

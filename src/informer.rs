@@ -22,10 +22,7 @@ use tracing::error;
 
 use crate::{
     change::{Cause, Change, Reached},
-    delta_fifo::{
-        DeltaFifo, QueueOrder,
-        actor::{Consumer, DeltaFifoActor},
-    },
+    delta_fifo::{DeltaFifo, QueueOrder, actor::DeltaFifoActor, messages::Consumer},
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions,
         actor::IndexerActor,

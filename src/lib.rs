@@ -15,25 +15,28 @@
 //!
 //! # Finding your way
 //!
-//! A stage is a file, its shell lies beside it (`x/actor.rs`), in the order of the data. A stage defines the type it
-//! emits, and names only what stands before it in this list:
+//! A stage is a file, its shell lies beside it (`x/actor.rs`), in the order of the data. A stage defines what it sends, and
+//! names only what stands before it in this file:
 //!
 //! | stage | emits | decides |
 //! |---|---|---|
 //! | [`list_watch`] | [`WatchEvent`](list_watch::WatchEvent), [`ListPage`](list_watch::ListPage) | what bytes mean |
-//! | [`reflector`] | [`Event`](reflector::Event) | list, stream or watch; when to ask again |
+//! | [`reflector`] | [`ReflectorEvent`](reflector::ReflectorEvent) | list, stream or watch; when to ask again |
 //! | [`delta_fifo`] | [`Deltas`](delta_fifo::Deltas) | order, tombstones, what is one transaction |
-//! | [`indexer`] | [`Change`](indexer::Change) | what differs from the cache |
+//! | [`indexer`] | [`Change`](change::Change) | what differs from the cache |
 //! | [`journal`] | [`Record`](journal::Record) | sequence; what may be read; what a slow reader keeps |
-//! | [`rules`] | [`Verdict`](rules::Verdict) | which changes a handler wants beside what `on` says |
+//! | [`rules`] | [`RuleVerdict`](rules::RuleVerdict) | which changes a handler wants beside what `on` says |
 //! | [`delivery`] | [`Notification`](notification::Notification) | batches, order, retries, dead letters |
 //! | [`handler`] | – | the sinks |
+//!
+//! `docs/architecture.md` has the walk of one event through these stages, and which file to open for which change.
 //!
 //! [`object`] is what travels, [`scope`] where from, [`redact`] what must not travel; [`secret`] is where the engine's own
 //! secrets are. Where `[state] dir` is set the journal writes what it holds to [`journal::store`], and a slow reader
 //! costs disk instead of memory. [`informer`] wires one type in one scope, [`supervisor`] keeps it
-//! alive, [`engine`] runs the whole; [`engine::dry_run`] tries a configuration on two states of an object. [`lister`], [`registry`] and [`serve`] read; [`subscribe`] streams. [`work_queue`] is for handlers of
-//! controllers: what is to be done, each key once. [`simulator`] is an API server in this process for the demo, tests and
+//! alive, [`engine`] runs the whole; [`engine::dry_run`] tries a configuration on two states of an object. [`lister`],
+//! [`registry`] and [`serve`] read; [`subscribe`] streams. [`work_queue`] is for handlers of controllers: what is to be
+//! done, each key once. [`simulator`] is an API server in this process for the demo, tests and
 //! benchmarks; [`bench`](mod@bench) measures an engine against a server that makes up its objects.
 //!
 //! # Invariants

@@ -163,38 +163,38 @@ pub(crate) enum ReflectorStart {
 pub(crate) enum ReflectorInput {
     /// Begin; the first input.
     Start,
-    /// The answer to [`Action::List`].
+    /// The answer to [`ReflectorAction::List`].
     Page(Result<ListPage, Failure>),
-    /// The answer to [`Action::Compare`].
+    /// The answer to [`ReflectorAction::Compare`].
     Compared(Comparison),
-    /// The answer to [`Action::OpenWatch`].
+    /// The answer to [`ReflectorAction::OpenWatch`].
     Opened(Result<(), Failure>),
     /// A batch of the open stream; never cut or reordered.
     Received(Vec<WatchEvent>),
     /// The open stream ended; by an EOF if `Ok`.
     Ended(Result<(), Failure>),
-    /// The time of [`Action::Read`] or [`Action::Wait`] has come.
+    /// The time of [`ReflectorAction::Read`] or [`ReflectorAction::Wait`] has come.
     Timer,
     /// Stop for good.
     Stop,
 }
 
-/// What the shell does next. Everything but [`Action::Read`], [`Action::Compare`] and [`Action::Keep`] closes a stream that
+/// What the shell does next. Everything but [`ReflectorAction::Read`], [`ReflectorAction::Compare`] and [`ReflectorAction::Keep`] closes a stream that
 /// is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReflectorAction {
-    /// Ask for a page and answer with [`Input::Page`]. How long that may take is the source's to bound.
+    /// Ask for a page and answer with [`ReflectorInput::Page`]. How long that may take is the source's to bound.
     List(ListRequest),
-    /// Hold a list against what is known once all events are applied, and answer with [`Input::Compared`].
+    /// Hold a list against what is known once all events are applied, and answer with [`ReflectorInput::Compared`].
     Compare(Listed),
-    /// Open a watch and answer with [`Input::Opened`]. How long that may take is the source's to bound; afterwards
-    /// [`Action::Read`] has a deadline (D-6).
+    /// Open a watch and answer with [`ReflectorInput::Opened`]. How long that may take is the source's to bound; afterwards
+    /// [`ReflectorAction::Read`] has a deadline (D-6).
     OpenWatch(WatchRequest),
-    /// Read the open stream: the next batch is [`Input::Received`], its end [`Input::Ended`].
+    /// Read the open stream: the next batch is [`ReflectorInput::Received`], its end [`ReflectorInput::Ended`].
     ///
-    /// When `until` comes first, [`Input::Timer`].
+    /// When `until` comes first, [`ReflectorInput::Timer`].
     Read { until: Duration },
-    /// Send nothing until then, then [`Input::Timer`]. The reason is for people.
+    /// Send nothing until then, then [`ReflectorInput::Timer`]. The reason is for people.
     Wait { until: Duration, reason: WaitReason },
     /// The input did not fit what was asked for, a late timer for instance: go on with the last action.
     Keep,
@@ -220,12 +220,12 @@ pub(crate) struct ReflectorStep {
 
 /// The machine: mirrors one collection, for ever.
 ///
-/// One input in, one [`Step`] out; it waits for exactly one answer at a time. Times are on any monotonic clock of the
+/// One input in, one [`ReflectorStep`] out; it waits for exactly one answer at a time. Times are on any monotonic clock of the
 /// caller. It has no clock, no random source and no I/O, and it keeps no objects but those of an unfinished initial
 /// state.
 ///
 /// **Invariants:** nothing of an initial state is emitted before it is complete (P-5, R-31); no action but
-/// [`Action::Done`] follows [`Input::Stop`]; a list is applied only if it is at least as new as what is known,
+/// [`ReflectorAction::Done`] follows [`ReflectorInput::Stop`]; a list is applied only if it is at least as new as what is known,
 /// or the server's most recent (D-5); what a list would delete of most of the known is deleted only if a second list
 /// lacks it too (D7).
 #[derive(Debug)]
@@ -299,7 +299,7 @@ struct Turn {
 }
 
 impl Reflector {
-    /// Makes a reflector. Its first input is [`Input::Start`].
+    /// Makes a reflector. Its first input is [`ReflectorInput::Start`].
     pub(crate) fn new(config: ReflectorConfig, start: ReflectorStart) -> Self {
         let (last, check) = match start {
             ReflectorStart::Fresh => (ResourceVersion::unset(), false),

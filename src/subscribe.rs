@@ -6,12 +6,12 @@
 //! caches ──what exists, where that is asked for─────────────────────▶
 //! ```
 //!
-//! [`Ring`](ring::Ring) holds the newest events for all, [`Cursor`](cursor::Cursor) says what one subscriber is due next,
-//! [`Filter`](filter::Filter) which events it asked for, [`query`] reads what it asked, [`frame`] writes how it looks: all
+//! [`Ring`](ring::Ring) holds the newest events for all, [`SubscriberCursor`](cursor::SubscriberCursor) says what one subscriber is due next,
+//! [`SubscriberFilter`](filter::SubscriberFilter) which events it asked for, [`query`] reads what it asked, [`frame`] writes how it looks: all
 //! pure. `judge` evaluates expressions, on its own thread. [`Hub`](hub::Hub) feeds the ring and counts, [`Subscriber`](subscriber::Subscriber) carries frames out.
 //!
 //! **Invariants:** a subscriber that is slow or stuck holds its place and nothing else; what it misses it is told
-//! ([`Gap`](cursor::Gap)), nothing is skipped in silence (I6). Without a subscriber nothing is encoded, and a few minutes
+//! ([`StreamGap`](cursor::StreamGap)), nothing is skipped in silence (I6). Without a subscriber nothing is encoded, and a few minutes
 //! after the last one nothing is read.
 
 pub mod cursor;

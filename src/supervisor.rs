@@ -95,7 +95,7 @@ pub(crate) enum SupervisorInput {
     Exited { generation: Generation, actor: ActorIndex, exit: Exit },
     /// An actor answered its heartbeat.
     Answered { generation: Generation, actor: ActorIndex },
-    /// The time of [`Verdict::wake_at`] has come.
+    /// The time of [`SupervisorVerdict::wake_at`] has come.
     Timer,
     /// Stop the unit.
     Stop,
@@ -121,7 +121,7 @@ pub(crate) enum Decision {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SupervisorVerdict {
     pub(crate) decision: Decision,
-    /// When to say [`Input::Timer`]; replaces every earlier time.
+    /// When to say [`SupervisorInput::Timer`]; replaces every earlier time.
     pub(crate) wake_at: Option<Duration>,
 }
 
@@ -146,7 +146,7 @@ pub(crate) enum SupervisorState {
 
 /// Supervises the actors of one unit.
 ///
-/// One input in, one [`Verdict`] out. It has no clock, no random source, and knows actors by number only.
+/// One input in, one [`SupervisorVerdict`] out. It has no clock, no random source, and knows actors by number only.
 ///
 /// **Invariants:** generations only grow; a generation is started when no actor of the one before lives, but for those
 /// that were given up on; exits and answers of another generation change nothing; it never gives up.
@@ -182,7 +182,7 @@ struct Life {
 }
 
 impl Supervisor {
-    /// Makes the supervisor of a unit of so many actors. Its first input is [`Input::Start`].
+    /// Makes the supervisor of a unit of so many actors. Its first input is [`SupervisorInput::Start`].
     pub(crate) fn new(config: SupervisorConfig, actors: usize) -> Self {
         Self {
             policy: RestartPolicy::new(&config),

@@ -70,7 +70,7 @@ pub type Stamp = (u64, u64);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EngineOrder {
-    /// Measure until the handler has seen this version: nothing, once that has begun, then [`Reached`].
+    /// Measure until the handler has seen this version: nothing, once that has begun, then [`EventsCost`].
     Reach(u64),
     /// From now on note when each event arrives: nothing.
     Note,
@@ -83,7 +83,7 @@ pub enum EngineOrder {
         /// Reads by key alone.
         by_key_only: bool,
     },
-    /// Measure what happens within so many milliseconds: [`Reached`].
+    /// Measure what happens within so many milliseconds: [`EventsCost`].
     Follow(u64),
 }
 

@@ -35,7 +35,7 @@ const ATTRIBUTES_LEN: usize = 768;
 
 /// What the data of an event is. `docs/formats.md` shows each.
 ///
-/// `synced`, which is about no object, has the same data in all of them but [`Format::Template`].
+/// `synced`, which is about no object, has the same data in all of them but [`DataFormat::Template`].
 #[derive(Clone, Debug, Default)]
 pub enum DataFormat {
     /// `{"object":…,"old":…}`.
@@ -46,7 +46,7 @@ pub enum DataFormat {
     /// Of an update the JSON Patch that makes the new state of the old one; the object itself where there is no old state,
     /// `null` where it is gone.
     Patch,
-    /// As [`Format::Patch`], with a JSON Merge Patch. Where there is none, as a member has become `null`, the object.
+    /// As [`DataFormat::Patch`], with a JSON Merge Patch. Where there is none, as a member has become `null`, the object.
     MergePatch,
     /// Of an update `{"changes":[{"path":…,"old":…,"new":…}]}`; else `{"object":…}`. Where it is known who changed the
     /// object, `changed_by` beside it.
@@ -57,7 +57,7 @@ pub enum DataFormat {
     Template(Arc<Template>),
 }
 
-/// Writes events as a handler wants them. An [`Encoder`] alone is one of [`Format::CloudEvents`].
+/// Writes events as a handler wants them. An [`Encoder`] alone is one of [`DataFormat::CloudEvents`].
 #[derive(Clone, Debug)]
 pub struct Formatter {
     encoder: Encoder,

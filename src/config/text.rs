@@ -1,7 +1,7 @@
 //! Values that are written as text: durations, sizes, addresses, paths, patterns.
 //!
 //! Each has a *format*: a name that the JSON Schema carries, that [`check`] knows, and that says what was expected.
-//! [`Text`], [`Optional`] and [`namespaces`] are for `#[serde(with = …)]`.
+//! [`AsText`], [`Optional`] and [`namespaces`] are for `#[serde(with = …)]`.
 
 use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Decisions on the events of one handler: which go out next, what an outcome means, when the handler is done.
 //!
-//! [`HandlerCore`] is pure. It takes what the reader, the sink and the engine report, and returns [`Action`]s for its shell,
+//! [`HandlerCore`] is pure. It takes what the reader, the sink and the engine report, and returns [`HandlerAction`]s for its shell,
 //! `delivery/actor.rs`. Times are of one monotonic clock.
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub enum DeliveryOrder {
 pub struct ScheduleOptions {
     /// What must not be in two batches at a time.
     pub order: DeliveryOrder,
-    /// Batches in delivery at a time; one of them means [`Order::Total`].
+    /// Batches in delivery at a time; one of them means [`DeliveryOrder::Total`].
     pub concurrency: usize,
     /// A batch has one event of an object at most: for sinks that store the events of a batch side by side.
     pub distinct: bool,

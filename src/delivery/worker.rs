@@ -476,7 +476,7 @@ impl Waiting {
     }
 }
 
-/// Runs code of a handler; a panic in it becomes an [`Outcome`].
+/// Runs code of a handler; a panic in it becomes an [`AttemptOutcome`].
 pub(super) fn guard(work: impl FnOnce() -> Result<(), HandlerError>) -> AttemptOutcome {
     outcome(catch_unwind(AssertUnwindSafe(work)))
 }

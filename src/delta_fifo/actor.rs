@@ -6,14 +6,15 @@
 use std::sync::Arc;
 
 use actix::{
-    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, MessageResult,
-    Recipient, ResponseFuture, WrapFuture as _,
+    Actor, ActorContext as _, ActorFutureExt as _, AsyncContext as _, Context, Handler, MessageResult, ResponseFuture,
+    WrapFuture as _,
 };
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    DeltaFifo, Deltas, Repacked,
-    arrivals::{Arrival, Arrivals},
+    DeltaFifo,
+    arrivals::{Arrival, Arrivals, observe},
+    messages::{Apply, Consumer, Drain, Repack},
 };
 use crate::{
     reflector::{
@@ -23,29 +24,6 @@ use crate::{
     status::{Timings, UnitStatus},
     supervisor::{child::Heartbeat, fault::Moment},
 };
-
-/// One transaction for the indexer. The answer means: applied, published and released.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(crate) struct Apply(pub Deltas);
-
-/// Some of what the cache holds shall be packed anew.
-#[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Repacked")]
-pub(crate) struct Repack;
-
-/// Whom a queue speaks to: the actor of the indexer.
-#[derive(Clone, Debug)]
-pub(crate) struct Consumer {
-    pub(crate) apply: Recipient<Apply>,
-    /// Packs anew while there is none.
-    pub(crate) repack: Recipient<Repack>,
-}
-
-/// Nothing more will be pushed: hand out what is queued, then stop (F-70).
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Drain;
 
 /// The actor around one [`DeltaFifo`].
 pub struct DeltaFifoActor {
@@ -106,26 +84,13 @@ impl DeltaFifoActor {
                 return;
             }
             fifo.in_flight = false;
-            fifo.observe_applied();
+            observe(std::mem::take(&mut fifo.in_flight_since), fifo.epoch.elapsed(), &fifo.timings);
             fifo.fifo.processed();
             fifo.pump(ctx);
             fifo.grant_room();
             fifo.publish_status();
         });
         ctx.spawn(applied);
-    }
-
-    /// Counts what was applied: the age of events of a watch, not of what a list or a resync brought.
-    fn observe_applied(&mut self) {
-        let now = self.epoch.elapsed();
-        let arrivals = std::mem::take(&mut self.in_flight_since);
-        let deltas: usize = arrivals.iter().map(|arrival| arrival.deltas).sum();
-        if deltas > 0 {
-            self.timings.batch_events.observe_count(deltas);
-        }
-        for Arrival { at, deltas, .. } in arrivals.into_iter().filter(|arrival| arrival.watched) {
-            self.timings.event_age.observe_many(now.saturating_sub(at).as_secs_f64(), deltas as u64);
-        }
     }
 
     /// Has some of the cache packed anew; what comes meanwhile waits for it as for a batch.
@@ -229,7 +194,10 @@ mod tests {
     use tokio::{runtime::Builder, time::sleep};
 
     use super::*;
-    use crate::{delta_fifo::QueueOrder, testing::object};
+    use crate::{
+        delta_fifo::{QueueOrder, Repacked},
+        testing::object,
+    };
 
     /// An indexer that takes three seconds for each batch.
     struct Slow;

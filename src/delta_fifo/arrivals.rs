@@ -2,6 +2,8 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use crate::status::Timings;
+
 /// Deltas that were received together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
@@ -15,7 +17,7 @@ pub(super) struct Arrival {
 
 /// Arrivals of all deltas in a queue, oldest first: one entry for each run of deltas that were received together.
 ///
-/// With [`Order::PerKey`](super::Order::PerKey) deltas overtake each other: which arrival is whose is then an estimate, as
+/// With [`QueueOrder::PerKey`](super::QueueOrder::PerKey) deltas overtake each other: which arrival is whose is then an estimate, as
 /// the oldest ones count as taken first.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
@@ -54,6 +56,17 @@ impl Arrivals {
     /// Returns when the oldest delta was received.
     pub(super) fn oldest(&self) -> Option<Duration> {
         self.runs.front().map(|first| first.at)
+    }
+}
+
+/// Counts a batch that was applied: its size, and the age of what a watch brought. Lists and resyncs have no age.
+pub(super) fn observe(applied: Vec<Arrival>, now: Duration, timings: &Timings) {
+    let deltas: usize = applied.iter().map(|arrival| arrival.deltas).sum();
+    if deltas > 0 {
+        timings.batch_events.observe_count(deltas);
+    }
+    for Arrival { at, deltas, .. } in applied.into_iter().filter(|arrival| arrival.watched) {
+        timings.event_age.observe_many(now.saturating_sub(at).as_secs_f64(), deltas as u64);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The shell of [`Indexer`](super::Indexer): one batch at a time, through a [`Writer`].
+//! The shell of [`Indexer`](super::Indexer): one batch at a time, through an `IndexerWriter`.
 //!
 //! The indexer outlives its actor: it lies in an `IndexerSlot` of the unit, is leased by the actor and put back
 //! when the actor ends, panics included, so the cache stays readable while a unit restarts (D5). A transaction that
@@ -22,7 +22,7 @@ use super::{
     writer::{IndexerWriter, now_micros},
 };
 use crate::{
-    delta_fifo::actor::{Apply, Repack},
+    delta_fifo::messages::{Apply, Repack},
     journal::{AppendError, Move},
     supervisor::child::Heartbeat,
 };

@@ -1,4 +1,4 @@
-//! The supervisor of one unit, the shell of [`Supervisor`]: boots its actors on an arbiter, asks for heartbeats, reports exits.
+//! The supervisor of one unit, the shell of `Supervisor`: boots its actors on an arbiter, asks for heartbeats, reports exits.
 //!
 //! It lives on the system's arbiter, so it survives whatever happens to the unit's. actix's own `Supervisor` is not
 //! used: it restarts without delay, keeps the same instance, and does not restart after a panic.
@@ -11,7 +11,7 @@ use tracing::{error, info, warn};
 
 use super::{
     Informer, Shared,
-    running::{Actors, Running, STAGES},
+    running::{Actors, Running, STAGES, report_abandoned},
 };
 use crate::supervisor::{
     ActorIndex, Decision, Exit, Generation, Supervisor, SupervisorConfig, SupervisorInput,
@@ -82,7 +82,7 @@ impl UnitSupervisor {
             }
             Decision::Ping { generation, actors } => self.ping(generation, &actors, ctx),
             Decision::Done { abandoned } => {
-                self.complain_of(&abandoned);
+                report_abandoned(&self.informer.resource, &abandoned);
                 if !abandoned.is_empty() {
                     // What it appended was accepted, and holds everything behind it up (I4).
                     self.informer.take_over(self.core.generation().0 + 1, &self.shared.journal);
@@ -98,7 +98,7 @@ impl UnitSupervisor {
 
     fn boot(&mut self, generation: Generation, abandoned: &[ActorIndex], ctx: &mut Context<Self>) {
         if !abandoned.is_empty() {
-            self.complain_of(abandoned);
+            report_abandoned(&self.informer.resource, abandoned);
             self.seat = self.arbiters.replace(self.seat);
         }
         let (informer, shared) = (Arc::clone(&self.informer), self.shared.clone());
@@ -178,13 +178,6 @@ impl UnitSupervisor {
                     supervisor.step(SupervisorInput::Answered { generation, actor }, ctx);
                 }
             }));
-        }
-    }
-
-    fn complain_of(&self, abandoned: &[ActorIndex]) {
-        for &actor in abandoned {
-            let resource = &*self.informer.resource;
-            error!(%resource, actor = STAGES[actor], "left a hung actor behind; its thread is lost until it returns");
         }
     }
 

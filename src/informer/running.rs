@@ -2,11 +2,12 @@
 
 use actix::{Addr, Recipient};
 use tokio::task::JoinHandle;
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::{
-    delta_fifo::actor::{DeltaFifoActor, Drain},
+    delta_fifo::{actor::DeltaFifoActor, messages::Drain},
     indexer::actor::{IndexerActor, Terminate},
+    object::ResourceType,
     reflector::{actor::ReflectorActor, messages::Stop},
     supervisor::{ActorIndex, Generation, child::Heartbeat, fault::Fault},
 };
@@ -97,5 +98,12 @@ impl Running {
                 drop(heartbeat.try_send(Heartbeat(fault)));
             }
         }
+    }
+}
+
+/// Logs actors that were left behind.
+pub(super) fn report_abandoned(resource: &ResourceType, abandoned: &[ActorIndex]) {
+    for &actor in abandoned {
+        error!(%resource, actor = STAGES[actor], "left a hung actor behind; its thread is lost until it returns");
     }
 }

@@ -17,7 +17,7 @@ pub trait ReaderFilter: fmt::Debug + Send + Sync {
     fn judge(&self, record: &Record) -> Judgement;
 }
 
-/// Judgement of a record by a [`Filter`].
+/// Judgement of a record by a [`ReaderFilter`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// The reader gets it.
@@ -28,7 +28,7 @@ pub enum Judgement {
     Failed(String),
 }
 
-/// A shared [`Filter`]; two are equal if they are the same one.
+/// A shared [`ReaderFilter`]; two are equal if they are the same one.
 #[derive(Clone, Debug)]
 pub struct RecordFilter(Arc<dyn ReaderFilter>);
 

@@ -4,7 +4,7 @@
 //! one reader are never held for others (I5, I7). Joins and leaves are batches too, so each takes effect in its turn.
 //!
 //! With a store, the caller writes what is appended. It reports what is [written](MemoryJournal::written) and what is
-//! [durable](MemoryJournal::synced), and reads what a slow reader [waits for](super::reader::Reader::to_load). Visible
+//! [durable](MemoryJournal::synced), and reads what a slow reader [waits for](super::reader::JournalReader::to_load). Visible
 //! is what was released and is durable; with [`Durability::Interval`], what was released and is written.
 
 mod readers;

@@ -134,7 +134,7 @@ impl Source {
 #[derive(Debug)]
 struct Attempt {
     failure: Failure,
-    /// Whether [`Retry`] is asked. Not after silence, and not for an error without the `Retry-After` header, even if its
+    /// Whether [`RequestRetry`] is asked. Not after silence, and not for an error without the `Retry-After` header, even if its
     /// body names seconds (T-1).
     may_repeat: bool,
 }
@@ -145,7 +145,7 @@ impl From<Failure> for Attempt {
     }
 }
 
-/// Sends one GET until it is answered, or until [`Retry`] passes the failure up (T-2).
+/// Sends one GET until it is answered, or until [`RequestRetry`] passes the failure up (T-2).
 async fn repeated<T, F: Future<Output = Result<T, Attempt>>>(mut send: impl FnMut() -> F) -> Result<T, Failure> {
     let mut retry = RequestRetry::default();
     loop {

@@ -1,4 +1,4 @@
-//! What a [`Report`] says in the log.
+//! What a [`ReflectorReport`] says in the log.
 
 use std::time::Duration;
 
@@ -26,13 +26,13 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
         ReflectorReport::WatchStartFailed(failure) => failed(failure, "failed to open a watch"),
         ReflectorReport::WatchDelayed(failure) => failed(failure, "no watch for now, trying again"),
         ReflectorReport::WatchEnded { cause: EndCause::Closed, relist: false } => {
-            debug!(%resource, "watch ended, resuming")
+            debug!(%resource, "watch ended, resuming");
         }
         ReflectorReport::WatchEnded { cause: EndCause::Broken(failure), .. } => {
             failed(failure, "failed to read a watch, listing again");
         }
         ReflectorReport::WatchEnded { cause, relist } => {
-            info!(%resource, cause = cause.to_string(), relist, "watch ended")
+            info!(%resource, cause = cause.to_string(), relist, "watch ended");
         }
         ReflectorReport::VersionRefused { version, failure } => {
             info!(%resource, %version, error = %failure, "version refused, asking for the most recent state");
@@ -69,10 +69,10 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
             info!(%resource, %version, found, "the second list came: what both lack is deleted");
         }
         ReflectorReport::Duplicates { count } => {
-            warn!(%resource, count, "list named objects twice, kept the last of each")
+            warn!(%resource, count, "list named objects twice, kept the last of each");
         }
         ReflectorReport::Rejected { count } => {
-            warn!(%resource, count, "list held objects of another type or without a name")
+            warn!(%resource, count, "list held objects of another type or without a name");
         }
         ReflectorReport::TransformFailed { count, first } => {
             warn!(%resource, count, error = first, "the transform failed, dropped events of the watch");

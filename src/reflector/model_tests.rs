@@ -373,7 +373,7 @@ impl<'a> World<'a> {
         for round in 0..30 {
             match self.pending.clone() {
                 ReflectorAction::OpenWatch(_) if how.is_multiple_of(3) => {
-                    self.feed(ReflectorInput::Opened(Err(failure(how / 3))))
+                    self.feed(ReflectorInput::Opened(Err(failure(how / 3))));
                 }
                 ReflectorAction::Read { .. } if how % 3 == 1 && round % 2 == 0 => self.deliver(1),
                 ReflectorAction::Read { .. } if how.is_multiple_of(2) => self.feed(ReflectorInput::Ended(Ok(()))),

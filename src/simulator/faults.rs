@@ -73,7 +73,7 @@ pub enum ServerFault {
     Lag(u64),
     /// Break the body off after this many bytes, without the end that HTTP asks for.
     CutAfterBytes(u64),
-    /// As [`Fault::CutAfterBytes`], with a reset.
+    /// As [`ServerFault::CutAfterBytes`], with a reset.
     ResetAfterBytes(u64),
     /// In a watch: wait before every event.
     DelayEvents(Duration),

@@ -1,6 +1,6 @@
 //! The API server's memory: objects of every type, one resourceVersion for all, and the history that watches read.
 //!
-//! [`Store`] is pure: time and seed come in as arguments. [`SharedStore`](super::SharedStore) is its shell for
+//! [`SimulatorStore`] is pure: time and seed come in as arguments. [`SharedStore`](super::SharedStore) is its shell for
 //! several threads. Every state is serialised once, so that lists and watches hand out slices.
 //!
 //! **Invariants:** versions strictly increase over all types; a type's history is ordered by version and complete

@@ -86,13 +86,13 @@ impl StreamGap {
 /// What is to be done next for a subscriber.
 #[derive(Clone, Debug)]
 pub enum CursorStep {
-    /// Show these, as far as [`Cursor::is_due`] and the filter say so.
+    /// Show these, as far as [`SubscriberCursor::is_due`] and the filter say so.
     Events(Vec<Arc<Entry>>),
     /// Tell that something is missing.
     Gap(StreamGap),
-    /// Show what exists, then call [`Cursor::state_shown`].
+    /// Show what exists, then call [`SubscriberCursor::state_shown`].
     State,
-    /// Read the store behind `after`, up to `until`, then call [`Cursor::read`].
+    /// Read the store behind `after`, up to `until`, then call [`SubscriberCursor::read`].
     Read {
         /// Behind here.
         after: Sequence,

@@ -29,7 +29,7 @@ impl SubscriberFilter {
         (self.initial || !entry.is_initial()) && self.wants_event(entry.event())
     }
 
-    /// As [`Filter::wants`], whatever existed when.
+    /// As [`SubscriberFilter::wants`], whatever existed when.
     pub fn wants_event(&self, event: &Event) -> bool {
         let record = &event.record;
         self.wants_kind(ChangeKind::of(&record.change))

@@ -136,7 +136,7 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
     }
 
     /// Clears the failures of an item, and nothing else: its work is not done by that. Items that succeed and
-    /// are never forgotten stay in the limiter for ever; [`Item::finish`] does both.
+    /// are never forgotten stay in the limiter for ever; [`WorkItem::finish`] does both.
     #[doc(alias = "Forget")]
     pub fn forget(&self, item: &T) {
         self.shared.lock().limiter.forget(item);
@@ -258,7 +258,7 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
 
 /// An item in work. Dereferences to the item, and is shown as it.
 ///
-/// Dropping it is [`Item::done`], so no early return leaks it; where a panic drops it, it is [`Item::retry`]. It may be
+/// Dropping it is [`WorkItem::done`], so no early return leaks it; where a panic drops it, it is [`WorkItem::retry`]. It may be
 /// sent to another task or thread.
 pub struct WorkItem<T: Clone + Eq + Hash> {
     item: T,

@@ -190,7 +190,7 @@ fn unit(streaming_lists: StreamingLists, seed: Option<Seed>) -> Informer {
 /// Ends the actors of a unit; what is queued is applied.
 async fn end(actors: Actors) {
     actors.reflector.send(deltabus::reflector::messages::Stop).await.expect("it runs");
-    actors.fifo.send(deltabus::delta_fifo::actor::Drain).await.expect("it runs");
+    actors.fifo.send(deltabus::delta_fifo::messages::Drain).await.expect("it runs");
     let [reflector, fifo, indexer] = actors.exits;
     reflector.await.expect("no panic");
     fifo.await.expect("no panic");

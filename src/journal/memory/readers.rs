@@ -99,7 +99,7 @@ impl MemoryJournal {
         self.readers.get(&reader).and_then(JournalReader::name).unwrap_or_default().to_owned()
     }
 
-    /// Takes what was read from the store for a reader: see [`Reader::loaded`].
+    /// Takes what was read from the store for a reader: see [`JournalReader::loaded`].
     pub(crate) fn loaded(&mut self, reader: ReaderId, asked: &ToLoad, records: Vec<Record>) -> bool {
         let Some(reader) = self.readers.get_mut(&reader) else { return false };
         reader.loaded(asked, records, |unit| self.units.get(&unit).map(|unit| unit.origin))

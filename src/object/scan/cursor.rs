@@ -60,7 +60,7 @@ impl<'a> JsonCursor<'a> {
         &self.json[from..self.at]
     }
 
-    /// Counts open brackets from here on as a document of its own; returns the count for [`Cursor::set_depth`].
+    /// Counts open brackets from here on as a document of its own; returns the count for [`JsonCursor::set_depth`].
     pub(crate) fn set_depth(&mut self, depth: u32) -> u32 {
         std::mem::replace(&mut self.depth, depth)
     }
