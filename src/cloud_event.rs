@@ -4,6 +4,7 @@
 //! of an event is written, a [`ContentMode`] how it travels where a sink has headers, a [`DataFormat`] what its data is.
 
 mod binary;
+pub mod error;
 mod format;
 mod shared;
 pub mod template;
@@ -18,7 +19,8 @@ use crate::{
 };
 
 pub use binary::{Attribute, ContentMode, DATA_CONTENT_TYPE, data_len, header_value};
-pub use format::{DataFormat, FormatError, Formatter, MessageBody};
+pub use error::FormatError;
+pub use format::{DataFormat, Formatter, MessageBody};
 pub use shared::SharedBodies;
 
 /// How much of an event is sent: what a sink finds too large is tried again with less (`interfaces.md` §3).

@@ -28,7 +28,7 @@ use crate::{
     rules::{RuleLimits, Rules, RulesOptions, cpu_time},
     scope::Namespaces,
     serve::kube_api,
-    subscribe::query::{Since, SubscriberQuery},
+    subscribe::{cursor::Since, query::SubscriberQuery},
 };
 
 /// Runs a target over its committed inputs. The output of a failure ends with the file at fault.

@@ -11,13 +11,14 @@
 //! pure. `judge` evaluates expressions, on its own thread. [`Hub`](hub::Hub) feeds the ring and counts, [`Subscriber`](subscriber::Subscriber) carries frames out.
 //!
 //! **Invariants:** a subscriber that is slow or stuck holds its place and nothing else; what it misses it is told
-//! ([`StreamGap`](cursor::StreamGap)), nothing is skipped in silence (I6). Without a subscriber nothing is encoded, and a few minutes
+//! ([`StreamGap`](gap::StreamGap)), nothing is skipped in silence (I6). Without a subscriber nothing is encoded, and a few minutes
 //! after the last one nothing is read.
 
 pub mod cursor;
 mod feed;
 pub mod filter;
 pub mod frame;
+pub mod gap;
 pub mod hub;
 mod judge;
 pub mod query;

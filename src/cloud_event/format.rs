@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Serialize, de::IgnoredAny};
-use serde_json::Value;
 
 use super::{
     ContentMode, DATA_CONTENT_TYPE, Encoder, Form, SharedBodies, data_len,
+    error::{FormatError, decoded},
     shared::Key,
-    template::{Template, TemplateError},
+    template::Template,
     write_changed_by, write_data, write_json,
 };
 use crate::{
@@ -72,23 +72,6 @@ pub struct MessageBody {
     pub content_type: &'static str,
     /// The body.
     pub bytes: Vec<u8>,
-}
-
-/// Why an event cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum FormatError {
-    /// It would be no smaller than in the [`Form`] before.
-    #[error("format = \"{0}\" has nothing smaller to send")]
-    NoSmaller(&'static str),
-    /// The server sent JSON that is damaged where nobody has looked so far.
-    #[error("the object is no valid JSON: {0}")]
-    Undecodable(serde_json::Error),
-    /// The template failed.
-    #[error("the template failed: {0}")]
-    Template(TemplateError),
-    /// A text that is no JSON cannot be one of several in a JSON array.
-    #[error("the template makes a text that is no JSON, and batches are JSON arrays: {0}")]
-    NoJson(serde_json::Error),
 }
 
 impl From<Encoder> for Formatter {
@@ -341,10 +324,6 @@ fn listed(changes: &[u8], object: &Object) -> Bytes {
     write_changed_by(&mut out, object);
     out.push(b'}');
     out.into()
-}
-
-pub(super) fn decoded(object: &Object) -> Result<Value, FormatError> {
-    object.value().map_err(FormatError::Undecodable)
 }
 
 fn json(value: &impl Serialize) -> Bytes {

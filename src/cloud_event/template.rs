@@ -15,7 +15,11 @@ use minijinja::{
 };
 use serde_json::Value as Json;
 
-use super::{Encoder, cause, copy, format::FormatError, id, plain, write_subject, write_time};
+use super::{
+    Encoder, cause, copy,
+    error::{FormatError, TemplateError, TemplateErrorKind, decoded},
+    id, plain, write_subject, write_time,
+};
 use crate::{
     journal::ChangeKind,
     notification::Event,
@@ -40,36 +44,6 @@ pub struct Template {
     text: Box<str>,
     /// The names that it takes from outside.
     names: BTreeSet<String>,
-}
-
-/// Why a template cannot be compiled, or makes no text of an event.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct TemplateError {
-    /// What it means.
-    pub kind: TemplateErrorKind,
-    /// Where: line and column in the template, from 1, in characters.
-    pub place: Option<(usize, usize)>,
-    message: String,
-}
-
-/// What a [`TemplateError`] means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TemplateErrorKind {
-    /// It is no template, or names a filter, test or function that does not exist: it will never work.
-    Wrong,
-    /// It reads something that is not there, of this event at least.
-    Undefined,
-    /// It does something with a value that this value does not allow.
-    Unfit,
-}
-
-impl fmt::Display for TemplateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((line, column)) = self.place {
-            write!(f, "line {line}, column {column}: ")?;
-        }
-        f.write_str(&self.message)
-    }
 }
 
 impl Template {
@@ -101,7 +75,7 @@ impl Template {
         let record = &event.record;
         let needs = |name: &str| self.names.contains(name);
         let decode = |wanted: bool, object: Option<&Object>| match (wanted, object) {
-            (true, Some(object)) => super::format::decoded(object).map(Some),
+            (true, Some(object)) => decoded(object).map(Some),
             _ => Ok(None),
         };
         let object = decode(needs("object") || needs("changes"), record.object())?;

@@ -12,7 +12,8 @@ use super::{
 use crate::{
     cloud_event::{
         self,
-        template::{Template, TemplateError, TemplateErrorKind, VARIABLES},
+        error::{TemplateError, TemplateErrorKind},
+        template::{Template, VARIABLES},
     },
     journal::ChangeKind,
 };

@@ -2,86 +2,38 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use serde_json::{Value, json};
-
 use super::{
-    query::Since,
+    gap::{GapReason, StreamGap},
     ring::{Entry, Ring},
 };
 use crate::journal::{Sequence, UnitId};
 
+/// Where a subscriber begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Since {
+    /// With what comes next.
+    #[default]
+    Now,
+    /// Behind a place.
+    Place {
+        /// Of this journal; of the engine's own where none is named.
+        journal: Option<String>,
+        /// The place.
+        sequence: Sequence,
+        /// As it was written.
+        text: String,
+    },
+    /// With what happened at a time or later.
+    Time {
+        /// In microseconds since the Unix epoch.
+        micros: i64,
+        /// As it was written.
+        text: String,
+    },
+}
+
 /// Events that are looked at in one step.
 pub const STEP_EVENTS: usize = 32;
-
-/// Why something is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GapReason {
-    /// The place is one of another journal: the engine was started without the state of then.
-    Journal,
-    /// The journal has not come as far as the place: it is none of its own.
-    Unknown,
-    /// What was asked for is not kept any more.
-    Expired,
-    /// The subscriber was too slow for what is kept.
-    Behind,
-}
-
-impl GapReason {
-    /// Returns its word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Journal => "journal",
-            Self::Unknown => "unknown",
-            Self::Expired => "expired",
-            Self::Behind => "behind",
-        }
-    }
-
-    fn message(self) -> &'static str {
-        match self {
-            Self::Journal => "the place is one of another journal: what happened since is not known here",
-            Self::Unknown => "the journal has not come as far as the place: it is none of its own",
-            Self::Expired => "some of what was asked for is not kept any more",
-            Self::Behind => "the subscriber was slower than the events, and some are not kept any more",
-        }
-    }
-}
-
-/// What a subscriber is not shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamGap {
-    /// Why.
-    pub reason: GapReason,
-    /// The place asked for, as it was written.
-    pub asked: Option<String>,
-    /// It is missing behind here; not known where the place is none of this journal.
-    pub from: Option<Sequence>,
-    /// Up to here: the stream goes on behind.
-    pub to: Sequence,
-    /// How many events, where that is known.
-    pub events: Option<u64>,
-}
-
-impl StreamGap {
-    /// Returns what is known of it: the `data` of its event.
-    pub fn data(&self) -> Value {
-        let mut data = json!({
-            "reason": self.reason.as_str(),
-            "message": self.reason.message(),
-            "to": format!("{:020}", self.to.0),
-        });
-        if let Some(asked) = &self.asked {
-            data["asked"] = asked.as_str().into();
-        }
-        if let Some(from) = self.from {
-            data["from"] = format!("{:020}", from.0).into();
-        }
-        if let Some(events) = self.events {
-            data["events"] = events.into();
-        }
-        data
-    }
-}
 
 /// What is to be done next for a subscriber.
 #[derive(Clone, Debug)]

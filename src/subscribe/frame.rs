@@ -11,7 +11,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::cursor::StreamGap;
+use super::gap::StreamGap;
 use crate::{
     cloud_event::Encoder,
     journal::{ChangeKind, Sequence},
@@ -146,7 +146,7 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{cursor::GapReason, ring::testing::event},
+        super::{gap::GapReason, ring::testing::event},
         *,
     };
     use crate::journal::testing::updated;

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::filter::SubscriberFilter;
+use super::{cursor::Since, filter::SubscriberFilter};
 use crate::{
     journal::ChangeKind,
     lister::{LabelSelector, selector::beginning},
@@ -17,30 +17,6 @@ const PARAMETERS: &str = "resource, namespace, labelSelector, type, when, since,
 /// The kinds of events, by the last word of their type.
 const KINDS: [ChangeKind; 5] =
     [ChangeKind::Added, ChangeKind::Updated, ChangeKind::Deleted, ChangeKind::Removed, ChangeKind::Synced];
-
-/// Where a subscriber begins.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Since {
-    /// With what comes next.
-    #[default]
-    Now,
-    /// Behind a place.
-    Place {
-        /// Of this journal; of the engine's own where none is named.
-        journal: Option<String>,
-        /// The place.
-        sequence: crate::journal::Sequence,
-        /// As it was written.
-        text: String,
-    },
-    /// With what happened at a time or later.
-    Time {
-        /// In microseconds since the Unix epoch.
-        micros: i64,
-        /// As it was written.
-        text: String,
-    },
-}
 
 /// What one subscriber asked for.
 #[derive(Clone, Debug, Default)]

@@ -11,12 +11,13 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    cursor::{CursorStep, JournalFacts, StreamGap, SubscriberCursor},
+    cursor::{CursorStep, JournalFacts, Since, SubscriberCursor},
     filter::SubscriberFilter,
     frame::{Frame, StreamFormat},
+    gap::StreamGap,
     hub::{Hub, News, Seat, SubscribeError, is_initial},
     judge::{self, Candidate, Judge, Judged},
-    query::{self, Since, SubscriberQuery},
+    query::{self, SubscriberQuery},
     replay::{Replay, Shown},
     ring::{Entry, Ring},
 };
