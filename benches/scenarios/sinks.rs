@@ -149,9 +149,7 @@ impl MessageSize {
         for event in batches.iter().flat_map(Notification::events) {
             events += 1;
             payload += formatter.body(event, Form::Whole, Binary).expect("it can be written").bytes.len();
-            formatter
-                .encoder()
-                .each_attribute(event, |attribute, value| add(&format!("ce-{}", attribute.name()), value));
+            formatter.encoder().each_attribute(event, |attribute, value| add(attribute.header(), value));
             add("content-type", DATA_CONTENT_TYPE);
             add("Nats-Msg-Id", &id(event));
             add("Nats-Expected-Stream", "K8S");

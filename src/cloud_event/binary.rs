@@ -25,65 +25,70 @@ pub enum ContentMode {
     Binary,
 }
 
-/// The attributes of an event, but for `datacontenttype`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attribute {
-    /// The same change has the same one, always and everywhere.
-    Id,
-    /// API path of the object.
-    Subject,
-    /// When the engine saw the change.
-    Time,
-    /// Place in the journal, twenty digits.
-    Sequence,
-    /// What happened.
-    Type,
-    /// Group and version.
-    ApiVersion,
-    /// Of `CloudEvents`.
-    SpecVersion,
-    /// The cluster.
-    Source,
-    /// How the engine came to know.
-    Cause,
-    /// Which journal the sequence is of.
-    Journal,
-    /// Kind of the object.
-    Kind,
-    /// Plural of the type.
-    Resource,
-    /// Namespace of the object, if it has one.
-    Namespace,
-    /// Name of the object.
-    Name,
-    /// Uid of the object, if it has one.
-    Uid,
-    /// Version of the object.
-    ResourceVersion,
+/// Declares [`Attribute`] and the names of its variants.
+macro_rules! attributes {
+    ($(#[doc = $doc:literal] $variant:ident = $name:literal,)+) => {
+        /// The attributes of an event, but for `datacontenttype`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Attribute {
+            $(#[doc = $doc] $variant,)+
+        }
+
+        impl Attribute {
+            /// All attributes, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// Returns its name.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// Returns the header of HTTP and NATS.
+            pub const fn header(self) -> &'static str {
+                match self { $(Self::$variant => concat!("ce-", $name),)+ }
+            }
+
+            /// Returns the header of Kafka.
+            pub const fn kafka_header(self) -> &'static str {
+                match self { $(Self::$variant => concat!("ce_", $name),)+ }
+            }
+        }
+    };
 }
 
-impl Attribute {
-    /// Returns its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Id => "id",
-            Self::Subject => "subject",
-            Self::Time => "time",
-            Self::Sequence => "sequence",
-            Self::Type => "type",
-            Self::ApiVersion => "apiversion",
-            Self::SpecVersion => "specversion",
-            Self::Source => "source",
-            Self::Cause => "cause",
-            Self::Journal => "journal",
-            Self::Kind => "kind",
-            Self::Resource => "resource",
-            Self::Namespace => "namespace",
-            Self::Name => "name",
-            Self::Uid => "uid",
-            Self::ResourceVersion => "resourceversion",
-        }
-    }
+attributes! {
+    /// The same change has the same one, always and everywhere.
+    Id = "id",
+    /// API path of the object.
+    Subject = "subject",
+    /// When the engine saw the change.
+    Time = "time",
+    /// Place in the journal, twenty digits.
+    Sequence = "sequence",
+    /// What happened.
+    Type = "type",
+    /// Group and version.
+    ApiVersion = "apiversion",
+    /// Of `CloudEvents`.
+    SpecVersion = "specversion",
+    /// The cluster.
+    Source = "source",
+    /// How the engine came to know.
+    Cause = "cause",
+    /// Which journal the sequence is of.
+    Journal = "journal",
+    /// Kind of the object.
+    Kind = "kind",
+    /// Plural of the type.
+    Resource = "resource",
+    /// Namespace of the object, if it has one.
+    Namespace = "namespace",
+    /// Name of the object.
+    Name = "name",
+    /// Uid of the object, if it has one.
+    Uid = "uid",
+    /// Version of the object.
+    ResourceVersion = "resourceversion",
 }
 
 impl Encoder {

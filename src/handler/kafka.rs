@@ -14,8 +14,6 @@
 //! feature `kafka` alone. What makes messages of events ([`message`], [`template`]) is always there, as are the options.
 
 #[cfg(feature = "kafka")]
-mod answers;
-#[cfg(feature = "kafka")]
 mod client;
 #[cfg(feature = "kafka")]
 mod deliver;

@@ -25,7 +25,6 @@
 //! differ by less than a minute. Two writers under one subject do not lose anything, and do not store a change twice;
 //! the order between their messages is that of their arrival.
 
-mod acks;
 mod auth;
 mod last;
 mod link;
@@ -161,8 +160,9 @@ impl NatsHandler {
                     let max = max.min(link.client.max_payload());
                     self.check_large(batch, form, max)?;
                     let make = |index: usize| self.message(&batch.events()[index], batch.trace(), form, max);
-                    let publisher = Publisher::new(options.expect_last, &self.memory, &link, &stream, &make).await?;
-                    publisher.store_all(batch.events().len(), watch.clone()).await
+                    let (expect_last, memory, link) = (options.expect_last, &self.memory, &*link);
+                    let publisher = Publisher { expect_last, memory, link, stream: &stream, make: &make };
+                    publisher.store_all(batch.events().len(), &watch).await
                 }
                 None => self.send_only(&link, batch, form, &watch).await,
             }

@@ -183,9 +183,7 @@ impl Webhook {
         let mut headers = HeaderMap::new();
         if self.options.mode == ContentMode::Binary {
             self.formatter.encoder().each_attribute(event, |which, value| {
-                let name = format!("ce-{}", which.name());
-                let name = HeaderName::try_from(name).expect("names of attributes fit headers");
-                headers.insert(name, attribute(value));
+                headers.insert(HeaderName::from_static(which.header()), attribute(value));
             });
         }
         let MessageBody { content_type, bytes: body } = self.formatter.body(event, form, self.options.mode)?;

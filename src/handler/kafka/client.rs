@@ -17,9 +17,18 @@ use rdkafka::{
     producer::{BaseRecord, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer},
     types::RDKafkaErrorCode,
 };
-use tokio::{runtime::Handle, sync::watch, task::spawn_blocking};
+use tokio::{
+    runtime::Handle,
+    sync::{oneshot, watch},
+    task::spawn_blocking,
+};
 
-use super::{KafkaOptions, KafkaTls, answers::Ticket, failure::Failure, message::Message};
+use super::{
+    KafkaOptions, KafkaTls,
+    failure::Failure,
+    message::Message,
+    sent::{Answer, Report},
+};
 use crate::{
     handler::{HandlerError, webhook::TlsOptions},
     mutex::lock,
@@ -70,18 +79,20 @@ impl Client {
         self.producer.as_ref().expect("it is there until the client is dropped")
     }
 
-    /// Gives a message to the client, which sends it behind all others of its partition. What becomes of it is said by
-    /// the ticket, that the client does not take it too.
-    pub(super) fn send(&self, message: &Message, ticket: Ticket) {
+    /// Gives a message to the client, which sends it behind all others of its partition. Returns where its answer arrives,
+    /// also where the client does not accept it.
+    pub(super) fn send(&self, message: &Message) -> Report {
+        let (answer, report) = oneshot::channel();
         let parts = message.headers.iter();
         let headers = OwnedHeaders::new_with_capacity(parts.len());
         let headers = parts.fold(headers, |headers, (key, value)| headers.insert(Header { key, value: Some(value) }));
-        let mut record = BaseRecord::with_opaque_to(&message.topic, Box::new(ticket)).headers(headers);
+        let mut record = BaseRecord::with_opaque_to(&message.topic, Box::new(answer)).headers(headers);
         record.key = Some(message.key.as_str());
         record.payload = message.value();
         if let Err((error, record)) = self.producer().send(record) {
-            record.delivery_opaque.answer(Err(Failure::of(&error)));
+            drop(record.delivery_opaque.send(Err(Failure::of(&error))));
         }
+        report
     }
 
     /// Notes a topic that is not there: it may come.
@@ -202,14 +213,14 @@ impl ClientContext for Reporter {
 }
 
 impl ProducerContext for Reporter {
-    type DeliveryOpaque = Box<Ticket>;
+    type DeliveryOpaque = Box<oneshot::Sender<Answer>>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, ticket: Self::DeliveryOpaque) {
+    fn delivery(&self, result: &DeliveryResult<'_>, report: Self::DeliveryOpaque) {
         let answer = result.as_ref().map(drop).map_err(|(error, _)| Failure::of(error));
         if answer.is_ok() && self.is_troubled.swap(false, Ordering::AcqRel) {
             self.trouble.send_modify(|trouble| trouble.last = None);
         }
-        ticket.answer(answer);
+        drop(report.send(answer)); // an attempt that forgot the message has dropped its end
     }
 }
 

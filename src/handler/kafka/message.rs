@@ -5,7 +5,7 @@ use std::mem;
 use super::template::{KeyTemplate, TOPIC_LEN_MAX, TopicTemplate};
 use crate::{
     change::Change,
-    cloud_event::{self, Attribute, ContentMode, Form, Formatter},
+    cloud_event::{self, ContentMode, Form, Formatter},
     handler::HandlerError,
     notification::Event,
     trace::TraceContext,
@@ -98,7 +98,9 @@ impl KafkaMessageWriter {
         *is_tombstone = matches!(event.record.change, Change::Deleted { .. } | Change::Removed { .. });
         headers.clear();
         if *is_tombstone || self.mode == ContentMode::Binary {
-            self.formatter.encoder().each_attribute(event, |attribute, value| headers.add(header(attribute), value));
+            self.formatter
+                .encoder()
+                .each_attribute(event, |attribute, value| headers.add(attribute.kafka_header(), value));
         }
         body.clear();
         if !*is_tombstone {
@@ -109,28 +111,6 @@ impl KafkaMessageWriter {
             headers.add(CONTENT_TYPE, content_type);
         }
         Ok(())
-    }
-}
-
-/// Returns the header of an attribute: `ce_` before its name.
-fn header(attribute: Attribute) -> &'static str {
-    match attribute {
-        Attribute::Id => "ce_id",
-        Attribute::Subject => "ce_subject",
-        Attribute::Time => "ce_time",
-        Attribute::Sequence => "ce_sequence",
-        Attribute::Type => "ce_type",
-        Attribute::ApiVersion => "ce_apiversion",
-        Attribute::SpecVersion => "ce_specversion",
-        Attribute::Source => "ce_source",
-        Attribute::Cause => "ce_cause",
-        Attribute::Journal => "ce_journal",
-        Attribute::Kind => "ce_kind",
-        Attribute::Resource => "ce_resource",
-        Attribute::Namespace => "ce_namespace",
-        Attribute::Name => "ce_name",
-        Attribute::Uid => "ce_uid",
-        Attribute::ResourceVersion => "ce_resourceversion",
     }
 }
 

@@ -1,20 +1,16 @@
 //! Storing the messages of one batch, all at once.
 
-use std::sync::Arc;
-
-use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 
 use super::{
-    answers::{Answer, Answers},
     client::Client,
     failure::Failure,
     message::{KafkaMessageWriter, Message},
-    sent::{MessageOf, Sent, State},
+    sent::{MessageOf, Report, Sent, State},
 };
 use crate::{
     handler::{Form, HandlerError},
-    notification::{Event, Notification},
-    trace::TraceContext,
+    notification::Notification,
 };
 
 /// One attempt to store the messages of a batch. Dropped before all are stored, what is known of each is remembered for
@@ -23,29 +19,10 @@ pub(super) struct Publisher<'a> {
     client: &'a Client,
     writer: &'a KafkaMessageWriter,
     sent: &'a Sent,
-    events: &'a [Event],
-    trace: Option<TraceContext>,
+    batch: &'a Notification,
     form: Form,
-    progress: Vec<Progress>,
-    answers: Arc<Answers>,
-    unanswered: usize,
-    /// Messages that an earlier attempt sent.
-    left_over: FuturesUnordered<BoxFuture<'a, (usize, Answer)>>,
-    /// The message being sent, made over and over in one place.
-    message: Message,
-    /// The first failure.
-    result: Result<(), HandlerError>,
-}
-
-/// What this attempt knows of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    /// No more than was known before, or that nobody has it.
-    None,
-    /// The client has it, of this attempt.
-    Sent,
-    /// The broker has it.
-    Stored,
+    /// Indexes of messages that the broker has.
+    stored: Vec<usize>,
 }
 
 impl<'a> Publisher<'a> {
@@ -57,84 +34,56 @@ impl<'a> Publisher<'a> {
         batch: &'a Notification,
         form: Form,
     ) -> Self {
-        let events = batch.events();
-        Self {
-            client,
-            writer,
-            sent,
-            events,
-            trace: batch.trace(),
-            form,
-            progress: vec![Progress::None; events.len()],
-            answers: Arc::default(),
-            unanswered: 0,
-            left_over: FuturesUnordered::new(),
-            message: Message::default(),
-            result: Ok(()),
-        }
+        Self { client, writer, sent, batch, form, stored: Vec::new() }
     }
 
     /// Stores all messages side by side. Continues after a failure, and returns the first one.
     pub(super) async fn store_all(mut self) -> Result<(), HandlerError> {
-        for index in 0..self.events.len() {
-            self.begin(index);
-        }
-        if self.unanswered > 0 {
-            for (index, answer) in self.answers.read(self.unanswered).await {
-                self.take(index, answer);
-            }
-        }
-        while let Some((index, answer)) = self.left_over.next().await {
-            self.take(index, answer);
-        }
-        let result = std::mem::replace(&mut self.result, Ok(()));
-        if result.is_ok() {
-            self.progress.clear(); // the batch is delivered
-        }
-        result
-    }
-
-    /// Sends a message, unless an earlier attempt has.
-    fn begin(&mut self, index: usize) {
-        let (sent, message) = (self.sent, MessageOf(&self.events[index], self.form));
-        match sent.take(message) {
-            Some(State::Stored) => self.take(index, Ok(())),
-            Some(State::Sent(report)) => {
-                self.left_over.push(Box::pin(async move { (index, sent.wait(message, report).answer().await) }));
-            }
-            None => match self.writer.write(&self.events[index], self.form, &mut self.message) {
-                Ok(()) => {
-                    if let Some(trace) = self.trace {
-                        self.message.trace(trace);
-                    }
-                    self.progress[index] = Progress::Sent;
-                    self.unanswered += 1;
-                    self.client.send(&self.message, self.answers.ticket(index));
+        let (mut failed, mut message) = (None, Message::default());
+        let mut waiting = FuturesUnordered::new();
+        for index in 0..self.batch.events().len() {
+            match self.begin(index, &mut message) {
+                Ok(None) => self.stored.push(index),
+                Ok(Some(report)) => {
+                    let waits = self.sent.wait(self.message(index), report);
+                    waiting.push(async move { (index, waits.answer().await) });
                 }
-                Err(error) => self.fail(index, error),
-            },
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
         }
+        while let Some((index, answer)) = waiting.next().await {
+            match answer {
+                Ok(()) => self.stored.push(index),
+                Err(failure) => drop(failed.get_or_insert_with(|| self.meaning(&failure, index))),
+            }
+        }
+        if failed.is_none() {
+            self.stored.clear(); // the batch is delivered
+        }
+        failed.map_or(Ok(()), Err)
     }
 
-    fn take(&mut self, index: usize, answer: Answer) {
-        match answer {
-            Ok(()) => self.progress[index] = Progress::Stored,
-            Err(failure) => {
-                let error = self.meaning(&failure, &self.events[index]);
-                self.fail(index, error);
+    fn message(&self, index: usize) -> MessageOf<'a> {
+        MessageOf(&self.batch.events()[index], self.form)
+    }
+
+    /// Sends a message, unless an earlier attempt has; `None`: the broker has it.
+    fn begin(&self, index: usize, message: &mut Message) -> Result<Option<Report>, HandlerError> {
+        match self.sent.take(self.message(index)) {
+            Some(State::Stored) => Ok(None),
+            Some(State::Sent(report)) => Ok(Some(report)),
+            None => {
+                self.writer.write(&self.batch.events()[index], self.form, message)?;
+                if let Some(trace) = self.batch.trace() {
+                    message.trace(trace);
+                }
+                Ok(Some(self.client.send(message)))
             }
         }
     }
 
-    fn fail(&mut self, index: usize, error: HandlerError) {
-        self.progress[index] = Progress::None;
-        if self.result.is_ok() {
-            self.result = Err(error);
-        }
-    }
-
-    fn meaning(&self, failure: &Failure, event: &Event) -> HandlerError {
-        let topic = self.writer.topic.topic(&self.writer.cluster, event);
+    fn meaning(&self, failure: &Failure, index: usize) -> HandlerError {
+        let topic = self.writer.topic.topic(&self.writer.cluster, &self.batch.events()[index]);
         let meaning = failure.meaning(&topic);
         if failure.is_unknown_topic() {
             self.client.miss(topic);
@@ -145,14 +94,8 @@ impl<'a> Publisher<'a> {
 
 impl Drop for Publisher<'_> {
     fn drop(&mut self) {
-        let all = || self.progress.iter().copied().enumerate();
-        let message = |index: usize| MessageOf(&self.events[index], self.form);
-        for (index, _) in all().filter(|(_, progress)| *progress == Progress::Stored) {
-            self.sent.keep(message(index), State::Stored);
-        }
-        let open = all().filter(|(_, progress)| *progress == Progress::Sent);
-        for (index, report) in self.answers.leave(open.map(|(index, _)| index)) {
-            self.sent.keep(message(index), State::Sent(report));
+        for index in std::mem::take(&mut self.stored) {
+            self.sent.keep(self.message(index), State::Stored);
         }
     }
 }

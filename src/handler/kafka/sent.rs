@@ -12,12 +12,9 @@ use std::{
 
 use foldhash::fast::RandomState;
 use hashbrown::{Equivalent, HashMap};
-use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use super::{
-    answers::{Answer, Report},
-    failure::Failure,
-};
+use super::failure::Failure;
 use crate::{
     cloud_event::{self, Form},
     mutex::lock,
@@ -26,6 +23,12 @@ use crate::{
 
 /// Messages that are remembered before those that nobody asked for again are forgotten.
 const REMEMBERED_MAX: usize = 65_536;
+
+/// End of a message: stored, or the reason why not.
+pub(super) type Answer = Result<(), Failure>;
+
+/// Where the answer to one message arrives. It is closed where the client is gone.
+pub(super) type Report = oneshot::Receiver<Answer>;
 
 /// One message: an event in a form.
 #[derive(Clone, Copy, Debug)]
@@ -139,8 +142,6 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::oneshot;
-
     use super::{
         super::testing::{event, unit},
         *,

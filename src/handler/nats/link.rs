@@ -20,15 +20,17 @@ use async_nats::{
         crypto::{CryptoProvider, ring},
     },
 };
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::watch;
 
-use super::{NatsOptions, acks::Inbox, auth};
+use super::{NatsOptions, auth};
 use crate::handler::HandlerError;
 
 /// How long an attempt waits for the connection, and one server for its answer.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// How long the server may take to acknowledge a message or to answer a request.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(6);
+/// Messages that wait for their acknowledgement at a time, of all batches.
+const UNACKNOWLEDGED_MAX: usize = 16_384;
 /// Refusals that are remembered for those who wait for them. The client tells 128 at a time.
 const REFUSALS_MAX: usize = 1024;
 /// How the server begins to say what must not be published to; the subject follows, in quotes.
@@ -40,7 +42,6 @@ const ROUND_TRIP_SUBJECT: &str = "$SYS.REQ.USER.INFO";
 pub(super) struct Link {
     pub(super) client: Client,
     pub(super) context: Context,
-    inbox: OnceCell<Inbox>,
     state: Arc<watch::Sender<State>>,
     servers: String,
     /// The last connection over which the server took a message: the user may publish something.
@@ -139,8 +140,9 @@ impl Link {
         }
         let servers = options.servers.join(", ");
         let client = connecting.connect(&options.servers[..]).await.map_err(|error| not_connected(&servers, &error))?;
-        let context = ContextBuilder::new().timeout(ANSWER_WAIT).build(client.clone());
-        Ok(Self { client, context, inbox: OnceCell::new(), state, servers, taken_over: AtomicU64::new(0) })
+        let context = ContextBuilder::new().timeout(ANSWER_WAIT).ack_timeout(ANSWER_WAIT);
+        let context = context.max_ack_inflight(UNACKNOWLEDGED_MAX).build(client.clone());
+        Ok(Self { client, context, state, servers, taken_over: AtomicU64::new(0) })
     }
 
     /// Waits a while for the connection, and returns a watch over it.
@@ -162,11 +164,6 @@ impl Link {
         }
         let State { drops, refusals, bars, .. } = *state.borrow_and_update();
         Ok(Watch { state, drops, refusals, bars })
-    }
-
-    /// Returns where acknowledgements come, which is subscribed to on first use.
-    pub(super) async fn inbox(&self) -> Result<&Inbox, HandlerError> {
-        self.inbox.get_or_try_init(|| Inbox::open(&self.client)).await
     }
 
     fn connects(&self) -> u64 {
@@ -231,14 +228,13 @@ impl Watch {
         }
     }
 
-    /// Waits until messages are refused, and returns to which subjects.
-    pub(super) async fn refused(&mut self) -> HashSet<String> {
+    /// Waits until a message to a subject is refused.
+    pub(super) async fn refused(&mut self, subject: &str) {
         let seen = self.refusals;
-        let Ok(state) = self.state.wait_for(|state| state.refusals != seen).await else {
-            return std::future::pending().await; // the link is gone, and with it who waits
-        };
-        self.refusals = state.refusals;
-        state.refused_after(seen).map(str::to_owned).collect()
+        let is_refused = |state: &State| state.refused_after(seen).any(|refused| refused == subject);
+        if self.state.wait_for(is_refused).await.is_err() {
+            std::future::pending().await; // the link is gone, and with it the caller
+        }
     }
 
     /// Returns the subjects that were refused.

@@ -1,5 +1,7 @@
 //! An event as a message.
 
+use std::sync::LazyLock;
+
 use async_nats::{
     HeaderMap, HeaderName, HeaderValue, Subject,
     header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID},
@@ -21,6 +23,10 @@ const CONTENT_TYPE: HeaderName = HeaderName::from_static("content-type");
 const HEADER_FRAME_LEN: usize = "NATS/1.0\r\n\r\n".len();
 /// `Nats-Expected-Last-Subject-Sequence: ` and the largest number, which is added when it is sent.
 const EXPECTED_LEN: usize = "Nats-Expected-Last-Subject-Sequence: 18446744073709551615\r\n".len();
+
+/// Headers of attributes. Making one looks through all names that NATS knows.
+static ATTRIBUTES: LazyLock<Vec<HeaderName>> =
+    LazyLock::new(|| Attribute::ALL.iter().map(|attribute| HeaderName::from_static(attribute.header())).collect());
 
 /// What makes messages of events.
 #[derive(Clone, Debug)]
@@ -75,7 +81,9 @@ impl Writer {
         };
         if self.mode == ContentMode::Binary {
             let encoder = self.formatter.encoder();
-            encoder.each_attribute(event, |attribute, value| add(header(attribute), header_value(value)));
+            encoder.each_attribute(event, |attribute, value| {
+                add(ATTRIBUTES[attribute as usize].clone(), header_value(value));
+            });
         }
         let MessageBody { content_type, bytes: payload } = self.formatter.body(event, form, self.mode)?;
         add(CONTENT_TYPE, content_type.to_owned());
@@ -95,27 +103,5 @@ impl Writer {
             time_nanos: i128::from(event.record.time_micros) * 1000,
             is_new: matches!(event.record.change, Change::Added { .. }),
         })
-    }
-}
-
-/// Returns the header of an attribute. Made when this is compiled: to make one looks through all names that NATS knows.
-fn header(attribute: Attribute) -> HeaderName {
-    match attribute {
-        Attribute::Id => const { HeaderName::from_static("ce-id") },
-        Attribute::Subject => const { HeaderName::from_static("ce-subject") },
-        Attribute::Time => const { HeaderName::from_static("ce-time") },
-        Attribute::Sequence => const { HeaderName::from_static("ce-sequence") },
-        Attribute::Type => const { HeaderName::from_static("ce-type") },
-        Attribute::ApiVersion => const { HeaderName::from_static("ce-apiversion") },
-        Attribute::SpecVersion => const { HeaderName::from_static("ce-specversion") },
-        Attribute::Source => const { HeaderName::from_static("ce-source") },
-        Attribute::Cause => const { HeaderName::from_static("ce-cause") },
-        Attribute::Journal => const { HeaderName::from_static("ce-journal") },
-        Attribute::Kind => const { HeaderName::from_static("ce-kind") },
-        Attribute::Resource => const { HeaderName::from_static("ce-resource") },
-        Attribute::Namespace => const { HeaderName::from_static("ce-namespace") },
-        Attribute::Name => const { HeaderName::from_static("ce-name") },
-        Attribute::Uid => const { HeaderName::from_static("ce-uid") },
-        Attribute::ResourceVersion => const { HeaderName::from_static("ce-resourceversion") },
     }
 }
