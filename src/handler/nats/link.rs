@@ -233,7 +233,7 @@ impl Watch {
         let seen = self.refusals;
         let is_refused = |state: &State| state.refused_after(seen).any(|refused| refused == subject);
         if self.state.wait_for(is_refused).await.is_err() {
-            std::future::pending().await; // the link is gone, and with it the caller
+            std::future::pending::<()>().await; // the link is gone, and with it the caller
         }
     }
 
