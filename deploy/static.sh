@@ -13,8 +13,10 @@ DELTABUS_COMMIT=${DELTABUS_COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null |
 export DELTABUS_COMMIT
 # With a target named, RUSTFLAGS are not those of build scripts and macros, which cannot be static.
 target=$(rustc -vV | sed -n 's/^host: //p')
-# Relocations packed: 1.6 MB less.
-RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs" cargo build --locked --profile dist --target "$target" --features "$*"
+# Packed relocations save 1.6 MB. Random numbers come from the system call: a static program finds no function for it, and would
+# read /dev/urandom, which an image need not have.
+flags='-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs --cfg getrandom_backend="linux_getrandom"'
+RUSTFLAGS=$flags cargo build --locked --profile dist --target "$target" --features "$*"
 
 mkdir -p "$dir/etc/ssl/certs"
 cp "${CARGO_TARGET_DIR:-target}/$target/dist/deltabus" "$dir/"
