@@ -29,6 +29,9 @@ use crate::{
     simulator::{Simulator, SimulatorOptions, Workload},
 };
 
+/// A response body.
+type Body = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, hyper::Error>;
+
 /// Time between two changes of a flow.
 const FLOW_STEP: Duration = Duration::from_millis(5);
 /// Changes that a flood makes whenever a watch has taken the last.

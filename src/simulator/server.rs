@@ -1,5 +1,6 @@
 //! The HTTP side of the simulator: connections, and from a request to the store and back.
 
+mod ask;
 mod body;
 mod discovery;
 mod list;

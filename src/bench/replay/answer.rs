@@ -3,20 +3,16 @@
 use std::sync::Arc;
 
 use axum::extract::Query;
-use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    Shared,
+    Body, Shared,
     stream::{Page, Watch},
 };
-
-/// A response body.
-pub(super) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// Query of a request for the generated type.
 #[derive(Debug, Default, Deserialize)]

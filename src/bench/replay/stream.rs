@@ -9,7 +9,7 @@ use hyper::body::Frame;
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
-use super::{Head, Shared, answer::Body};
+use super::{Body, Head, Shared};
 use crate::{
     bench::{States, measure::monotonic},
     mutex::lock,

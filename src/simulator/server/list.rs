@@ -11,9 +11,9 @@ use super::{
         types::TypeInfo,
     },
     Shared,
+    ask::Ask,
     body::Batch,
     request::Shape,
-    respond::Ask,
 };
 
 /// Answers a list with its body.

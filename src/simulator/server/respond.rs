@@ -19,12 +19,12 @@ use super::{
         error::ApiError,
         faults::{RequestKind, ServerFault},
         rights::Attempt,
-        selector::RequestSelector,
         shared::now,
-        store::{Deletion, ListQuery, Part, PatchKind, Preconditions, Stored, TypeId, WriteContext},
+        store::{Deletion, ListQuery, Part, PatchKind, Preconditions, Stored, WriteContext},
         types::{TypeInfo, is_builtin_group},
     },
     Shared,
+    ask::Ask,
     body::{Batch, Body, cut, full},
     discovery, list,
     list::shaped,
@@ -35,24 +35,6 @@ use crate::object::ObjectKey;
 
 /// The largest body taken, as etcd's limit for a request.
 const MAX_BODY: usize = 3 << 20;
-
-/// A request for a type that is served.
-pub(super) struct Ask<'a> {
-    pub(super) shared: &'a Arc<Shared>,
-    /// Lets the connection end with RST instead of FIN.
-    pub(super) resets: &'a Arc<AtomicBool>,
-    pub(super) call: &'a Call,
-    pub(super) resource: &'a Resource,
-    pub(super) id: TypeId,
-    pub(super) info: Arc<TypeInfo>,
-    pub(super) faults: &'a [ServerFault],
-}
-
-impl Ask<'_> {
-    pub(super) fn selector(&self) -> Result<RequestSelector, ApiError> {
-        RequestSelector::parse(&self.info, self.call.param("labelSelector"), self.call.param("fieldSelector"))
-    }
-}
 
 /// Answers one request. An error closes the connection without an answer; `resets` lets it end with RST instead of FIN.
 pub(super) async fn respond(

@@ -29,10 +29,10 @@ use super::{
         types::TypeInfo,
     },
     Shared,
+    ask::Ask,
     body::{Batch, Body, broken_off},
     list::{parse_version, shaped, wait_for_version},
     request::{Call, Shape},
-    respond::Ask,
 };
 
 /// Events and bytes that go out as one chunk, at most.

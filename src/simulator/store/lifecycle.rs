@@ -159,12 +159,3 @@ impl SimulatorStore {
         (0..self.types.len()).map(of_type).filter(|(_, inside)| !inside.is_empty()).collect()
     }
 }
-
-/// Returns the status of a definition before anybody has looked at it.
-pub(super) fn unaccepted(definition: &Value) -> Value {
-    let stored = TypeInfo::of_definition(definition).map(|defined| defined.resource.version);
-    json!({
-        "conditions": null, "acceptedNames": {"plural": "", "kind": ""},
-        "storedVersions": stored.into_iter().collect::<Vec<_>>(),
-    })
-}

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{error::ApiError, types::TypeInfo},
-    HistoryKind, RawObject, SimulatorStore, Stored, TypeId, fields, lifecycle,
+    HistoryKind, RawObject, SimulatorStore, Stored, TypeId, fields,
 };
 use crate::object::ObjectKey;
 
@@ -387,7 +387,7 @@ fn set_defaults(info: &TypeInfo, object: &mut Value, context: &WriteContext<'_>)
             object["status"] = json!({"phase": "Active"});
             label_with_name(object);
         }
-        "CustomResourceDefinition" if info.typed => object["status"] = lifecycle::unaccepted(object),
+        "CustomResourceDefinition" if info.typed => object["status"] = unaccepted(object),
         _ if info.typed && info.status && absent => object["status"] = json!({}),
         _ => {}
     }
@@ -414,4 +414,13 @@ fn label_with_name(namespace: &mut Value) {
         namespace["metadata"]["labels"] = json!({});
     }
     namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+}
+
+/// Returns the status of a definition before anybody has looked at it.
+fn unaccepted(definition: &Value) -> Value {
+    let stored = TypeInfo::of_definition(definition).map(|defined| defined.resource.version);
+    json!({
+        "conditions": null, "acceptedNames": {"plural": "", "kind": ""},
+        "storedVersions": stored.into_iter().collect::<Vec<_>>(),
+    })
 }
