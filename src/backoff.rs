@@ -4,33 +4,38 @@
 
 use std::time::Duration;
 
-/// How delays grow. The delay of attempt `n` is uniform in `[d, d × (1 + jitter))` with `d = initial × factorⁿ`, at
-/// most `max`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BackoffConfig {
-    /// `d` of the first delay.
-    pub initial: Duration,
-    /// By which `d` grows from one delay to the next; values below 1 count as 1.
-    pub factor: f64,
-    /// How far above `d` a delay may lie, as a share of `d`; 0 makes delays exact.
-    pub jitter: f64,
-    /// Where `d` stops growing. A jittered delay may be longer.
-    pub max: Duration,
-    /// After so much uninterrupted health the next delay is an initial one again (D-3).
-    pub reset_after: Duration,
-}
+use educe::Educe;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-impl Default for BackoffConfig {
-    /// 0.8 s doubling to 30 s, jitter 1, reset after 2 minutes.
-    fn default() -> Self {
-        Self {
-            initial: Duration::from_millis(800),
-            factor: 2.0,
-            jitter: 1.0,
-            max: Duration::from_secs(30),
-            reset_after: Duration::from_mins(2),
-        }
-    }
+use crate::text::Text;
+
+/// A pause that grows with every failure: uniform in [d, d × (1 + jitter)), where d = initial × factorⁿ, at most `max`.
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
+#[serde(default)]
+#[schemars(rename = "Backoff")]
+pub struct BackoffConfig {
+    /// Pause after the first failure. More than "0s".
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_millis(800))]
+    pub initial: Duration,
+    /// What each further failure multiplies the pause by.
+    #[schemars(range(min = 1.0))]
+    #[educe(Default = 2.0)]
+    pub factor: f64,
+    /// Random part, as a multiple of the pause; 0 = none.
+    #[schemars(range(min = 0.0))]
+    #[educe(Default = 1.0)]
+    pub jitter: f64,
+    /// The pause grows no further than this, jitter aside. At least `initial`.
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_secs(30))]
+    pub max: Duration,
+    /// After so long without a failure, the next one counts as the first.
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_mins(2))]
+    pub reset_after: Duration,
 }
 
 /// The growing delay of one thing that fails, reset by health and by nothing else (D-3, R-6).

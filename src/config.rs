@@ -1,4 +1,4 @@
-//! The configuration: TOML files and environment variables, merged by the `config` crate, checked as a whole.
+//! The configuration: TOML files and environment variables, merged and checked as a whole.
 //!
 //! ```text
 //! files, environment ─layers─▶ merged tree + positions ─structure─▶ tree without mistakes ─▶ Config ─meaning─▶ Loaded
@@ -27,11 +27,9 @@ pub(crate) mod secret;
 pub mod schema;
 mod state;
 mod structure;
-mod subscribe;
 mod telemetry;
 mod test_case;
 mod text;
-mod tls;
 pub(crate) mod webhook;
 
 use std::{
@@ -41,50 +39,50 @@ use std::{
     time::Duration,
 };
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use engine::{BackoffSettings, Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, Supervision};
+pub use engine::{Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload, Supervision};
 pub use error::{ConfigErrors, Finding, ValueOrigin, nearest};
 pub use exec::ExecSink;
 pub use external::External;
 pub use format::FormatSettings;
-pub use handler::{
-    Batch, Buffer, EventType, FileSink, HandlerConfig, HandlerDefaults, Initial, Permissions, RetrySettings, Rotate,
-    SinkConfig,
-};
+pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerDefaults, Initial, SinkConfig};
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
 pub use kafka::KafkaSink;
 pub(crate) use layers::files;
-pub use nats::{NatsJetStream, NatsSink};
+pub use nats::NatsSink;
 pub use redact::{Redact, RedactedPath, SecretValues};
 pub use resource::{Cache, Mode, OnMissing, OnRemoved, ResourceConfig, ResourceDefaults, TypePattern};
 pub use state::StateConfig;
-pub use subscribe::Subscribe;
 pub use telemetry::Telemetry;
 pub use test_case::TestCase;
-pub use tls::ClientTls;
-pub use webhook::{WebhookMethod, WebhookSink, WebhookTls};
+pub use webhook::{WebhookMethod, WebhookSink};
 
 use crate::discovery::WantedEntry;
 /// Options that a stage reads as they are written.
 pub use crate::{
+    backoff::BackoffConfig as Backoff,
+    delivery::attempts::RetryPolicy as Retry,
     delivery::schedule::DeliveryOrder,
     delta_fifo::QueueOrder,
     handler::{
-        file::{FileCompression as Compress, FileFsync},
+        client_tls::ClientTls,
+        file::{FileCompression as Compress, FileFsync, FileOptions as FileSink, Permissions, Rotate},
         kafka::KafkaSasl as Sasl,
-        nats::{ExpectLast, NatsAuth},
-        webhook::Auth as WebhookAuth,
+        nats::{ExpectLast, JetStreamOptions as NatsJetStream, NatsAuth},
+        webhook::{Auth as WebhookAuth, TlsOptions as WebhookTls},
     },
     indexer::Recreated,
     journal::{Fsync as Commit, OnFull, WhenFull},
     object::packer::Compression,
     reflector::StreamingLists,
+    subscribe::SubscribeOptions as Subscribe,
 };
-use text::AsText;
+use text::Text;
 
 /// The version of the file format that this program reads.
 pub const CONFIG_VERSION: u32 = 1;
@@ -93,14 +91,17 @@ pub const CONFIG_VERSION: u32 = 1;
 ///
 /// **Invariants**, of a value that [`Config::load`] or [`Config::from_toml_str`] returned: names match
 /// `[a-z][a-z0-9_]*`; every `dead_letter` names another handler, without cycles; there is at least one resource.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct Config {
     /// Version of the file format. A newer one is refused.
     #[schemars(range(min = 1))]
+    #[educe(Default = CONFIG_VERSION)]
     pub config_version: u32,
     /// How long a stop may take to deliver what was accepted.
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_secs(30))]
     pub shutdown_timeout: Duration,
     /// The cluster that is watched.
     pub cluster: Cluster,
@@ -134,29 +135,6 @@ pub struct Config {
     /// What handlers are sent where an object changes: `deltabus test` tries it. The tests of all files count.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tests: Vec<TestCase>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            config_version: CONFIG_VERSION,
-            shutdown_timeout: Duration::from_secs(30),
-            cluster: Cluster::default(),
-            kube: Kube::default(),
-            supervision: Supervision::default(),
-            http: Http::default(),
-            subscribe: Subscribe::default(),
-            state: StateConfig::default(),
-            log: Log::default(),
-            telemetry: Telemetry::default(),
-            reload: Reload::default(),
-            redact: Redact::default(),
-            resources: BTreeMap::new(),
-            handlers: BTreeMap::new(),
-            notes_who_changed: false,
-            tests: Vec::new(),
-        }
-    }
 }
 
 /// A configuration that was loaded, and what was noticed on the way.

@@ -3,6 +3,7 @@
 //! [`delivery`](crate::delivery) calls them. The files here are the sinks.
 
 pub mod blackhole;
+pub mod client_tls;
 pub mod exec;
 pub mod file;
 pub mod kafka;

@@ -56,6 +56,7 @@ mod private_dir;
 mod process;
 mod regular_file;
 pub mod secret;
+mod text;
 pub mod object;
 pub mod scope;
 

@@ -271,7 +271,7 @@ fn register_resources(registry: &mut Registry, views: &[UnitView]) {
         }
     }
     register(registry, Counter, "events", "Changes applied to the cache", events);
-    let state = |view: &UnitView| (with(labels(view), "state", view.state.as_str()), Value::Whole(1));
+    let state = |view: &UnitView| (with(labels(view), "state", view.state.as_ref()), Value::Whole(1));
     register(registry, Gauge, "unit_state", "1 for the state a unit is in", views.iter().map(state).collect());
     let lag = joined(views, |view| Some(Value::Float(view.lag_seconds)));
     register(registry, Gauge, "queue_lag_seconds", "Age of the oldest delta not yet applied", lag);

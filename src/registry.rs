@@ -227,7 +227,7 @@ pub const UNDISCOVERED: &str = "the API server has not told its resource types y
 pub fn why_unready(view: &UnitView) -> Option<String> {
     let settled = view.synced || matches!(view.state, UnitState::Forbidden | UnitState::Waiting);
     let error = view.last_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
-    (!settled).then(|| format!("not synced, {}{error}", view.state.as_str()))
+    (!settled).then(|| format!("not synced, {}{error}", view.state.as_ref()))
 }
 
 #[cfg(test)]

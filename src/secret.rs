@@ -2,17 +2,21 @@
 
 use std::{convert::Infallible, env, fmt, io, path::Path, path::PathBuf, str::FromStr};
 
+use schemars::{JsonSchema, Schema};
 pub use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::regular_file;
 
-/// Where a secret is. Neither this nor the secret is ever printed: it shows as `***`.
-#[derive(Clone, PartialEq, Eq)]
+/// Where a secret is. Neither this nor the secret is ever printed for people: it shows as `***`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline, description = "Where a secret is; one of the two.", transform = exclusive_keys)]
 pub enum SecretRef {
-    /// In this variable of the environment.
+    /// In this environment variable.
     Env(String),
-    /// In this file, which is read again when it changes.
+    /// In this file; it is read again when it changes.
     File(PathBuf),
 }
 
@@ -65,6 +69,28 @@ impl SecretRef {
             Self::Env(_) => None,
         }
     }
+}
+
+/// Describes an enum whose variants are keys as one table that has one of these keys, and may have secrets.
+pub(crate) fn exclusive_keys(schema: &mut Schema) {
+    let Some(Value::Array(variants)) = schema.remove("oneOf") else { return };
+    let mut keys = Map::new();
+    for variant in variants {
+        for (key, value) in variant["properties"].as_object().into_iter().flatten() {
+            let mut described = value.clone();
+            described["description"] = variant["description"].clone();
+            if described.get("required").is_some() {
+                described["writeOnly"] = true.into();
+            }
+            keys.insert(key.clone(), described);
+        }
+    }
+    let Value::Object(table) = json!({
+        "type": "object", "properties": keys, "minProperties": 1, "maxProperties": 1, "writeOnly": true,
+    }) else {
+        return;
+    };
+    schema.ensure_object().extend(table);
 }
 
 /// Text that is written, or a secret that is named.

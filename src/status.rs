@@ -14,6 +14,7 @@ use std::{
 };
 
 use serde::Serialize;
+use strum::AsRefStr;
 
 pub use self::{
     reloads::{ReloadCounts, Reloads},
@@ -27,8 +28,9 @@ use crate::{
 };
 
 /// State of a unit as `interfaces.md` §4 names it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AsRefStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum UnitState {
     /// The type does not exist, or the server has not been asked which types there are.
     #[default]
@@ -45,21 +47,6 @@ pub enum UnitState {
     Degraded,
     /// Stopped as asked.
     Stopped,
-}
-
-impl UnitState {
-    /// Returns the name used in JSON and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Forbidden => "forbidden",
-            Self::Listing => "listing",
-            Self::Watching => "watching",
-            Self::BackingOff => "backing_off",
-            Self::Degraded => "degraded",
-            Self::Stopped => "stopped",
-        }
-    }
 }
 
 /// Changes a unit has applied, by what they were.

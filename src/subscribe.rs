@@ -28,17 +28,48 @@ pub mod subscriber;
 
 use std::time::Duration;
 
-/// How streams are served; `[subscribe]` of the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use educe::Educe;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::text::Text;
+
+/// Streams of events over HTTP: `/v1/events`.
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
+#[serde(default)]
+#[schemars(rename = "Subscribe")]
 pub struct SubscribeOptions {
-    /// How many subscribers there may be at a time.
-    pub max_subscribers: usize,
-    /// How long nothing is sent at most.
-    pub heartbeat: Duration,
-    /// How much is kept for all of them.
-    pub bounds: ring::RingBounds,
-    /// Clients may send expressions (`when`).
+    /// Subscribers at a time; more are refused with 429.
+    #[schemars(range(min = 1))]
+    #[educe(Default = 10_000)]
+    pub max_subscribers: u32,
+    /// CEL expressions that clients send (`when`) are evaluated. `false`: such a request is answered with 403.
+    #[educe(Default = true)]
     pub when: bool,
+    /// How long a stream is silent at most. At least "1s".
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_secs(15))]
+    pub heartbeat: Duration,
+    /// Events that are kept in memory for all subscribers together: one that is further behind reads them from `[state] dir`,
+    /// and without it is told that it misses some.
+    #[schemars(range(min = 1))]
+    #[educe(Default = 10_000)]
+    pub buffer_events: u32,
+    /// And how large these are at most, encoded forms included, about.
+    #[serde(with = "Text::<u64>")]
+    #[educe(Default = 64 << 20)]
+    pub buffer_bytes: u64,
+}
+
+impl SubscribeOptions {
+    /// Returns how much is kept for all subscribers.
+    fn bounds(&self) -> ring::RingBounds {
+        ring::RingBounds {
+            max_events: self.buffer_events as usize,
+            max_bytes: usize::try_from(self.buffer_bytes).unwrap_or(usize::MAX),
+        }
+    }
 }
 
 /// What there is to see of streams.

@@ -1,14 +1,14 @@
 //! Shapes of the objects of a measurement.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
+use strum::{AsRefStr, Display};
 
 use crate::{object::ResourceType, simulator::bench_type};
 
 /// Shape of the objects of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, AsRefStr, Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Shape {
     /// Pods of 9 KB that share most values, as the pods of few applications do.
     Pods,
@@ -25,17 +25,6 @@ pub enum Shape {
 impl Shape {
     /// All shapes, in the order in which they are measured.
     pub const ALL: [Self; 5] = [Self::Pods, Self::Diverse, Self::Custom, Self::Configmaps, Self::Events];
-
-    /// Returns its name on the command line and in documents.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pods => "pods",
-            Self::Diverse => "diverse",
-            Self::Custom => "custom",
-            Self::Configmaps => "configmaps",
-            Self::Events => "events",
-        }
-    }
 
     /// Returns its name for people.
     pub fn title(self) -> &'static str {
@@ -86,11 +75,5 @@ impl Shape {
             Self::Configmaps => (pods / 20).max(1),
             _ => pods,
         }
-    }
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

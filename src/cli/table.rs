@@ -282,7 +282,7 @@ impl Frame<'_> {
 fn row_text(columns: usize, row: &Row) -> String {
     let [objects, kib, events] =
         [row.view.objects, row.view.bytes / 1024, events(&row.view)].map(|number| number.to_string());
-    cells(columns, [&row.name(), row.view.state.as_str(), &objects, &kib, &events, &format!("{:.1}", row.rate())])
+    cells(columns, [&row.name(), row.view.state.as_ref(), &objects, &kib, &events, &format!("{:.1}", row.rate())])
 }
 
 /// Sums what there is no room for.

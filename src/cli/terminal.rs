@@ -164,6 +164,6 @@ fn progress(view: &UnitView) -> String {
     match (view.synced, view.state) {
         (true, _) => format!("synced, {} objects", view.objects),
         (false, UnitState::Listing) => format!("listing, {} queued", view.queue_length),
-        (false, state) => format!("{}{error}", state.as_str().replace('_', " ")),
+        (false, state) => format!("{}{error}", state.as_ref().replace('_', " ")),
     }
 }

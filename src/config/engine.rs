@@ -2,14 +2,15 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
     StreamingLists, schema,
-    text::{AsText, Optional},
+    text::{Optional, Text},
 };
-use crate::{backoff::BackoffConfig, list_watch::kube::KubeOptions};
+use crate::{backoff::BackoffConfig as Backoff, list_watch::kube::KubeOptions};
 
 /// The cluster that is watched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -22,7 +23,8 @@ pub struct Cluster {
 }
 
 /// How the API server is reached and how its objects are read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct Kube {
     /// The kubeconfig file. Default "": as kubectl does, `$KUBECONFIG`, in a pod its service account, else
@@ -37,25 +39,30 @@ pub struct Kube {
     pub streaming_lists: StreamingLists,
     /// Objects in one page of a list.
     #[schemars(range(min = 1))]
+    #[educe(Default = 500)]
     pub page_size: u32,
     /// Lists under way at a time; caps the memory peak at the start and the load on the API server.
     #[schemars(range(min = 1))]
+    #[educe(Default = 4)]
     pub max_concurrent_lists: u32,
     /// Longest event of a watch, and longest object of a list. A longer one ends the request, is logged and counted, and is
     /// followed by a list after a backoff. Lists fail as long as the server has such an object.
-    #[serde(with = "AsText::<u64>")]
+    #[serde(with = "Text::<u64>")]
+    #[educe(Default = 16 << 20)]
     pub max_frame: u64,
     /// Each watch asks the server for a random time between this and twice this; then it is resumed. At least "1s".
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_mins(5))]
     pub watch_timeout: Duration,
     /// For so long after a first error 500 inside a watch, watch again at once instead of listing again. "0s": never.
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
     pub internal_error_retry: Duration,
     /// Once a bookmark was seen on a watch: neither event nor bookmark for so long makes it reconnect, and is counted.
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_mins(3))]
     pub stall_after: Duration,
     /// Pause after a failed list or watch.
-    pub backoff: BackoffSettings,
+    pub backoff: Backoff,
     /// How types that come and go are noticed: `crd-watch`, by a watch on the CRDs, at once, with a look at the other APIs
     /// every two minutes; or `never`, the types of the start are kept.
     pub rediscover: Rediscover,
@@ -71,24 +78,6 @@ impl Kube {
     }
 }
 
-impl Default for Kube {
-    fn default() -> Self {
-        Self {
-            kubeconfig: None,
-            context: None,
-            streaming_lists: StreamingLists::Auto,
-            page_size: 500,
-            max_concurrent_lists: 4,
-            max_frame: 16 << 20,
-            watch_timeout: Duration::from_mins(5),
-            internal_error_retry: Duration::ZERO,
-            stall_after: Duration::from_mins(3),
-            backoff: BackoffSettings::default(),
-            rediscover: Rediscover::CrdWatch,
-        }
-    }
-}
-
 /// How types that come and go are noticed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -100,67 +89,32 @@ pub enum Rediscover {
     Never,
 }
 
-/// A pause that grows with every failure: uniform in [d, d × (1 + jitter)), where d = initial × factorⁿ, at most `max`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct BackoffSettings {
-    /// Pause after the first failure. More than "0s".
-    #[serde(with = "AsText::<Duration>")]
-    pub initial: Duration,
-    /// What each further failure multiplies the pause by.
-    #[schemars(range(min = 1.0))]
-    pub factor: f64,
-    /// Random part, as a multiple of the pause; 0 = none.
-    #[schemars(range(min = 0.0))]
-    pub jitter: f64,
-    /// The pause grows no further than this, jitter aside. At least `initial`.
-    #[serde(with = "AsText::<Duration>")]
-    pub max: Duration,
-    /// After so long without a failure, the next one counts as the first.
-    #[serde(with = "AsText::<Duration>")]
-    pub reset_after: Duration,
-}
-
-impl Default for BackoffSettings {
-    fn default() -> Self {
-        let BackoffConfig { initial, factor, jitter, max, reset_after } = BackoffConfig::default();
-        Self { initial, factor, jitter, max, reset_after }
-    }
-}
-
 /// How units (reflector, queue and indexer of one type) and handlers are restarted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct Supervision {
     /// Pause before a restart.
-    pub backoff: BackoffSettings,
+    pub backoff: Backoff,
     /// An actor that does not answer its heartbeat for so long is replaced.
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_secs(30))]
     pub hung_after: Duration,
     /// So many restarts within five minutes are shown as the state `degraded`; restarts go on.
     #[schemars(range(min = 1))]
+    #[educe(Default = 5)]
     pub degraded_after: u32,
 }
 
-impl Default for Supervision {
-    fn default() -> Self {
-        Self { backoff: BackoffSettings::default(), hung_after: Duration::from_secs(30), degraded_after: 5 }
-    }
-}
-
 /// How a changed configuration is applied.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct Reload {
     /// Whether changed files are applied while the engine runs: only what changed restarts, a bad file is refused and
     /// reported.
+    #[educe(Default = true)]
     pub watch: bool,
-}
-
-impl Default for Reload {
-    fn default() -> Self {
-        Self { watch: true }
-    }
 }
 
 /// What is logged, and how. Logs go to stderr.

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use crate::handler::client_tls::ClientTls;
+
 /// The place that set a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueOrigin {
@@ -73,6 +75,12 @@ pub(crate) type Problem = (Vec<String>, String);
 
 pub(crate) fn problem(keys: &[&str], message: impl Into<String>) -> Problem {
     (keys.iter().map(|key| (*key).to_owned()).collect(), message.into())
+}
+
+/// Says so where a client has a certificate without a key, or a key alone.
+pub(crate) fn half_a_client(tls: &ClientTls) -> Option<Problem> {
+    (tls.cert_file.is_some() != tls.key_file.is_some())
+        .then(|| problem(&["tls"], "expected both of cert_file and key_file, or none"))
 }
 
 /// Errors of a configuration that are reported one by one; the others are counted.

@@ -69,7 +69,7 @@ impl HandlerConfig {
         }
         let (mut wrong, mut no_json) = (Vec::new(), false);
         let mut undefined: Vec<(TemplateError, Vec<&str>)> = Vec::new();
-        for event in self.options.on.iter().map(|event| kind(*event)) {
+        for event in self.options.on.iter().map(|event| event.kind()) {
             for truth in [true, false] {
                 match template.try_out(event, truth) {
                     Ok(text) => no_json |= serde_json::from_str::<IgnoredAny>(&text).is_err(),
@@ -114,12 +114,15 @@ pub(crate) fn event_format(format: FormatSettings, template: Option<&str>) -> Re
     })
 }
 
-fn kind(event: EventType) -> ChangeKind {
-    match event {
-        EventType::Added => ChangeKind::Added,
-        EventType::Updated => ChangeKind::Updated,
-        EventType::Deleted => ChangeKind::Deleted,
-        EventType::Removed => ChangeKind::Removed,
-        EventType::Synced => ChangeKind::Synced,
+impl EventType {
+    /// Returns the kind of such changes.
+    pub(crate) fn kind(self) -> ChangeKind {
+        match self {
+            Self::Added => ChangeKind::Added,
+            Self::Updated => ChangeKind::Updated,
+            Self::Deleted => ChangeKind::Deleted,
+            Self::Removed => ChangeKind::Removed,
+            Self::Synced => ChangeKind::Synced,
+        }
     }
 }

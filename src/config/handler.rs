@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use super::{
-    Compress, DeliveryOrder, ExecSink, FileFsync, FormatSettings, KafkaSink, NatsSink, WebhookSink, WhenFull, schema,
-    text::{AsText, Optional, means_entry},
+    DeliveryOrder, ExecSink, FileSink, FormatSettings, KafkaSink, NatsSink, WebhookSink, WhenFull, schema,
+    text::{Optional, Text, means_entry},
 };
-use crate::delivery::{attempts::RetryPolicy, pace::Rate};
+use crate::delivery::{attempts::RetryPolicy as Retry, pace::Rate};
 
 /// One place that changes are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -50,24 +52,22 @@ pub struct HandlerConfig {
 }
 
 /// What goes out in one delivery.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct Batch {
     /// Events in one delivery.
     #[schemars(range(min = 1))]
+    #[educe(Default = 50)]
     pub max_events: u64,
     /// Bytes of objects in one delivery, unless one event has more.
-    #[serde(with = "AsText::<u64>")]
+    #[serde(with = "Text::<u64>")]
+    #[educe(Default = 512 << 10)]
     pub max_bytes: u64,
     /// How long an event waits for others. "0s": a delivery takes what is there.
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_secs(1))]
     pub timeout: Duration,
-}
-
-impl Default for Batch {
-    fn default() -> Self {
-        Self { max_events: 50, max_bytes: 512 << 10, timeout: Duration::from_secs(1) }
-    }
 }
 
 impl HandlerConfig {
@@ -104,8 +104,9 @@ impl HandlerConfig {
 }
 
 /// What a handler is, and the options of that type alone.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, IntoStaticStr)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum SinkConfig {
     /// Standard output: coloured lines on a terminal, else one JSON event a line.
     Stdout,
@@ -125,19 +126,6 @@ pub enum SinkConfig {
 }
 
 impl SinkConfig {
-    /// Returns the name of the type, as the configuration writes it.
-    pub fn type_name(&self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout",
-            Self::File(_) => "file",
-            Self::Blackhole => "blackhole",
-            Self::Webhook(_) => "webhook",
-            Self::Nats(_) => "nats",
-            Self::Kafka(_) => "kafka",
-            Self::Exec(_) => "exec",
-        }
-    }
-
     /// Returns whether it takes several deliveries at a time; `concurrency` is for such sinks.
     pub fn is_concurrent(&self) -> bool {
         matches!(self, Self::Webhook(_) | Self::Nats(_) | Self::Kafka(_))
@@ -149,66 +137,14 @@ impl Batch {
     pub const WHAT_WAITS: Self = Self { max_events: 1_000, max_bytes: 8 << 20, timeout: Duration::ZERO };
 }
 
-/// Options of a handler of type `file`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(inline)]
-pub struct FileSink {
-    /// The file. %Y, %m, %d, %H … (strftime, UTC) stand for the time, so that each day or hour has its own. Required.
-    #[schemars(schema_with = "schema::path_template")]
-    pub path: String,
-    /// When a file is closed and a next one begun, apart from what `path` says. Default: never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Rotate")]
-    pub rotate: Option<Rotate>,
-    /// When what was written is forced to the disk: `always` (every batch), `never` (the system decides), or an interval.
-    #[serde(default, with = "AsText::<FileFsync>")]
-    pub fsync: FileFsync,
-    /// Permissions of the files, in octal. Who may read the files may enter the directories that deltabus makes for them.
-    #[serde(default, with = "AsText::<Permissions>")]
-    pub permissions: Permissions,
-}
-
-/// Permissions of a file: nine bits, the owner's reading and writing among them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permissions(pub u32);
-
-impl Default for Permissions {
-    fn default() -> Self {
-        Self(0o640)
-    }
-}
-
-/// When a file is closed, and what becomes of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Rotate {
-    /// A file is closed before it grows beyond this.
-    #[serde(with = "AsText::<u64>")]
-    pub max_bytes: u64,
-    /// Closed files that are kept; the oldest goes first. 0 = all.
-    pub keep: u32,
-    /// How a closed file is compressed.
-    pub compress: Compress,
-}
-
-impl Default for Rotate {
-    fn default() -> Self {
-        Self { max_bytes: 256 << 20, keep: 30, compress: Compress::Zstd }
-    }
-}
-
-impl Default for FileFsync {
-    fn default() -> Self {
-        Self::Interval(Duration::from_secs(1))
-    }
-}
-
 /// Options that every handler inherits from `[defaults.handlers]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct HandlerDefaults {
     /// The kinds of event that are sent: `added`, `updated`, `deleted`, `removed`, `synced`.
     #[schemars(length(min = 1))]
+    #[educe(Default = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed])]
     pub on: Vec<EventType>,
     /// Of an update, at least one of these paths has to differ from the state before. Default []: it does not matter.
     #[schemars(schema_with = "schema::changed_paths")]
@@ -222,9 +158,10 @@ pub struct HandlerDefaults {
     pub initial: Initial,
     /// Whether it is told, after the process was down, what happened meanwhile, deletions included. Where a handler is not,
     /// that has the cause `downtime` for every handler of the same types, though a watch brings it. Needs `[state] dir`.
+    #[educe(Default = true)]
     pub catch_up: bool,
     /// How often this handler wants cached objects delivered again; needs `resync` on the resource too. "0s": never.
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
     pub resync: Duration,
     /// Whether a relist delivers unchanged objects again, as client-go's informers do.
     pub deliver_unchanged: bool,
@@ -232,39 +169,20 @@ pub struct HandlerDefaults {
     pub order: DeliveryOrder,
     /// Deliveries under way at a time, where the sink takes several and `order` is not `total`.
     #[schemars(range(min = 1, max = 1024))]
+    #[educe(Default = 8)]
     pub concurrency: u32,
     /// What one attempt may take, where the sink waits for an answer.
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_secs(10))]
     pub timeout: Duration,
     /// What the data of an event is: `cloudevents` (object and old state), `object`, of updates a `patch` (RFC 6902),
     /// `merge_patch` (RFC 7386) or `diff` (changed paths), `ref` (no object), or, in place of a `CloudEvent`, what a
     /// `template` makes of it. For handlers of the configuration.
     pub format: FormatSettings,
     /// How a failed delivery is repeated.
-    pub retry: RetrySettings,
+    pub retry: Retry,
     /// What waits in memory for this handler.
     pub buffer: Buffer,
-}
-
-impl Default for HandlerDefaults {
-    fn default() -> Self {
-        use EventType::{Added, Deleted, Removed, Updated};
-        Self {
-            on: vec![Added, Updated, Deleted, Removed],
-            changed: Vec::new(),
-            when: None,
-            initial: Initial::Skip,
-            catch_up: true,
-            resync: Duration::ZERO,
-            deliver_unchanged: false,
-            order: DeliveryOrder::PerObject,
-            concurrency: 8,
-            timeout: Duration::from_secs(10),
-            format: FormatSettings::CloudEvents,
-            retry: RetrySettings::default(),
-            buffer: Buffer::default(),
-        }
-    }
 }
 
 /// Kind of an event, the last part of its `type`.
@@ -294,47 +212,20 @@ pub enum Initial {
     Send,
 }
 
-/// How a failed delivery is repeated.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct RetrySettings {
-    /// Pause after the first failure; doubles with each further one. More than "0s".
-    #[serde(with = "AsText::<Duration>")]
-    pub initial: Duration,
-    /// The pause grows no further than this. At least `initial`.
-    #[serde(with = "AsText::<Duration>")]
-    pub max: Duration,
-    /// Whether the pause is drawn at random from the upper half of its length, so that many do not come at once.
-    pub jitter: bool,
-    /// After so long the event goes to `dead_letter`, or is dropped and counted.
-    #[serde(with = "AsText::<Duration>")]
-    pub give_up_after: Duration,
-}
-
-impl Default for RetrySettings {
-    fn default() -> Self {
-        let RetryPolicy { initial, max, jitter, give_up_after } = RetryPolicy::default();
-        Self { initial, max, jitter, give_up_after }
-    }
-}
-
 /// What waits in memory for a handler.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct Buffer {
     /// Events that wait. With `coalesce`, once full, those of objects that are gone; of others the newest state waits besides.
     #[schemars(range(min = 1))]
+    #[educe(Default = 10_000)]
     pub max_events: u64,
     /// Bytes that wait. With `coalesce`, once full, of what the cache does not hold: states before a change go first.
-    #[serde(with = "AsText::<u64>")]
+    #[serde(with = "Text::<u64>")]
+    #[educe(Default = 64 << 20)]
     pub max_bytes: u64,
     /// What happens at either bound: `coalesce` keeps the newest state of each object, `drop_oldest` and `drop_newest`
     /// drop events. Every loss is counted.
     pub when_full: WhenFull,
-}
-
-impl Default for Buffer {
-    fn default() -> Self {
-        Self { max_events: 10_000, max_bytes: 64 << 20, when_full: WhenFull::Coalesce }
-    }
 }

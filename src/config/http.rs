@@ -2,20 +2,24 @@
 
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     time::Duration,
 };
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
     error::{Problem, problem},
     schema,
-    text::{AsText, Optional, print_duration},
+    text::{Optional, Text, print_duration},
 };
 use crate::secret::{ExposeSecret as _, SecretRef};
+
+/// Address of everything that is served, unless it is configured.
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
 /// Bytes that a token has at least: fewer can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -24,12 +28,14 @@ const TOKEN_BYTES_MIN: usize = 16;
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 /// Where HTTP is served.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct Http {
     /// Address of everything that is served; "" = off. One that other machines can reach needs `auth = "token"` and `tls`.
     #[serde(with = "Optional")]
     #[schemars(schema_with = "schema::address")]
+    #[educe(Default = Some(LISTEN))]
     pub listen: Option<SocketAddr>,
     /// Address at which `/livez`, `/readyz`, `/healthz` and `/metrics` alone are served, without authentication and TLS,
     /// for instance "0.0.0.0:8081". Default "": off.
@@ -55,39 +61,25 @@ pub struct Http {
     /// Open connections of `listen`; `probe_listen` takes 64. At the limit the connection that has waited longest for its
     /// client is closed; a new one is refused where all of them are being answered.
     #[schemars(range(min = 1))]
+    #[educe(Default = 1024)]
     pub max_connections: u32,
     /// Time that a client has for the TLS handshake and for the head of a request (up to 32 KiB). At least "1s".
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_secs(10))]
     pub header_timeout: Duration,
     /// Time after which a kept-alive connection without a request is closed. At least "1s".
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_mins(2))]
     pub idle_timeout: Duration,
     /// Time after which an answer is cut of which the client reads nothing. At least "1s". Streams are not cut: they get `gap`.
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_secs(30))]
     pub write_timeout: Duration,
     /// Bytes of all answers that are being written, streams excluded. Beyond it a request is answered with 429; a single
     /// answer may be larger, and one of up to 16 KiB is never refused.
-    #[serde(with = "AsText::<u64>")]
+    #[serde(with = "Text::<u64>")]
+    #[educe(Default = 256 << 20)]
     pub max_response_bytes: u64,
-}
-
-impl Default for Http {
-    fn default() -> Self {
-        Self {
-            listen: Some(SocketAddr::from(([127, 0, 0, 1], 8080))),
-            probe_listen: None,
-            auth: HttpAuth::None,
-            token: None,
-            tokens: Vec::new(),
-            tls: HttpTls::default(),
-            allowed_hosts: Vec::new(),
-            max_connections: 1024,
-            header_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_mins(2),
-            write_timeout: Duration::from_secs(30),
-            max_response_bytes: 256 << 20,
-        }
-    }
 }
 
 /// One of several tokens.

@@ -2,69 +2,62 @@
 
 use std::time::Duration;
 
+use educe::Educe;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    error::{Problem, problem},
+    error::{Problem, half_a_client, problem},
     schema,
-    tls::ClientTls,
 };
 use crate::{
     cloud_event::ContentMode,
     handler::{
+        client_tls::ClientTls,
         kafka::{
-            self, Acks, KafkaCompression, KafkaOptions, KafkaSasl, SaslMechanism,
+            Acks, KafkaCompression, KafkaOptions, KafkaSasl, SaslMechanism,
             template::{KeyTemplate, TopicTemplate},
         },
         webhook::TlsOptions,
     },
+    text::required,
 };
 
 /// Options of a handler of type `kafka`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(inline)]
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
+#[serde(default)]
+#[schemars(inline, transform = required("brokers"))]
 pub struct KafkaSink {
     /// Addresses of brokers of one cluster, `host:port`; the others are learned from them. Required.
     #[schemars(schema_with = "brokers")]
     pub brokers: Vec<String>,
     /// Where a message goes. `{cluster}` `{group}` `{resource}` `{namespace}` are filled in: "core" for the empty group, "_"
     /// for no namespace; letters, digits, "." and "-" stay, other bytes are `_XX`. The brokers make topics, or somebody.
-    #[serde(default = "topic")]
+    #[educe(Default = "k8s.{resource}".to_owned())]
     pub topic: String,
     /// The key of a message, of `{uid}` `{cluster}` `{group}` `{resource}` `{kind}` `{namespace}` `{name}` as they are. One key
     /// is one partition, in order; `deleted` and `removed` are a message of this key without value, a tombstone.
-    #[serde(default = "key")]
+    #[educe(Default = "{uid}".to_owned())]
     pub key: String,
     /// How an event travels: `structured`, one JSON object, or `binary`, its attributes as `ce_` headers and its data as
     /// the value.
-    #[serde(default)]
     pub mode: ContentMode,
     /// How messages are packed, several together.
-    #[serde(default)]
     pub compression: KafkaCompression,
     /// Who has to have a message before it is acknowledged: `all` replicas that keep up, the leader (`1`), nobody (`0`).
-    #[serde(default)]
     pub acks: Acks,
     /// Whether brokers drop what comes again after a lost answer. Needs `acks = "all"`.
-    #[serde(default = "super::text::yes")]
+    #[educe(Default = true)]
     pub idempotent: bool,
     /// Who the handler is. Default: nobody.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "KafkaSasl")]
     pub sasl: Option<KafkaSasl>,
     /// Requires TLS, and says whom to trust. Default: no TLS.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ClientTls")]
     pub tls: Option<ClientTls>,
-}
-
-fn topic() -> String {
-    "k8s.{resource}".to_owned()
-}
-
-fn key() -> String {
-    "{uid}".to_owned()
 }
 
 fn brokers(_: &mut SchemaGenerator) -> Schema {
@@ -99,8 +92,7 @@ impl KafkaSink {
         if self.sasl.as_ref().is_some_and(|sasl| sasl.username.is_empty()) {
             problems.push(problem(&["sasl", "username"], "expected the name of a user"));
         }
-        let tls = self.tls.as_ref();
-        let tls = tls.map(|tls| kafka::KafkaTls { ca_file: tls.ca_file.clone(), client: tls.client(&mut problems) });
+        problems.extend(self.tls.as_ref().and_then(half_a_client));
         match (topic, key) {
             (Ok(topic), Ok(key)) if problems.is_empty() => Ok(KafkaOptions {
                 brokers: self.brokers.clone(),
@@ -112,7 +104,7 @@ impl KafkaSink {
                 acks: self.acks,
                 idempotent: self.idempotent,
                 sasl: self.sasl.clone(),
-                tls,
+                tls: self.tls.clone(),
                 timeout,
                 total_order,
             }),
@@ -131,10 +123,7 @@ impl KafkaSink {
         if let Some(Err(error)) = self.sasl.as_ref().map(|sasl| sasl.password.read()) {
             problems.push(problem(&["sasl", "password"], error.to_string()));
         }
-        let tls = self.tls.as_ref().and_then(|tls| {
-            let ClientTls { ca_file, cert_file, key_file } = tls.clone();
-            TlsOptions { ca_file, cert_file, key_file, server_name: None }.check().err()
-        });
+        let tls = self.tls.as_ref().and_then(|tls| TlsOptions::from(tls).check().err());
         problems.extend(tls.map(|(key, error)| problem(&["tls", key], error)));
         problems
     }

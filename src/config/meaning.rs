@@ -356,7 +356,7 @@ impl Checker<'_> {
             self.error(&["handlers", name, "timeout"], "expected more than \"0s\": every attempt would fail at once");
             return;
         }
-        let kind = handler.sink.type_name();
+        let kind: &str = (&handler.sink).into();
         let is_concurrent = handler.sink.is_concurrent();
         let why = if is_concurrent { "order = \"total\"".to_owned() } else { format!("type = \"{kind}\"") };
         let has_timeout = is_concurrent || matches!(handler.sink, SinkConfig::Exec(_));

@@ -2,17 +2,20 @@
 
 use std::{fmt, time::Duration};
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     Compression, QueueOrder, Recreated, schema,
-    text::{self, AsText},
+    text::{self, Text},
 };
 use crate::{
     discovery::{Pattern, PatternError, WantedEntry},
     scope::Namespaces,
 };
+
+const LAST_APPLIED: &str = "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']";
 
 /// One entry of what is watched: types, and how their objects are selected, kept and queued.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -66,23 +69,26 @@ pub struct ResourceConfig {
 }
 
 /// Options that every entry inherits from `[defaults.resources]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct ResourceDefaults {
     /// Paths cut from an object before it is stored or sent.
     #[schemars(schema_with = "schema::field_paths")]
+    #[educe(Default = vec!["metadata.managedFields".to_owned(), LAST_APPLIED.to_owned()])]
     pub drop: Vec<String>,
     /// Paths that may change without an event: an update that touches nothing but these, `metadata.resourceVersion` and
     /// `metadata.managedFields` refreshes what is cached, and nobody is told. Default none: every update is an event.
     #[schemars(schema_with = "schema::ignored_paths")]
     pub ignore_changes: Vec<String>,
     /// How often cached objects are delivered again, with cause `resync`, to handlers that ask for it. "0s": never.
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
     pub resync: Duration,
     /// Order of the queue: `stream` keeps the order of arrival across objects, `per-key` groups the changes of an object.
     pub order: QueueOrder,
     /// Bytes that wait in the queue; at the bound nothing more is read from the server.
-    #[serde(with = "AsText::<u64>")]
+    #[serde(with = "Text::<u64>")]
+    #[educe(Default = 64 << 20)]
     pub fifo_max_bytes: u64,
     /// What an object is that a list shows under a known name with a new uid: `delete-add` (the old one was deleted, the
     /// new one added) or `update`.
@@ -106,25 +112,6 @@ impl ResourceConfig {
             patterns: patterns(&self.patterns),
             exclude: patterns(&self.exclude),
             namespaces: self.namespaces.clone(),
-        }
-    }
-}
-
-impl Default for ResourceDefaults {
-    fn default() -> Self {
-        Self {
-            drop: vec![
-                "metadata.managedFields".to_owned(),
-                "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']".to_owned(),
-            ],
-            ignore_changes: Vec::new(),
-            resync: Duration::ZERO,
-            order: QueueOrder::Stream,
-            fifo_max_bytes: 64 << 20,
-            recreated: Recreated::DeleteAdd,
-            compression: Compression::Zstd,
-            on_missing: OnMissing::Wait,
-            on_removed: OnRemoved::Drain,
         }
     }
 }

@@ -8,9 +8,9 @@ use schemars::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::cloud_event::ContentMode;
+use crate::{cloud_event::ContentMode, text::of_text};
 
-use super::{Config, HandlerDefaults, ResourceDefaults, text::TextFormat};
+use super::{Config, HandlerDefaults, ResourceDefaults, text::Format};
 
 /// What a name of a resource or a handler looks like.
 pub(crate) const NAME_PATTERN: &str = "^[a-z][a-z0-9_]*$";
@@ -110,40 +110,20 @@ pub(crate) fn fold_into_variants(schema: &mut Schema) {
     }
 }
 
-fn of_text(format: TextFormat, pattern: Option<&str>, examples: &[&str]) -> Schema {
-    let mut schema = json_schema!({ "type": "string", "format": format.name() });
-    if let Some(pattern) = pattern {
-        schema.insert("pattern".to_owned(), pattern.into());
-    }
-    schema.insert("examples".to_owned(), examples.into());
-    schema
-}
-
 fn list_of(items: &Schema) -> Schema {
     json_schema!({ "type": "array", "items": items })
 }
 
-/// Returns the schema of a [`Textual`](super::text::Textual).
-pub(crate) fn of_textual(format: TextFormat) -> Schema {
-    match format {
-        TextFormat::Size => of_text(format, Some("^[0-9]+ *([KMGT]i?)?B$"), &["512KiB", "64MiB"]),
-        TextFormat::Fsync => of_text(format, Some("^(always|never|[0-9].*)$"), &["always", "never", "1s"]),
-        TextFormat::Permissions => of_text(format, Some("^0?[67][0-7]{2}$"), &["0640", "0600"]),
-        TextFormat::Commit => of_text(format, Some("^(group|[0-9].*)$"), &["group", "1s"]),
-        _ => of_text(format, Some("^[0-9]"), &["500ms", "30s", "1h30m"]),
-    }
-}
-
 pub(crate) fn rate(_: &mut SchemaGenerator) -> Schema {
-    of_text(TextFormat::Rate, Some("^([0-9]+ */ *[smh])?$"), &["20/s", "600/m", ""])
+    of_text(Format::Rate, Some("^([0-9]+ */ *[smh])?$"), &["20/s", "600/m", ""])
 }
 
 pub(crate) fn address(_: &mut SchemaGenerator) -> Schema {
-    of_text(TextFormat::Address, None, &["127.0.0.1:8080", "0.0.0.0:8081", ""])
+    of_text(Format::Address, None, &["127.0.0.1:8080", "0.0.0.0:8081", ""])
 }
 
 pub(crate) fn cluster_name(_: &mut SchemaGenerator) -> Schema {
-    of_text(TextFormat::ClusterName, Some(r"^\S*$"), &["prod-eu1"])
+    of_text(Format::ClusterName, Some(r"^\S*$"), &["prod-eu1"])
 }
 
 pub(crate) fn type_patterns(generator: &mut SchemaGenerator) -> Schema {
@@ -153,32 +133,32 @@ pub(crate) fn type_patterns(generator: &mut SchemaGenerator) -> Schema {
 }
 
 pub(crate) fn excluded_types(_: &mut SchemaGenerator) -> Schema {
-    list_of(&of_text(TextFormat::TypePattern, Some(r"^(\*|[^*]+|\*\.[^*]+)$"), &["pods", "deployments.apps", "*.apps"]))
+    list_of(&of_text(Format::TypePattern, Some(r"^(\*|[^*]+|\*\.[^*]+)$"), &["pods", "deployments.apps", "*.apps"]))
 }
 
 pub(crate) fn namespaces(_: &mut SchemaGenerator) -> Schema {
     let examples = ["team-a", "team-*", "!kube-system"];
-    let mut schema = list_of(&of_text(TextFormat::Namespace, Some(r"^!?[-a-z0-9*?\[\]{},!^]+$"), &examples));
+    let mut schema = list_of(&of_text(Format::Namespace, Some(r"^!?[-a-z0-9*?\[\]{},!^]+$"), &examples));
     schema.insert("minItems".to_owned(), 1.into());
     schema.insert("default".to_owned(), json!(["*"]));
     schema
 }
 
 pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
-    of_text(TextFormat::LabelSelector, None, &["app in (web,api),!legacy"])
+    of_text(Format::LabelSelector, None, &["app in (web,api),!legacy"])
 }
 
 pub(crate) fn field_selector(_: &mut SchemaGenerator) -> Schema {
-    of_text(TextFormat::FieldSelector, None, &["status.phase!=Succeeded"])
+    of_text(Format::FieldSelector, None, &["status.phase!=Succeeded"])
 }
 
 pub(crate) fn field_paths(_: &mut SchemaGenerator) -> Schema {
-    list_of(&of_text(TextFormat::FieldPath, Some("."), &["metadata.managedFields"]))
+    list_of(&of_text(Format::FieldPath, Some("."), &["metadata.managedFields"]))
 }
 
 pub(crate) fn ignored_paths(_: &mut SchemaGenerator) -> Schema {
     let example = "status.conditions[*].lastHeartbeatTime";
-    list_of(&of_text(TextFormat::IgnoredPath, Some("."), &[example]))
+    list_of(&of_text(Format::IgnoredPath, Some("."), &[example]))
 }
 
 /// Where something listens: at least one address.
@@ -191,29 +171,25 @@ pub(crate) fn addresses(example: &str) -> Schema {
 }
 
 pub(crate) fn field_path(_: &mut SchemaGenerator) -> Schema {
-    of_text(TextFormat::FieldPath, Some("."), &["data.*", "spec.containers[*].env[*].value"])
+    of_text(Format::FieldPath, Some("."), &["data.*", "spec.containers[*].env[*].value"])
 }
 
 pub(crate) fn changed_paths(_: &mut SchemaGenerator) -> Schema {
-    list_of(&of_text(TextFormat::ChangedPath, Some("."), &["spec", "spec.template.spec.containers[*].image"]))
+    list_of(&of_text(Format::ChangedPath, Some("."), &["spec", "spec.template.spec.containers[*].image"]))
 }
 
 pub(crate) fn rule(_: &mut SchemaGenerator) -> Schema {
-    of_text(TextFormat::Rule, None, &["object.metadata.namespace.startsWith(\"prod-\")"])
+    of_text(Format::Rule, None, &["object.metadata.namespace.startsWith(\"prod-\")"])
 }
 
 pub(crate) fn condition(_: &mut SchemaGenerator) -> Schema {
-    of_text(TextFormat::Condition, None, &["object.metadata.name.endsWith(\"-credentials\")"])
+    of_text(Format::Condition, None, &["object.metadata.name.endsWith(\"-credentials\")"])
 }
 
 pub(crate) fn indexes(_: &mut SchemaGenerator) -> Schema {
-    list_of(&of_text(TextFormat::Index, Some("."), &["spec.nodeName", "owner", "labels['app']"]))
+    list_of(&of_text(Format::Index, Some("."), &["spec.nodeName", "owner", "labels['app']"]))
 }
 
 pub(crate) fn resource_names(_: &mut SchemaGenerator) -> Schema {
-    list_of(&of_text(TextFormat::ResourceNames, Some("^!?[^!]+$"), &["pods", "*", "!pods"]))
-}
-
-pub(crate) fn path_template(_: &mut SchemaGenerator) -> Schema {
-    of_text(TextFormat::PathTemplate, Some("[^/]$"), &["/var/lib/deltabus/%Y-%m-%d.jsonl"])
+    list_of(&of_text(Format::ResourceNames, Some("^!?[^!]+$"), &["pods", "*", "!pods"]))
 }

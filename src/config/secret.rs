@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::layers::KeyPath;
 use crate::secret::{PlainOrSecret, SecretRef, printable_url};
@@ -120,57 +119,6 @@ fn names_secret(line: &str) -> bool {
     let mut keys = line.rsplit_once('=').map_or("", |(keys, _)| keys).split('=');
     let has_url = line.split("://").skip(1).any(|rest| rest.contains(['@', '?']));
     has_url || keys.any(|key| key.trim_end().rsplit(ends_key).next().is_some_and(is_secret_name))
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Written {
-    Env(String),
-    File(std::path::PathBuf),
-}
-
-/// Writes the reference, so that what is written means the same when it is read: for people, `mask` it.
-impl Serialize for SecretRef {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (key, place) = match self {
-            Self::Env(name) => ("env", Cow::Borrowed(&**name)),
-            Self::File(path) => ("file", path.to_string_lossy()),
-        };
-        serializer.collect_map([(key, place)])
-    }
-}
-
-impl<'de> Deserialize<'de> for SecretRef {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match Written::deserialize(deserializer)? {
-            Written::Env(name) => Self::Env(name),
-            Written::File(path) => Self::File(path),
-        })
-    }
-}
-
-impl JsonSchema for SecretRef {
-    fn schema_name() -> Cow<'static, str> {
-        "SecretRef".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "object",
-            "description": "Where a secret is; one of the two.",
-            "properties": {
-                "env": { "type": "string", "description": "In this environment variable." },
-                "file": { "type": "string", "description": "In this file; it is read again when it changes." },
-            },
-            "minProperties": 1,
-            "maxProperties": 1,
-            "writeOnly": true,
-        })
-    }
 }
 
 impl JsonSchema for PlainOrSecret {

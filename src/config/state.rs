@@ -2,14 +2,16 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::{AsText, Optional};
+use super::text::{Optional, Text};
 use crate::journal::{Fsync, JournalOptions, OnFull};
 
 /// What outlives a restart: objects, changes that are not delivered yet, positions of handlers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct StateConfig {
     /// The directory, which belongs to one engine and one cluster. Default "": memory only; what happens while the engine
@@ -18,25 +20,20 @@ pub struct StateConfig {
     pub dir: Option<PathBuf>,
     /// When what was written is forced to the disk: `group`, as often as the disk allows, and only that is delivered; or an
     /// interval, within which a power failure may take back what was delivered.
-    #[serde(with = "AsText::<Fsync>")]
+    #[serde(with = "Text::<Fsync>")]
     pub fsync: Fsync,
     /// How long delivered changes are kept.
-    #[serde(with = "AsText::<Duration>")]
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = JournalOptions::default().retention)]
     pub retention: Duration,
     /// How large the directory may become, about. Changes go before their time then; what waits for a handler is merged,
     /// and never goes.
-    #[serde(with = "AsText::<u64>")]
+    #[serde(with = "Text::<u64>")]
+    #[educe(Default = JournalOptions::default().max_bytes)]
     pub max_bytes: u64,
     /// What happens when it is that large with what waits for handlers, merged: `stop_reading` the API server, or `drop`
     /// the oldest, counted and named.
     pub on_full: OnFull,
-}
-
-impl Default for StateConfig {
-    fn default() -> Self {
-        let JournalOptions { retention, max_bytes, .. } = JournalOptions::default();
-        Self { dir: None, fsync: Fsync::Group, retention, max_bytes, on_full: OnFull::StopReading }
-    }
 }
 
 impl StateConfig {

@@ -11,7 +11,7 @@ use super::{
     layers::{KeyPath, Positions},
     schema::NAME_PATTERN,
     secret::MASK,
-    text::{self, TextFormat},
+    text::{self, Format},
 };
 
 /// What [`check`] found.
@@ -106,7 +106,7 @@ impl<'a> Checker<'a> {
     }
 
     fn text(&mut self, schema: &Value, text: &str, path: &KeyPath) -> bool {
-        match schema["format"].as_str().and_then(TextFormat::named).map(|format| text::check(format, text)) {
+        match schema["format"].as_str().and_then(Format::named).map(|format| text::check(format, text)) {
             Some(Err(message)) => self.at_value(path, message),
             Some(Ok(())) | None => true,
         }
@@ -365,7 +365,7 @@ fn kind(schema: &Value) -> &str {
 }
 
 fn expected(schema: &Value) -> String {
-    if let Some(format) = schema["format"].as_str().and_then(TextFormat::named) {
+    if let Some(format) = schema["format"].as_str().and_then(Format::named) {
         return format.expected().to_owned();
     }
     let least = match &schema["minimum"] {

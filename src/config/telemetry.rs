@@ -1,5 +1,6 @@
 //! `[telemetry]`: traces of the engine's own work.
 
+use educe::Educe;
 use http::Uri;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::ConfigPlace;
 
 /// Traces of the engine's own work, for an OpenTelemetry collector.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
 #[serde(default)]
 pub struct Telemetry {
     /// URL of a collector that speaks OTLP over gRPC, such as `http://otel-collector:4317`; "" = off. In programs that are
@@ -15,13 +17,8 @@ pub struct Telemetry {
     pub otlp_endpoint: String,
     /// Spans are sent: of lists and watches, of batches, and of deliveries, whose context travels to webhooks, NATS and
     /// Kafka in the header `traceparent`.
+    #[educe(Default = true)]
     pub traces: bool,
-}
-
-impl Default for Telemetry {
-    fn default() -> Self {
-        Self { otlp_endpoint: String::new(), traces: true }
-    }
 }
 
 impl Telemetry {

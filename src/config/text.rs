@@ -1,15 +1,11 @@
-//! Values that are written as text: durations, sizes, addresses, paths, patterns.
-//!
-//! Each has a *format*: a name that the JSON Schema carries, that [`check`] knows, and that says what was expected.
-//! [`AsText`], [`Optional`] and [`namespaces`] are for `#[serde(with = …)]`.
+//! Texts of the configuration: rates, paths, patterns, and the check of a text against its format.
 
-use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{net::SocketAddr, str::FromStr, time::Duration};
 
-use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::{Commit, FileFsync, Permissions, TypePattern, schema};
+use super::{Commit, FileFsync, Permissions, TypePattern};
+pub(crate) use crate::text::{Format, Optional, Text, Textual, parse_duration, print_duration};
 use crate::{
     delivery::pace::Rate,
     indexer::index_func::NAMESPACE_INDEX,
@@ -17,141 +13,8 @@ use crate::{
     object::{FieldPath, PathStep},
     rules::{Condition, Rules, RulesOptions},
     scope::Namespaces,
+    text::{Printed, parse_size},
 };
-
-/// Parses a duration: `500ms`, `5m`, `1h30m`, `7d`. Not negative; a day has 24 hours, months and years are refused.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
-    let span = SpanParser::new().parse_span(text).ok()?;
-    let duration = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()?;
-    Duration::try_from(duration).ok()
-}
-
-/// Writes a duration so that [`parse_duration`] reads it again.
-pub(crate) fn print_duration(duration: Duration) -> String {
-    static PRINTER: SpanPrinter = SpanPrinter::new().spacing(Spacing::None);
-    PRINTER.unsigned_duration_to_string(&duration)
-}
-
-const UNITS: [(&str, u64); 9] = [
-    ("TiB", 1 << 40),
-    ("GiB", 1 << 30),
-    ("MiB", 1 << 20),
-    ("KiB", 1 << 10),
-    ("TB", 1_000_000_000_000),
-    ("GB", 1_000_000_000),
-    ("MB", 1_000_000),
-    ("KB", 1_000),
-    ("B", 1),
-];
-
-/// Parses a size in bytes, `64MiB`; a whole number of at least 1 and a unit.
-pub(crate) fn parse_size(text: &str) -> Option<u64> {
-    let (unit, factor) = UNITS.iter().find(|(unit, _)| text.ends_with(unit))?;
-    let digits = text.strip_suffix(unit)?.trim_end();
-    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse::<u64>().ok()?.checked_mul(*factor).filter(|bytes| *bytes > 0)
-}
-
-/// Writes a size so that [`parse_size`] reads it again, in the largest unit that divides it.
-pub(crate) fn print_size(bytes: u64) -> String {
-    let divides = |(_, factor): &&(&str, u64)| bytes.is_multiple_of(*factor);
-    let (unit, factor) = UNITS.iter().filter(divides).max_by_key(|(_, factor)| *factor).unwrap_or(&("B", 1));
-    format!("{}{unit}", bytes / factor)
-}
-
-/// A value that is written as text: a duration, a size in bytes, and options with words of their own.
-pub(crate) trait Textual: Sized {
-    const FORMAT: TextFormat;
-
-    fn parse(text: &str) -> Option<Self>;
-    fn print(&self) -> String;
-}
-
-/// `#[serde(with)]` for a [`Textual`], which describes it in the schema too.
-pub(crate) struct AsText<T>(PhantomData<T>);
-
-impl<T: Textual> AsText<T> {
-    pub(crate) fn serialize<S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-        value.print().serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        T::parse(&text).ok_or_else(|| D::Error::custom(T::FORMAT.unlike(&text)))
-    }
-}
-
-impl<T: Textual> JsonSchema for AsText<T> {
-    fn schema_name() -> Cow<'static, str> {
-        T::FORMAT.name().into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        schema::of_textual(T::FORMAT)
-    }
-}
-
-impl Textual for Duration {
-    const FORMAT: TextFormat = TextFormat::Duration;
-
-    fn parse(text: &str) -> Option<Self> {
-        parse_duration(text)
-    }
-
-    fn print(&self) -> String {
-        print_duration(*self)
-    }
-}
-
-impl Textual for u64 {
-    const FORMAT: TextFormat = TextFormat::Size;
-
-    fn parse(text: &str) -> Option<Self> {
-        parse_size(text)
-    }
-
-    fn print(&self) -> String {
-        print_size(*self)
-    }
-}
-
-/// `#[serde(with)]` for a value of which `""` means that there is none. In the schema it is any string.
-pub(crate) struct Optional;
-
-impl Optional {
-    #[expect(clippy::ref_option, reason = "serde's signature")]
-    pub(crate) fn serialize<T: Printed, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-        value.as_ref().map(Printed::print).unwrap_or_default().serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, T: Printed, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error>
-    where
-        <T as FromStr>::Err: std::fmt::Display,
-    {
-        let text = String::deserialize(deserializer)?;
-        if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(D::Error::custom) }
-    }
-}
-
-impl JsonSchema for Optional {
-    fn schema_name() -> Cow<'static, str> {
-        String::schema_name()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        String::json_schema(generator)
-    }
-}
 
 /// `#[serde(with)]` for [`Namespaces`].
 pub(crate) mod namespaces {
@@ -163,29 +26,6 @@ pub(crate) mod namespaces {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Namespaces, D::Error> {
         Namespaces::parse(&Vec::<String>::deserialize(deserializer)?).map_err(serde::de::Error::custom)
-    }
-}
-
-/// A value that [`Optional`] can write.
-pub(crate) trait Printed: FromStr {
-    fn print(&self) -> String;
-}
-
-impl Printed for String {
-    fn print(&self) -> String {
-        self.clone()
-    }
-}
-
-impl Printed for PathBuf {
-    fn print(&self) -> String {
-        self.to_string_lossy().into_owned()
-    }
-}
-
-impl Printed for SocketAddr {
-    fn print(&self) -> String {
-        self.to_string()
     }
 }
 
@@ -215,12 +55,12 @@ impl FromStr for Rate {
             let deliveries = digits.parse().ok().filter(|count| (1..=RATE_MAX).contains(count))?;
             Some(Self { deliveries, period: *period })
         };
-        parse().ok_or_else(|| TextFormat::Rate.unlike(text))
+        parse().ok_or_else(|| Format::Rate.unlike(text))
     }
 }
 
 impl Textual for FileFsync {
-    const FORMAT: TextFormat = TextFormat::Fsync;
+    const FORMAT: Format = Format::Fsync;
 
     fn parse(text: &str) -> Option<Self> {
         match text {
@@ -240,7 +80,7 @@ impl Textual for FileFsync {
 }
 
 impl Textual for Commit {
-    const FORMAT: TextFormat = TextFormat::Commit;
+    const FORMAT: Format = Format::Commit;
 
     fn parse(text: &str) -> Option<Self> {
         match text {
@@ -258,7 +98,7 @@ impl Textual for Commit {
 }
 
 impl Textual for Permissions {
-    const FORMAT: TextFormat = TextFormat::Permissions;
+    const FORMAT: Format = Format::Permissions;
 
     fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
@@ -282,92 +122,6 @@ impl<'de> Deserialize<'de> for TypePattern {
     }
 }
 
-/// What a text stands for, where the type system of JSON knows strings alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TextFormat {
-    Duration,
-    Size,
-    Rate,
-    Fsync,
-    Permissions,
-    Commit,
-    Address,
-    TypePattern,
-    Namespace,
-    FieldPath,
-    IgnoredPath,
-    Index,
-    LabelSelector,
-    FieldSelector,
-    ResourceNames,
-    PathTemplate,
-    ClusterName,
-    ChangedPath,
-    Rule,
-    Condition,
-}
-
-impl TextFormat {
-    /// Each format with its name in the schema, and what its texts look like.
-    const ALL: [(Self, &'static str, &'static str); 20] = [
-        (Self::Duration, "duration-text", "a duration with its unit, such as \"500ms\", \"30s\" or \"1h30m\""),
-        (Self::Size, "size", "a size of at least one byte with its unit, such as \"64MiB\""),
-        (
-            Self::Rate,
-            "rate",
-            "so many deliveries a second, minute or hour, such as \"20/s\" or \"600/m\", or \"\" for no limit",
-        ),
-        (Self::Fsync, "fsync", "\"always\", \"never\" or an interval such as \"1s\""),
-        (Self::Permissions, "permissions", "permissions in octal that let the owner read and write, such as \"0640\""),
-        (Self::Commit, "commit", "\"group\" or an interval such as \"1s\""),
-        (Self::Address, "address", "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off"),
-        (
-            Self::TypePattern,
-            "type-pattern",
-            "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
-        ),
-        (Self::Namespace, "namespace", "a namespace, a glob such as \"team-*\", or either behind \"!\""),
-        (Self::FieldPath, "field-path", "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\""),
-        (Self::IgnoredPath, "ignored-path", "a path such as \"status.conditions[*].lastHeartbeatTime\""),
-        (Self::Index, "index", "\"owner\" or a path such as \"spec.nodeName\" or \"labels['app']\""),
-        (Self::LabelSelector, "label-selector", "a label selector such as \"app in (web,api),!legacy\""),
-        (Self::FieldSelector, "field-selector", "a field selector such as \"status.phase!=Succeeded\""),
-        (
-            Self::ResourceNames,
-            "resource-names",
-            "the name of a [resources.*] entry, a glob of such names, or either behind \"!\"",
-        ),
-        (Self::PathTemplate, "path-template", "a file path, in which %Y, %m, %d, %H … stand for the time"),
-        (Self::ClusterName, "cluster-name", "a name without spaces"),
-        (Self::ChangedPath, "changed-path", "a path such as \"spec\" or \"spec.template.spec.containers[*].image\""),
-        (Self::Rule, "rule", "a CEL expression such as \"object.metadata.namespace == 'prod'\""),
-        (Self::Condition, "condition", "a CEL expression such as \"object.metadata.namespace == 'prod'\""),
-    ];
-
-    /// Finds a format by its name in the schema.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, known, _)| *known == name).map(|(format, ..)| *format)
-    }
-
-    fn row(self) -> &'static (Self, &'static str, &'static str) {
-        Self::ALL.iter().find(|(format, ..)| *format == self).expect("a row for each format")
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        self.row().1
-    }
-
-    /// Says what a text of this format looks like.
-    pub(crate) fn expected(self) -> &'static str {
-        self.row().2
-    }
-
-    /// Says that a text is not of this format.
-    fn unlike(self, text: &str) -> String {
-        format!("expected {}, found {text:?}", self.expected())
-    }
-}
-
 /// Default of options that are on.
 pub(crate) fn yes() -> bool {
     true
@@ -379,28 +133,28 @@ pub(crate) fn all() -> Vec<String> {
 }
 
 /// Checks a text against its format; the error says what is wrong and what was expected.
-pub(crate) fn check(format: TextFormat, text: &str) -> Result<(), String> {
+pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
     let fine = match format {
-        TextFormat::Duration => parse_duration(text).is_some(),
-        TextFormat::Size => parse_size(text).is_some(),
-        TextFormat::Rate => text.is_empty() || text.parse::<Rate>().is_ok(),
-        TextFormat::Fsync => FileFsync::parse(text).is_some(),
-        TextFormat::Permissions => Permissions::parse(text).is_some(),
-        TextFormat::Commit => Commit::parse(text).is_some(),
-        TextFormat::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
-        TextFormat::TypePattern => return TypePattern::parse(text).map(drop).map_err(|error| error.to_string()),
-        TextFormat::Namespace => return said(Namespaces::parse(&[text])),
-        TextFormat::FieldPath => return check_dropped(text),
-        TextFormat::Index if text == NAMESPACE_INDEX => true,
-        TextFormat::ChangedPath | TextFormat::IgnoredPath | TextFormat::Index => return said(FieldPath::parse(text)),
-        TextFormat::LabelSelector => return said(LabelSelector::parse(text)),
-        TextFormat::FieldSelector => return said(FieldSelector::parse(text)),
-        TextFormat::ResourceNames => return check_glob(text),
-        TextFormat::PathTemplate => return check_path_template(text),
-        TextFormat::Rule => return check_rule(text),
-        TextFormat::Condition if text.is_empty() => true,
-        TextFormat::Condition => return said(Condition::compile(text, "")),
-        TextFormat::ClusterName => !text.chars().any(|c| c.is_whitespace() || c.is_control()),
+        Format::Duration => parse_duration(text).is_some(),
+        Format::Size => parse_size(text).is_some(),
+        Format::Rate => text.is_empty() || text.parse::<Rate>().is_ok(),
+        Format::Fsync => FileFsync::parse(text).is_some(),
+        Format::Permissions => Permissions::parse(text).is_some(),
+        Format::Commit => Commit::parse(text).is_some(),
+        Format::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
+        Format::TypePattern => return TypePattern::parse(text).map(drop).map_err(|error| error.to_string()),
+        Format::Namespace => return said(Namespaces::parse(&[text])),
+        Format::FieldPath => return check_dropped(text),
+        Format::Index if text == NAMESPACE_INDEX => true,
+        Format::ChangedPath | Format::IgnoredPath | Format::Index => return said(FieldPath::parse(text)),
+        Format::LabelSelector => return said(LabelSelector::parse(text)),
+        Format::FieldSelector => return said(FieldSelector::parse(text)),
+        Format::ResourceNames => return check_glob(text),
+        Format::PathTemplate => return check_path_template(text),
+        Format::Rule => return check_rule(text),
+        Format::Condition if text.is_empty() => true,
+        Format::Condition => return said(Condition::compile(text, "")),
+        Format::ClusterName => !text.chars().any(|c| c.is_whitespace() || c.is_control()),
     };
     if fine { Ok(()) } else { Err(format.unlike(text)) }
 }
@@ -458,14 +212,14 @@ pub(crate) fn means_entry(patterns: &[String], entry: &str) -> bool {
 fn check_glob(text: &str) -> Result<(), String> {
     let glob = text.strip_prefix('!').unwrap_or(text);
     if glob.is_empty() {
-        return Err(TextFormat::ResourceNames.unlike(text));
+        return Err(Format::ResourceNames.unlike(text));
     }
     globset::Glob::new(glob).map(drop).map_err(|error| format!("invalid glob {text:?}: {}", error.kind()))
 }
 
 fn check_path_template(text: &str) -> Result<(), String> {
     if text.is_empty() || text.ends_with('/') {
-        return Err(TextFormat::PathTemplate.unlike(text));
+        return Err(Format::PathTemplate.unlike(text));
     }
     let any_day = jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC);
     jiff::fmt::strtime::format(text, &any_day).map(drop).map_err(|error| format!("invalid path {text:?}: {error}"))
@@ -476,6 +230,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::text::print_size;
 
     #[test]
     fn durations_have_units_and_are_neither_negative_nor_of_months() {
@@ -506,9 +261,9 @@ mod tests {
             assert_eq!(rate.print().parse(), Ok(rate));
         }
         for text in ["20", "/s", "0/s", "-1/s", "1.5/s", "20/d", "20/S", "20/s/s", "999999/s", "+1/s"] {
-            assert!(text.parse::<Rate>().is_err() && check(TextFormat::Rate, text).is_err(), "{text}");
+            assert!(text.parse::<Rate>().is_err() && check(Format::Rate, text).is_err(), "{text}");
         }
-        assert_eq!(check(TextFormat::Rate, ""), Ok(()));
+        assert_eq!(check(Format::Rate, ""), Ok(()));
     }
 
     proptest! {
@@ -523,7 +278,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in ".{0,40}") {
-            for format in TextFormat::ALL.map(|(format, ..)| format) {
+            for format in Format::ALL.map(|(format, ..)| format) {
                 drop(check(format, &text));
             }
         }
@@ -532,10 +287,10 @@ mod tests {
     #[test]
     fn addresses_are_of_an_ip_and_a_port() {
         for text in ["", "127.0.0.1:8080", "127.8.8.8:0", "[::1]:80", "0.0.0.0:80", "[2001:db8::1]:80"] {
-            assert_eq!(check(TextFormat::Address, text), Ok(()), "{text}");
+            assert_eq!(check(Format::Address, text), Ok(()), "{text}");
         }
         for text in ["localhost:80", "127.0.0.1", ":80", "127.0.0.1:99999"] {
-            assert!(check(TextFormat::Address, text).is_err(), "{text}");
+            assert!(check(Format::Address, text).is_err(), "{text}");
         }
     }
 
@@ -573,7 +328,7 @@ mod tests {
     #[test]
     fn paths_and_selectors_are_checked_for_their_shape() {
         #[track_caller]
-        fn check_all(format: TextFormat, fine: &[&str], wrong: &[&str]) {
+        fn check_all(format: Format, fine: &[&str], wrong: &[&str]) {
             for text in fine {
                 assert_eq!(check(format, text), Ok(()), "{text}");
             }
@@ -582,18 +337,18 @@ mod tests {
             }
         }
         let paths = ["spec", "a.b-c", "a['b.c/d'].e", "a[*].b", "['a']", "a.*.b", "labels['app']", "metadata.labels"];
-        check_all(TextFormat::FieldPath, &paths, &["", ".a", "a.", "a..b", "a[0]", "a['b'", "a b", "a['b']c"]);
-        check_all(TextFormat::IgnoredPath, &["metadata.resourceVersion", "status.a[*].b"], &["", ".a", "a[0]"]);
-        check_all(TextFormat::Index, &["owner", "namespace", "spec.nodeName", "metadata.uid"], &["", "a..b"]);
+        check_all(Format::FieldPath, &paths, &["", ".a", "a.", "a..b", "a[0]", "a['b'", "a b", "a['b']c"]);
+        check_all(Format::IgnoredPath, &["metadata.resourceVersion", "status.a[*].b"], &["", ".a", "a[0]"]);
+        check_all(Format::Index, &["owner", "namespace", "spec.nodeName", "metadata.uid"], &["", "a..b"]);
         let labels = ["", "a=b", "a", "!a", "a in (b,c),d notin (e)", "x.io/a!=b", "a>1"];
-        check_all(TextFormat::LabelSelector, &labels, &["a,", ",", "a in (b", "a)", "a in ((b))", "a=ä"]);
-        check_all(TextFormat::FieldSelector, &["", "a=b", "a.b!=c,d==e"], &["a", "=b", "a!b"]);
-        check_all(TextFormat::ResourceNames, &["*", "pods", "!pod*", "{a,b}"], &["", "!", "[a"]);
-        check_all(TextFormat::PathTemplate, &["x", "/a/%Y-%m-%d.jsonl"], &["", "/a/", "/a/%"]);
-        check_all(TextFormat::ChangedPath, &["spec", "metadata.name", "spec.a[*].b"], &["", ".a", "a[0]"]);
-        check_all(TextFormat::Rule, &["", "object.kind == 'Pod'", "old == null"], &["pod.kind == 'Pod'", "1", "a =="]);
-        check_all(TextFormat::Condition, &["", "object.kind == cluster"], &["old == null", "1", " "]);
-        check_all(TextFormat::ClusterName, &["", "prod-eu1", "arn:aws:eks:x:1:cluster/y"], &["a b", "a\n"]);
+        check_all(Format::LabelSelector, &labels, &["a,", ",", "a in (b", "a)", "a in ((b))", "a=ä"]);
+        check_all(Format::FieldSelector, &["", "a=b", "a.b!=c,d==e"], &["a", "=b", "a!b"]);
+        check_all(Format::ResourceNames, &["*", "pods", "!pod*", "{a,b}"], &["", "!", "[a"]);
+        check_all(Format::PathTemplate, &["x", "/a/%Y-%m-%d.jsonl"], &["", "/a/", "/a/%"]);
+        check_all(Format::ChangedPath, &["spec", "metadata.name", "spec.a[*].b"], &["", ".a", "a[0]"]);
+        check_all(Format::Rule, &["", "object.kind == 'Pod'", "old == null"], &["pod.kind == 'Pod'", "1", "a =="]);
+        check_all(Format::Condition, &["", "object.kind == cluster"], &["old == null", "1", " "]);
+        check_all(Format::ClusterName, &["", "prod-eu1", "arn:aws:eks:x:1:cluster/y"], &["a b", "a\n"]);
     }
 
     #[test]
@@ -609,19 +364,19 @@ mod tests {
             ("metadata.*", "metadata.name"),
             ("*.namespace", "metadata.namespace"),
         ] {
-            let error = check(TextFormat::FieldPath, text).unwrap_err();
+            let error = check(Format::FieldPath, text).unwrap_err();
             assert!(error.contains(&format!("would cut {member}, by which")), "{text}: {error}");
-            assert_eq!(check(TextFormat::Index, text), Ok(()), "{text}");
+            assert_eq!(check(Format::Index, text), Ok(()), "{text}");
         }
         for text in ["metadata.name.x", "spec.name", "metadata.ownerReferences[*].uid", "owner", "*.status"] {
-            assert_eq!(check(TextFormat::FieldPath, text), Ok(()), "{text}");
+            assert_eq!(check(Format::FieldPath, text), Ok(()), "{text}");
         }
     }
 
     #[test]
     fn every_format_is_found_by_its_name() {
-        for (format, name, _) in TextFormat::ALL {
-            assert_eq!((TextFormat::named(name), format.name()), (Some(format), name));
+        for (format, name, _) in Format::ALL {
+            assert_eq!((Format::named(name), format.name()), (Some(format), name));
         }
     }
 }

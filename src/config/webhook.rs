@@ -1,7 +1,8 @@
 //! `[handlers.<name>]` of type `webhook`: an HTTP server that events are sent to.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
+use educe::Educe;
 use http::{HeaderName, StatusCode, Uri, header};
 use rustls::pki_types::ServerName;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -13,53 +14,45 @@ use super::{
 };
 use crate::{
     cloud_event::ContentMode,
-    handler::webhook::{Auth as WebhookAuth, TlsOptions, WebhookOptions, read_header, read_url},
-    secret::{PlainOrSecret, SecretRef},
+    handler::webhook::{Auth as WebhookAuth, TlsOptions as WebhookTls, WebhookOptions, read_header, read_url},
+    secret::PlainOrSecret,
+    text::required,
 };
 
 /// Options of a handler of type `webhook`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(inline)]
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
+#[serde(default)]
+#[schemars(inline, transform = required("url"))]
 pub struct WebhookSink {
     /// URL that events are sent to: `http://` or `https://`, without a user or password; or a secret that holds it.
     /// Required.
     #[schemars(schema_with = "url")]
+    #[educe(Default = PlainOrSecret::Plain(String::new()))]
     pub url: PlainOrSecret,
     /// The method of the requests.
-    #[serde(default)]
     pub method: WebhookMethod,
     /// How an event travels: `structured`, one JSON object, or `binary`, its attributes as `ce-` headers and its data as
     /// the body.
-    #[serde(default)]
     pub mode: ContentMode,
     /// Further headers of every request; values are texts or secrets.
-    #[serde(default)]
     pub headers: BTreeMap<String, PlainOrSecret>,
     /// How the receiver knows the sender; one of the three. Default: not at all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "auth")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "WebhookAuth")]
     pub auth: Option<WebhookAuth>,
     /// Whom the connection trusts, and as whom it speaks.
-    #[serde(default)]
     pub tls: WebhookTls,
     /// The header in which the event's id travels, so that a receiver can tell repetitions; of a batch it is a hash of
     /// their ids. "": none.
-    #[serde(default = "idempotency_key", with = "Optional")]
+    #[serde(with = "Optional")]
+    #[educe(Default = Some("Idempotency-Key".to_owned()))]
     pub idempotency_header: Option<String>,
     /// Statuses, from 400 to 599, that end an event early: it goes to the dead letter, or is dropped and counted. After
     /// 413 smaller forms of the event are tried first. All other statuses but 2xx are retried until `give_up_after`.
-    #[serde(default = "reject")]
     #[schemars(schema_with = "statuses")]
+    #[educe(Default = vec![400, 413, 422])]
     pub reject: Vec<u16>,
-}
-
-fn reject() -> Vec<u16> {
-    vec![400, 413, 422]
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "serde wants the type of the field")]
-fn idempotency_key() -> Option<String> {
-    Some("Idempotency-Key".to_owned())
 }
 
 /// Method of a webhook's requests.
@@ -73,24 +66,6 @@ pub enum WebhookMethod {
     Put,
     /// For receivers that change what they have.
     Patch,
-}
-
-/// Whom a webhook's connection trusts, and as whom it speaks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct WebhookTls {
-    /// PEM file of the only authorities that are trusted; read again when it changes. "": those of the system.
-    #[serde(with = "Optional")]
-    pub ca_file: Option<PathBuf>,
-    /// PEM file of the client's certificate; read again when it changes. "": none.
-    #[serde(with = "Optional")]
-    pub cert_file: Option<PathBuf>,
-    /// PEM file of its key; read again when it changes. "": none.
-    #[serde(with = "Optional")]
-    pub key_file: Option<PathBuf>,
-    /// The name that the receiver's certificate must be for. "": the one in `url`.
-    #[serde(with = "Optional")]
-    pub server_name: Option<String>,
 }
 
 impl WebhookSink {
@@ -119,7 +94,7 @@ impl WebhookSink {
             WebhookMethod::Put => http::Method::PUT,
             WebhookMethod::Patch => http::Method::PATCH,
         };
-        let (auth, tls) = (self.auth.clone(), self.tls.meant());
+        let (auth, tls) = (self.auth.clone(), self.tls.clone());
         let reject = self.reject.iter().filter_map(|status| StatusCode::from_u16(*status).ok()).collect();
         let (mode, url) = (self.mode, self.url.clone());
         Ok(WebhookOptions { url, method, mode, batched, headers, idempotency_header, reject, auth, tls, timeout })
@@ -140,7 +115,7 @@ impl WebhookSink {
         let url = url.err().filter(|_| self.url.is_secret()).map(|error| problem(&["url"], error));
         let secrets = self.headers.iter().filter(|(_, value)| value.is_secret());
         let headers = secrets.filter_map(|(name, value)| Some(problem(&["headers", name], read_header(value).err()?)));
-        let tls = self.tls.meant().check().err().filter(|_| is_https).map(|(key, error)| problem(&["tls", key], error));
+        let tls = self.tls.check().err().filter(|_| is_https).map(|(key, error)| problem(&["tls", key], error));
         url.into_iter().chain(headers).chain(auth).chain(tls).collect()
     }
 
@@ -214,14 +189,6 @@ impl WebhookSink {
     }
 }
 
-impl WebhookTls {
-    fn meant(&self) -> TlsOptions {
-        let Self { ca_file, cert_file, key_file, server_name } = self.clone();
-        let server_name = server_name.and_then(|name| ServerName::try_from(name).ok());
-        TlsOptions { ca_file, cert_file, key_file, server_name }
-    }
-}
-
 /// Returns whether a host is this machine.
 pub(super) fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
@@ -254,7 +221,7 @@ fn own_header(name: &str) -> Result<HeaderName, String> {
 }
 
 fn statuses(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "array", "items": { "type": "integer", "minimum": 400, "maximum": 599 }, "default": reject() })
+    json_schema!({ "type": "array", "items": { "type": "integer", "minimum": 400, "maximum": 599 } })
 }
 
 fn url(generator: &mut SchemaGenerator) -> Schema {
@@ -262,35 +229,6 @@ fn url(generator: &mut SchemaGenerator) -> Schema {
     schema.insert("pattern".to_owned(), "^https?://".into());
     schema.insert("examples".to_owned(), ["https://hooks.example.com/events"].as_slice().into());
     schema
-}
-
-fn auth(generator: &mut SchemaGenerator) -> Schema {
-    let mut secret = |description: &str| {
-        let mut schema = generator.subschema_for::<SecretRef>();
-        schema.insert("description".to_owned(), description.into());
-        schema
-    };
-    json_schema!({
-        "type": "object",
-        "properties": {
-            "bearer": secret("A token: `Authorization: Bearer …`."),
-            "basic": {
-                "type": "object",
-                "description": "A user and a password: `Authorization: Basic …`.",
-                "properties": {
-                    "username": { "type": "string", "description": "The user." },
-                    "password": secret("The password."),
-                },
-                "required": ["username", "password"],
-                "writeOnly": true,
-            },
-            "signature": secret("The secret of a signature by Standard Webhooks: base64 of 24 to 64 bytes behind \
-                                 `whsec_`; several with blanks between, while one replaces the other."),
-        },
-        "minProperties": 1,
-        "maxProperties": 1,
-        "writeOnly": true,
-    })
 }
 
 #[cfg(test)]

@@ -5,30 +5,36 @@ mod tests;
 
 use std::{fmt, ops::Range, time::Duration};
 
-use crate::handler::{Form, HandlerError};
+use educe::Educe;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// Repetition of failed attempts; `[handlers.*.retry]`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+use crate::{
+    handler::{Form, HandlerError},
+    text::Text,
+};
+
+/// How a failed delivery is repeated.
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
+#[serde(default)]
+#[schemars(rename = "Retry")]
 pub struct RetryPolicy {
-    /// Delay after the first failure; doubled by each further one.
+    /// Pause after the first failure; doubles with each further one. More than "0s".
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_millis(200))]
     pub initial: Duration,
-    /// Largest delay.
+    /// The pause grows no further than this. At least `initial`.
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_mins(1))]
     pub max: Duration,
-    /// Delays are drawn uniformly from the upper half of their length.
+    /// Whether the pause is drawn at random from the upper half of its length, so that many do not come at once.
+    #[educe(Default = true)]
     pub jitter: bool,
-    /// A batch that fails for so long is given up.
+    /// After so long the event goes to `dead_letter`, or is dropped and counted.
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_hours(24))]
     pub give_up_after: Duration,
-}
-
-impl Default for RetryPolicy {
-    fn default() -> Self {
-        Self {
-            initial: Duration::from_millis(200),
-            max: Duration::from_mins(1),
-            jitter: true,
-            give_up_after: Duration::from_hours(24),
-        }
-    }
 }
 
 impl RetryPolicy {

@@ -39,21 +39,6 @@ pub enum HandlerState {
     Stopped,
 }
 
-impl HandlerState {
-    /// Returns the name used in JSON and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Retrying => "retrying",
-            Self::Paused => "paused",
-            Self::Hung => "hung",
-            Self::Failed => "failed",
-            Self::Stopped => "stopped",
-        }
-    }
-}
-
 /// Counters of a handler, and its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HandlerCounts {

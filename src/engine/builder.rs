@@ -176,8 +176,8 @@ impl EngineBuilder {
         let [board, controlled] = [delivery.board.clone(), delivery.board.clone()];
         let statuses: Statuses = Arc::new(move || board.views());
         let control: HandlerControl = Arc::new(move |name, control| controlled.control(name, control));
-        let options = config.subscribe.options();
-        let hub = Hub::new(delivery.router().clone(), journal.clone(), Arc::clone(&registry), &cluster, options);
+        let (router, options) = (delivery.router().clone(), config.subscribe);
+        let hub = Hub::new(router, journal.clone(), Arc::clone(&registry), &cluster, options);
         let server = access.server_url();
         let state = |limits: &ConnectionLimits| {
             let (registry, statuses, control) = (Arc::clone(&registry), Arc::clone(&statuses), Arc::clone(&control));
@@ -214,10 +214,7 @@ impl EngineBuilder {
             failed: watch::Sender::new(None),
             bound: false.into(),
             fault: SharedFault::default(),
-            state: Mutex::new(State::new(
-                Arc::new(config.clone()),
-                Rediscovery::new(options::backoff(&config.kube.backoff)),
-            )),
+            state: Mutex::new(State::new(Arc::new(config.clone()), Rediscovery::new(config.kube.backoff))),
         });
         if let Some(recovered) = recovered {
             take_up(&conductor, &recovered).await?;

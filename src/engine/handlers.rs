@@ -22,9 +22,8 @@ use crate::supervisor::{
 use crate::{
     change::Cause,
     cloud_event::{Encoder, Formatter, SharedBodies},
-    config::{self, Config, EventType, HandlerDefaults, format::event_format},
+    config::{self, Config, HandlerDefaults, format::event_format},
     delivery::{
-        attempts::RetryPolicy,
         core::CoreOptions,
         handlers::{self, Handlers, Leftover, Remove},
         parts::{HandlerParts, HandlerSlot},
@@ -35,12 +34,7 @@ use crate::{
         table::Rerouted,
         worker::{Open, Worker},
     },
-    handler::{
-        AsyncHandler, Handler, HandlerError,
-        blackhole::Blackhole,
-        file::{FileCompression, FileHandler, FileOptions},
-        stdout::Stdout,
-    },
+    handler::{AsyncHandler, Handler, HandlerError, blackhole::Blackhole, file::FileHandler, stdout::Stdout},
     journal::{Bounds, ChangeSet, EventName, Journal, Move, MoveKind, OpenReaderError, ReaderId, UnitId},
     mutex::lock,
     notification::Notification,
@@ -297,7 +291,7 @@ impl Delivery {
                 StepKind::Add(sink) | StepKind::Replace(sink) => sink,
             };
             let made = Made {
-                kind: plan.sink.type_name(),
+                kind: (&plan.sink).into(),
                 route,
                 options: plan.options.clone(),
                 pace: plan.pace.clone(),
@@ -322,7 +316,7 @@ impl Delivery {
         let bounds = bounds(&options);
         let core = CoreOptions {
             schedule: pace.schedule(&bounds),
-            retry: retry(&options.retry),
+            retry: options.retry,
             rate: pace.rate,
             smallest: sink.smallest_form(),
             can_cancel: sink.can_cancel(),
@@ -546,7 +540,7 @@ impl Maker {
                 plan.pace.opens(sinks::kafka(options, &self.cluster, &plan.pace, formatter()?)?)
             }
             config::SinkConfig::File(options) => {
-                let (options, formatter) = (file_options(options), formatter()?);
+                let (options, formatter) = (options.clone(), formatter()?);
                 FileHandler::check(&options).map_err(|error| {
                     io::Error::other(format!("{error}; set [handlers.{name}] path to a file that this user can write"))
                 })?;
@@ -613,13 +607,7 @@ pub(super) fn formatter(
 
 /// Says which changes a handler gets, its rules aside.
 pub(super) fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options: &HandlerDefaults) -> RouteOptions {
-    let changes = options.on.iter().map(|event| match event {
-        EventType::Added => ChangeSet::ADDED,
-        EventType::Updated => ChangeSet::UPDATED,
-        EventType::Deleted => ChangeSet::DELETED,
-        EventType::Removed => ChangeSet::REMOVED,
-        EventType::Synced => ChangeSet::SYNCED,
-    });
+    let changes = options.on.iter().map(|event| ChangeSet::of(event.kind(), None));
     RouteOptions {
         resources: resources.into_iter().cloned().collect(),
         on: changes.fold(ChangeSet::default(), ChangeSet::with),
@@ -630,22 +618,6 @@ pub(super) fn route<'a>(resources: impl IntoIterator<Item = &'a String>, options
     }
 }
 
-fn retry(retry: &config::RetrySettings) -> RetryPolicy {
-    RetryPolicy { initial: retry.initial, max: retry.max, jitter: retry.jitter, give_up_after: retry.give_up_after }
-}
-
 fn boxed(handler: impl Handler) -> Box<dyn Handler> {
     Box::new(handler)
-}
-
-fn file_options(sink: &config::FileSink) -> FileOptions {
-    let rotate = sink.rotate.as_ref();
-    FileOptions {
-        path: sink.path.clone(),
-        permissions: sink.permissions.0,
-        max_bytes: rotate.map(|rotate| rotate.max_bytes),
-        keep: rotate.map(|rotate| rotate.keep as usize),
-        compression: rotate.map_or(FileCompression::None, |rotate| rotate.compress),
-        fsync: sink.fsync,
-    }
 }

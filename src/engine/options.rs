@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::{plan::UnitSpec, redaction::DigestKey};
 use crate::{
-    backoff::BackoffConfig,
     config::{self, Config, HttpAuth, Mode, ResourceConfig},
     indexer::{IndexerOptions, index_func::IndexFunc},
     informer::InformerOptions,
@@ -49,21 +48,11 @@ pub(super) fn cluster_name(config: &Config, access: &ClusterAccess) -> String {
 
 pub(super) fn supervisor(supervision: &config::Supervision) -> SupervisorConfig {
     SupervisorConfig {
-        backoff: backoff(&supervision.backoff),
+        backoff: supervision.backoff,
         hung_after: supervision.hung_after,
         ping_period: supervision.hung_after / 3,
         degraded_after: supervision.degraded_after,
         ..SupervisorConfig::default()
-    }
-}
-
-pub(super) fn backoff(backoff: &config::BackoffSettings) -> BackoffConfig {
-    BackoffConfig {
-        initial: backoff.initial,
-        factor: backoff.factor,
-        jitter: backoff.jitter,
-        max: backoff.max,
-        reset_after: backoff.reset_after,
     }
 }
 
@@ -274,7 +263,7 @@ pub(super) fn auxiliary_reflector(config: &Config) -> ReflectorConfig {
         watch_timeout: kube.watch_timeout,
         stall_after: kube.stall_after,
         internal_error_retry: kube.internal_error_retry,
-        backoff: backoff(&kube.backoff),
+        backoff: kube.backoff,
         ..ReflectorConfig::default()
     }
 }

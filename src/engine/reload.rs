@@ -94,7 +94,7 @@ pub(super) fn keep_until_restart(running: &Config, new: &mut Config) {
     new.cluster.clone_from(&running.cluster);
     new.supervision.clone_from(&running.supervision);
     new.http.clone_from(&running.http);
-    new.subscribe.clone_from(&running.subscribe);
+    new.subscribe = running.subscribe;
     new.state.clone_from(&running.state);
     new.telemetry.clone_from(&running.telemetry);
     let (kept, new) = (&running.kube, &mut new.kube);

@@ -13,19 +13,25 @@ mod rotated;
 mod tests;
 
 use std::{
-    fs::{DirBuilder, File, Metadata, OpenOptions, Permissions},
+    fs::{self, DirBuilder, File, Metadata, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use educe::Educe;
 use jiff::Timestamp;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use super::{Handler, HandlerError, left_behind::is_left_behind};
-use crate::{cloud_event::Formatter, notification::Notification, private_dir};
+use crate::{
+    cloud_event::Formatter,
+    notification::Notification,
+    private_dir,
+    text::{Format, Text, of_text},
+};
 use rotated::Rotated;
 
 /// Buffers above this size are given back.
@@ -34,7 +40,8 @@ const BUFFER_KEPT_MAX: usize = 4 << 20;
 const EVENT_START: &[u8] = br#"{"specversion""#;
 
 /// When written lines are synced to the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
+#[educe(Default(expression = Self::Interval(Duration::from_secs(1))))]
 pub enum FileFsync {
     /// Before a batch is acknowledged.
     Always,
@@ -56,21 +63,48 @@ pub enum FileCompression {
     Zstd,
 }
 
-/// `[handlers.*]` of type `file`.
-#[derive(Clone, Debug)]
+/// Options of a handler of type `file`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
 pub struct FileOptions {
-    /// Where to write; `%Y-%m-%d` and the like are filled in. Directories are made.
+    /// The file. %Y, %m, %d, %H … (strftime, UTC) stand for the time, so that each day or hour has its own. Required.
+    #[schemars(schema_with = "path_template")]
     pub path: String,
-    /// A file that would grow beyond is rotated first; never when `None`.
-    pub max_bytes: Option<u64>,
-    /// Files kept beside the one being written, in its directory; the oldest go. All when `None`.
-    pub keep: Option<usize>,
-    /// Of rotated files.
-    pub compression: FileCompression,
-    /// When to sync.
+    /// When a file is closed and a next one begun, apart from what `path` says. Default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Rotate")]
+    pub rotate: Option<Rotate>,
+    /// When what was written is forced to the disk: `always` (every batch), `never` (the system decides), or an interval.
+    #[serde(default, with = "Text::<FileFsync>")]
     pub fsync: FileFsync,
-    /// Permissions that new files get, whatever the umask. New directories let in who may read the files.
-    pub permissions: u32,
+    /// Permissions of the files, in octal. Who may read the files may enter the directories that deltabus makes for them.
+    #[serde(default, with = "Text::<Permissions>")]
+    pub permissions: Permissions,
+}
+
+/// Permissions of a file: nine bits, the owner's reading and writing among them.
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
+#[educe(Default)]
+pub struct Permissions(#[educe(Default = 0o640)] pub u32);
+
+/// When a file is closed, and what becomes of it.
+#[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
+#[serde(default)]
+pub struct Rotate {
+    /// A file is closed before it grows beyond this.
+    #[serde(with = "Text::<u64>")]
+    #[educe(Default = 256 << 20)]
+    pub max_bytes: u64,
+    /// Closed files that are kept; the oldest goes first. 0 = all.
+    #[educe(Default = 30)]
+    pub keep: u32,
+    /// How a closed file is compressed.
+    pub compress: FileCompression,
+}
+
+fn path_template(_: &mut SchemaGenerator) -> Schema {
+    of_text(Format::PathTemplate, Some("[^/]$"), &["/var/lib/deltabus/%Y-%m-%d.jsonl"])
 }
 
 /// The handler.
@@ -114,7 +148,7 @@ impl FileHandler {
         if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
             return Ok(()); // a pipe waits for its reader
         }
-        match Open::at(path.clone(), options.permissions) {
+        match Open::at(path.clone(), options.permissions.0) {
             Err(error)
                 if matches!(
                     error.kind(),
@@ -138,7 +172,7 @@ impl FileHandler {
         formatter: impl Into<Formatter>,
         clock: fn() -> Timestamp,
     ) -> Result<Self, HandlerError> {
-        let rotated = Rotated::new(&options.path, options.keep, options.compression);
+        let rotated = Rotated::new(&options.path, options.rotate.as_ref());
         let mut handler = Self { options, formatter: formatter.into(), clock, open: None, rotated, buffer: Vec::new() };
         let path = handler.path_now()?;
         handler.open = Some(handler.open_at(&path)?);
@@ -147,7 +181,7 @@ impl FileHandler {
 
     /// Opens a file, warns of one that others can read or change, and looks for what is rotated beside it.
     fn open_at(&mut self, path: &Path) -> Result<Open, HandlerError> {
-        let permissions = self.options.permissions;
+        let permissions = self.options.permissions.0;
         let open = Open::at(path.to_owned(), permissions).map_err(|error| failed("open", path, &error))?;
         if open.regular
             && let Some(loose) = private_dir::looseness(path, permissions)
@@ -172,7 +206,7 @@ impl FileHandler {
             tracing::warn!(path = %path.display(), "somebody moved, removed or changed the file, opening it anew");
             self.open = None;
         }
-        if let (Some(open), Some(max)) = (&self.open, self.options.max_bytes)
+        if let (Some(open), Some(max)) = (&self.open, self.options.rotate.as_ref().map(|rotate| rotate.max_bytes))
             && open.regular
             && open.len > 0
             && open.len + bytes > max
@@ -256,7 +290,7 @@ impl Open {
         let metadata = file.metadata()?;
         let regular = metadata.is_file();
         if before.is_none() {
-            file.set_permissions(Permissions::from_mode(permissions))?;
+            file.set_permissions(fs::Permissions::from_mode(permissions))?;
         }
         let len = if regular { mend_tail(&mut file, metadata.len(), &path)? } else { 0 };
         Ok(Self { file, path, len, regular, dirty: false, torn: false })

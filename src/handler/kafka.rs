@@ -31,4 +31,4 @@ mod testing;
 
 #[cfg(feature = "kafka")]
 pub use deliver::KafkaHandler;
-pub use options::{Acks, KafkaCompression, KafkaOptions, KafkaSasl, KafkaTls, SaslMechanism};
+pub use options::{Acks, KafkaCompression, KafkaOptions, KafkaSasl, SaslMechanism};

@@ -57,7 +57,7 @@ use publish::Publisher;
 use stored::Memory;
 
 pub(crate) use options::ask_for_tls;
-pub use options::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions, NatsTls};
+pub use options::{ExpectLast, JetStreamOptions, NatsAuth, NatsOptions};
 
 /// What the headers of a message take at most, but for objects of uncommonly long names.
 const HEADERS_LEN: usize = 8 << 10;

@@ -237,7 +237,8 @@ fn attribute(value: &str) -> HeaderValue {
 }
 
 fn client(options: &TlsOptions) -> Result<Client, (&'static str, String)> {
-    Ok(connect(options.config()?, options.server_name.clone()))
+    let server_name = options.server_name.clone().and_then(|name| ServerName::try_from(name).ok());
+    Ok(connect(options.config()?, server_name))
 }
 
 fn connect(tls: rustls::ClientConfig, server_name: Option<ServerName<'static>>) -> Client {

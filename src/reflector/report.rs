@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use strum::AsRefStr;
+
 use super::Comparison;
 use crate::{
     list_watch::{Failure, SkipReason, Status},
@@ -65,22 +67,13 @@ impl WaitReason {
 }
 
 /// What of a collection is asked for, as rights name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
+#[strum(serialize_all = "lowercase")]
 pub(crate) enum Verb {
     /// A list.
     List,
     /// A watch, or a streaming list.
     Watch,
-}
-
-impl Verb {
-    /// Returns the word in a role.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::List => "list",
-            Self::Watch => "watch",
-        }
-    }
 }
 
 /// Whether the server lets us list and watch; steadier than [`ReflectorState`], which alternates while it retries.

@@ -765,7 +765,7 @@ fn a_refused_watch_names_the_verb_that_is_not_allowed() {
     bench.refuse(status(403));
     assert_eq!(bench.reflector.availability(), Availability::Forbidden(Verb::Watch));
     assert_eq!(bench.reflector.counters().expired, 0, "only what it is counts");
-    assert_eq!([Verb::List, Verb::Watch].map(Verb::as_str), ["list", "watch"]);
+    assert_eq!([Verb::List.as_ref(), Verb::Watch.as_ref()], ["list", "watch"]);
 }
 
 #[test]

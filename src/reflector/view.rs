@@ -57,7 +57,7 @@ impl Reflector {
         (view.state, view.message) = match (availability, state) {
             (_, ReflectorState::Stopped) => (UnitState::Stopped, None),
             (Availability::Forbidden(verb), _) => {
-                (UnitState::Forbidden, Some(forbidden(verb.as_str(), resource, namespace)))
+                (UnitState::Forbidden, Some(forbidden(verb.as_ref(), resource, namespace)))
             }
             (Availability::Unauthorized, _) => (UnitState::Forbidden, Some(UNAUTHORIZED.to_owned())),
             (Availability::Missing, _) => (UnitState::Waiting, Some(missing(resource, namespace))),

@@ -46,8 +46,8 @@ fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
         let waits = view.late && health.not_writable.is_some() && why.is_some();
         let why = why.filter(|_| !waits);
         let note = match &why {
-            None if waits => format!(" ({}, waits for the store)", view.state.as_str()),
-            None if !view.synced => format!(" ({})", view.state.as_str()),
+            None if waits => format!(" ({}, waits for the store)", view.state.as_ref()),
+            None if !view.synced => format!(" ({})", view.state.as_ref()),
             _ => String::new(),
         };
         let namespace = view.namespace.map_or_else(String::new, |namespace| format!("/{namespace}"));

@@ -23,6 +23,10 @@ impl StatusObject {
         Self { code, reason, message: message.into(), details: Value::Null, retry_after: false }
     }
 
+    fn with(self, details: Value) -> Self {
+        Self { details, ..self }
+    }
+
     pub(super) fn bad_request(message: String) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
@@ -30,16 +34,13 @@ impl StatusObject {
     /// 422: options of a list that contradict each other.
     pub(super) fn invalid_options(why: &str) -> Self {
         let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {why}");
-        let mut status = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        status.details = json!({"group": "meta.k8s.io", "kind": "ListOptions"});
-        status
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+            .with(json!({"group": "meta.k8s.io", "kind": "ListOptions"}))
     }
 
     pub(super) fn method_not_allowed(why: &str) -> Self {
         let message = format!("the server does not allow this method on the requested resource: {why}");
-        let mut status = Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
-        status.details = json!({});
-        status
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).with(json!({}))
     }
 
     pub(super) fn not_acceptable(media_types: &str) -> Self {
@@ -56,9 +57,7 @@ impl StatusObject {
     /// 406 of the discovery documents.
     pub(super) fn no_representation() -> Self {
         let message = "406: Not Acceptable\n\nAvailable representations: application/json";
-        let mut status = Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message);
-        status.details = json!({});
-        status
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message).with(json!({}))
     }
 
     pub(super) fn internal_error(message: &str) -> Self {
@@ -76,14 +75,12 @@ impl StatusObject {
     }
 
     fn later(code: StatusCode, reason: &'static str, message: &str) -> Self {
-        Self { details: json!({"retryAfterSeconds": 1}), retry_after: true, ..Self::new(code, reason, message) }
+        Self { retry_after: true, ..Self::new(code, reason, message).with(json!({"retryAfterSeconds": 1})) }
     }
 
     pub(super) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
-        let mut status = Self::new(StatusCode::NOT_FOUND, "NotFound", message);
-        status.details = json!({});
-        status
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).with(json!({}))
     }
 
     pub(super) fn not_found(resource: &ResourceType, name: &str) -> Self {
@@ -99,9 +96,7 @@ impl StatusObject {
             "{resource}{what} is forbidden: values are redacted and not shown here, metadata is; ask with Accept: \
              application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
         );
-        let mut status = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
-        status.details = details(resource);
-        status
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).with(details(resource))
     }
 
     pub(super) fn unauthorized() -> Self {
@@ -142,9 +137,8 @@ impl StatusObject {
     pub(super) fn no_such_handler(name: &str, known: &[String]) -> Self {
         let known =
             if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
-        let mut status = Self::new(StatusCode::NOT_FOUND, "NotFound", format!("handler {name:?} not found: {known}"));
-        status.details = json!({"kind": "handlers", "name": name});
-        status
+        Self::new(StatusCode::NOT_FOUND, "NotFound", format!("handler {name:?} not found: {known}"))
+            .with(json!({"kind": "handlers", "name": name}))
     }
 
     /// 404: the type is watched, its objects are not kept.
@@ -153,9 +147,7 @@ impl StatusObject {
             "{resource} is watched with cache = \"none\": its changes go to handlers, its objects are not kept and cannot \
              be read here"
         );
-        let mut status = Self::new(StatusCode::NOT_FOUND, "NotFound", message);
-        status.details = details(resource);
-        status
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).with(details(resource))
     }
 
     pub(super) fn not_synced(resource: &ResourceType) -> Self {

@@ -39,14 +39,14 @@ impl Hub {
         if ring.is_some() {
             return Ok(());
         }
-        let bounds = &self.options().bounds;
+        let ring_bounds = self.options().bounds();
         let when_full = WhenFull::DropOldest; // merged, they would not be what happened
-        let bounds = Bounds { max_events: bounds.max_events.max(1), max_bytes: bounds.max_bytes, when_full };
+        let bounds = Bounds { max_events: ring_bounds.max_events.max(1), max_bytes: ring_bounds.max_bytes, when_full };
         let reader = self.router.open_feed(bounds)?;
         let feed = Feed { hub: Arc::clone(self), reader };
         // Whatever of it is wanted and lies behind its position will be read.
         let place = self.journal.stats(reader).position;
-        *ring = Some((reader, Ring::new(place, now_micros(), self.options().bounds)));
+        *ring = Some((reader, Ring::new(place, now_micros(), ring_bounds)));
         drop(ring);
         tokio::spawn(feed.run());
         Ok(())

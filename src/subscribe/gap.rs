@@ -1,11 +1,13 @@
 //! Gaps of a stream: what a subscriber is not shown.
 
 use serde_json::{Value, json};
+use strum::AsRefStr;
 
 use crate::journal::Sequence;
 
 /// Why something is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum GapReason {
     /// The place is one of another journal: the engine was started without the state of then.
     Journal,
@@ -33,16 +35,6 @@ pub struct StreamGap {
 }
 
 impl GapReason {
-    /// Returns its word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Journal => "journal",
-            Self::Unknown => "unknown",
-            Self::Expired => "expired",
-            Self::Behind => "behind",
-        }
-    }
-
     fn message(self) -> &'static str {
         match self {
             Self::Journal => "the place is one of another journal: what happened since is not known here",
@@ -57,7 +49,7 @@ impl StreamGap {
     /// Returns what is known of it: the `data` of its event.
     pub fn data(&self) -> Value {
         let mut data = json!({
-            "reason": self.reason.as_str(),
+            "reason": self.reason.as_ref(),
             "message": self.reason.message(),
             "to": format!("{:020}", self.to.0),
         });

@@ -184,7 +184,7 @@ impl Hub {
         if !is_running {
             return Err(SubscribeError::Stopping);
         }
-        let max = self.options.max_subscribers;
+        let max = self.options.max_subscribers as usize;
         let one_more = |now: usize| (now < max).then_some(now + 1);
         if self.subscribers.fetch_update(Relaxed, Relaxed, one_more).is_err() {
             self.refused.fetch_add(1, Relaxed);

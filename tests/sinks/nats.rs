@@ -12,10 +12,11 @@ use async_nats::jetstream::{self, context::PublishAckFuture, message::PublishMes
 use deltabus::{
     change::{Cause, Change},
     cloud_event::{ContentMode, DataFormat, Encoder, Formatter, template::Template as TextTemplate},
+    config::ClientTls,
     delivery::attempts::RetryPolicy,
     handler::{
         AsyncHandler as _, Form, HandlerError,
-        nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions, NatsTls, subject::SubjectTemplate},
+        nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions, subject::SubjectTemplate},
     },
     notification::Event,
     secret::SecretRef,

@@ -59,7 +59,7 @@ fn own_producer(compression: KafkaCompression, options: &[&str], batches: &[Noti
     let (events, texts) = (EVENTS * u64::from(TIMES), texts.display().to_string());
     let records = events.to_string();
     let servers = format!("bootstrap.servers={}", broker.address());
-    let compression = format!("compression.type={}", compression.as_str());
+    let compression = format!("compression.type={}", compression.as_ref());
     let args = ["--topic", TOPIC, "--num-records", &records, "--payload-file", &texts, "--throughput", "-1"];
     let properties = ["--producer-props", &servers, "acks=all", &compression];
     let args = [&args[..], &properties, options].concat();

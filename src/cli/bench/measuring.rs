@@ -46,7 +46,7 @@ pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
     for shape in args.shapes() {
         let mut of = Measured { name: shape.to_string(), title: shape.title().to_owned(), runs: Vec::new() };
         for run in 1..=args.runs {
-            progress.begin(shape.name(), run, args.runs);
+            progress.begin(shape.as_ref(), run, args.runs);
             of.runs.push(replay(args, shape, &progress).await.with_context(|| format!("failed to measure {shape}"))?);
         }
         measured.push(of);

@@ -9,7 +9,7 @@ use deltabus::{
     object::{IGNORE_ANNOTATION, ResourceType, ResourceVersion},
     scope::Namespaces,
 };
-use futures_util::future;
+use futures_util::future::{self, OptionFuture};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
@@ -237,19 +237,10 @@ impl Unit {
                     }
                 }
             }
-            let from_cache = async {
-                match next_token(cached.as_ref()) {
-                    Some(next) => self.cache_list(parties, next).await.map(Some),
-                    None => Ok(None),
-                }
-            };
-            let from_server = async {
-                match next_token(served.as_ref()) {
-                    Some(next) => self.server_list(parties, &version, next).await.map(Some),
-                    None => Ok(None),
-                }
-            };
-            (cached, served) = future::try_join(from_cache, from_server).await?;
+            let from_cache = next_token(cached.as_ref()).map(|next| self.cache_list(parties, next));
+            let from_server = next_token(served.as_ref()).map(|next| self.server_list(parties, &version, next));
+            let next = future::join(OptionFuture::from(from_cache), OptionFuture::from(from_server)).await;
+            (cached, served) = (next.0.transpose()?, next.1.transpose()?);
         }
         Ok((ResourceVersion::from(&*version), comparison.finish()))
     }

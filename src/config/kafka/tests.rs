@@ -45,10 +45,10 @@ fn each_option_is_meant_as_it_is_written() {
         let sasl = format!("sasl = {{ mechanism = {name:?}, username = \"u\", password = {{ env = \"P\" }} }}");
         let options = load(&format!("{BROKERS}{sasl}")).unwrap().options("", Duration::ZERO, false).unwrap();
         let password = SecretRef::Env("P".to_owned());
-        assert_eq!(options.sasl, Some(kafka::KafkaSasl { mechanism, username: "u".to_owned(), password }));
+        assert_eq!(options.sasl, Some(KafkaSasl { mechanism, username: "u".to_owned(), password }));
     }
     for name in ["none", "gzip", "snappy", "lz4", "zstd"] {
-        assert_eq!(load(&format!("{BROKERS}compression = {name:?}")).unwrap().compression.as_str(), name);
+        assert_eq!(load(&format!("{BROKERS}compression = {name:?}")).unwrap().compression.as_ref(), name);
     }
     for name in ["all", "1", "0"] {
         let kafka = load(&format!("{BROKERS}idempotent = false\nacks = {name:?}")).unwrap();
@@ -56,7 +56,7 @@ fn each_option_is_meant_as_it_is_written() {
     }
     let tls = load(&format!("{BROKERS}tls = {{ cert_file = \"/c\", key_file = \"/k\" }}")).unwrap();
     let tls = tls.options("", Duration::ZERO, true).unwrap();
-    assert_eq!(tls.tls, Some(kafka::KafkaTls { ca_file: None, client: Some(("/c".into(), "/k".into())) }));
+    assert_eq!(tls.tls, Some(ClientTls { ca_file: None, cert_file: Some("/c".into()), key_file: Some("/k".into()) }));
     assert!(tls.total_order);
 }
 

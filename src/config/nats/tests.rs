@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{Config, SinkConfig};
+use crate::secret::SecretRef;
 
 fn load(lines: &str) -> Result<NatsSink, String> {
     let text = format!("[resources.pods]\nmatch = [\"pods\"]\n[handlers.bus]\ntype = \"nats\"\n{lines}");

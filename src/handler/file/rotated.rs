@@ -11,7 +11,7 @@ use std::{
 use crossbeam_channel::{Sender, bounded};
 use jiff::{Timestamp, fmt::strtime, tz::TimeZone};
 
-use super::FileCompression;
+use super::{FileCompression, Rotate};
 use crate::private_dir;
 
 /// Appended to the name of a file rotated by size; sorts by time.
@@ -27,15 +27,13 @@ pub(super) struct Rotated {
 
 impl Rotated {
     /// Makes the keeper; it starts its thread only if there is anything to do.
-    pub(super) fn new(pattern: &str, keep: Option<usize>, compression: FileCompression) -> Self {
-        if keep.is_none() && compression == FileCompression::None {
-            return Self { current: None, thread: None };
-        }
+    pub(super) fn new(pattern: &str, rotate: Option<&Rotate>) -> Self {
+        let Some(&Rotate { keep, compress, .. }) = rotate else { return Self { current: None, thread: None } };
         let (current, tidy) = bounded::<PathBuf>(16);
         let pattern = pattern.to_owned();
         let work = move || {
             for path in tidy {
-                if let Err(error) = tidy_up(&pattern, &path, keep, compression) {
+                if let Err(error) = tidy_up(&pattern, &path, keep as usize, compress) {
                     tracing::warn!(path = %path.display(), %error, "failed to look after rotated files");
                 }
             }
@@ -83,7 +81,7 @@ pub(super) fn rename(path: &Path, now: Timestamp) -> io::Result<()> {
 }
 
 /// Compresses what is not yet, and removes the oldest beyond `keep`.
-fn tidy_up(pattern: &str, current: &Path, keep: Option<usize>, compression: FileCompression) -> io::Result<()> {
+fn tidy_up(pattern: &str, current: &Path, keep: usize, compression: FileCompression) -> io::Result<()> {
     let directory = current.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -98,11 +96,9 @@ fn tidy_up(pattern: &str, current: &Path, keep: Option<usize>, compression: File
             Kind::Written => files.push((entry.metadata()?.modified()?, path)),
         }
     }
-    if let Some(keep) = keep {
-        files.sort();
-        for (_, path) in files.drain(..files.len().saturating_sub(keep)) {
-            fs::remove_file(&path)?;
-        }
+    files.sort();
+    for (_, path) in files.drain(..files.len().saturating_sub(keep)) {
+        fs::remove_file(&path)?;
     }
     if compression == FileCompression::Zstd {
         for (modified, path) in files.iter().filter(|(_, path)| path.extension().is_none_or(|end| end != "zst")) {

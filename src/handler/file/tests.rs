@@ -33,14 +33,7 @@ fn batch(from: u64, events: u64) -> Notification {
 
 fn options(path: &Path) -> FileOptions {
     let path = path.to_str().unwrap().to_owned();
-    FileOptions {
-        path,
-        max_bytes: None,
-        keep: None,
-        compression: FileCompression::None,
-        fsync: FileFsync::Never,
-        permissions: 0o640,
-    }
+    FileOptions { path, rotate: None, fsync: FileFsync::Never, permissions: Permissions::default() }
 }
 
 fn handler(options: FileOptions) -> FileHandler {
@@ -84,9 +77,7 @@ fn a_full_file_is_rotated_compressed_and_the_oldest_go() {
     let foreign = dir.path().join("out.jsonl.backup");
     fs::write(&foreign, "").unwrap();
     let mut handler = handler(FileOptions {
-        max_bytes: Some(1200),
-        keep: Some(2),
-        compression: FileCompression::Zstd,
+        rotate: Some(Rotate { max_bytes: 1200, keep: 2, compress: FileCompression::Zstd }),
         ..options(&dir.path().join("out.jsonl"))
     });
     for n in 0..10 {
@@ -108,7 +99,10 @@ fn a_full_file_is_rotated_compressed_and_the_oldest_go() {
 #[test]
 fn a_new_day_is_a_new_file_in_utc_and_old_days_are_kept_by_number() {
     let dir = tempfile::tempdir().unwrap();
-    let mut handler = handler(FileOptions { keep: Some(1), ..options(&dir.path().join("x-%Y-%m-%d.jsonl")) });
+    let mut handler = handler(FileOptions {
+        rotate: Some(Rotate { max_bytes: u64::MAX, keep: 1, compress: FileCompression::None }),
+        ..options(&dir.path().join("x-%Y-%m-%d.jsonl"))
+    });
     for day in 0..3 {
         NOW.set(1_795_243_203 + day * 86_400);
         handler.deliver(&batch(1 + day.cast_unsigned(), 1)).unwrap();
@@ -124,8 +118,8 @@ fn files_have_the_permissions_of_the_options_also_compressed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("day/out.jsonl");
     for (permissions, of_directory) in [(0o640, 0o750), (0o600, 0o700), (0o664, 0o775)] {
-        let compression = FileCompression::Zstd;
-        let mut handler = handler(FileOptions { max_bytes: Some(1), compression, permissions, ..options(&path) });
+        let rotate = Some(Rotate { max_bytes: 1, keep: 100, compress: FileCompression::Zstd });
+        let mut handler = handler(FileOptions { rotate, permissions: Permissions(permissions), ..options(&path) });
         handler.deliver(&batch(1, 1)).unwrap();
         handler.deliver(&batch(2, 1)).unwrap();
         handler.close().unwrap();

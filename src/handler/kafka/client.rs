@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::{
-    KafkaOptions, KafkaTls,
+    KafkaOptions,
     failure::Failure,
     message::Message,
     sent::{Answer, Report},
@@ -235,7 +235,7 @@ fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
         ("client.id", "deltabus"),
         ("acks", options.acks.as_str()),
         ("enable.idempotence", if options.idempotent { "true" } else { "false" }),
-        ("compression.type", options.compression.as_str()),
+        ("compression.type", options.compression.as_ref()),
         ("message.timeout.ms", "0"),
         ("request.timeout.ms", &timeout_ms),
         ("socket.timeout.ms", &timeout_ms),
@@ -270,22 +270,16 @@ fn config(options: &KafkaOptions) -> Result<ClientConfig, HandlerError> {
         config.set("sasl.username", &sasl.username).set("sasl.password", password.expose_secret());
     }
     if let Some(tls) = &options.tls {
-        check(tls).map_err(|error| HandlerError::Failed(format!("`tls`: {error}")))?;
+        // librdkafka would not say which file is wrong.
+        TlsOptions::from(tls).check().map_err(|(_, error)| HandlerError::Failed(format!("`tls`: {error}")))?;
         let path = |path: &std::path::Path| path.display().to_string();
         config.set("ssl.ca.location", tls.ca_file.as_deref().map_or_else(|| "probe".to_owned(), path));
-        if let Some((certificate, key)) = &tls.client {
+        if let Some((certificate, key)) = tls.client() {
             config.set("ssl.certificate.location", path(certificate)).set("ssl.key.location", path(key));
         }
     }
     config.set_log_level(RDKafkaLogLevel::Info);
     Ok(config)
-}
-
-/// Reads the files, of which librdkafka would not say which one is wrong.
-fn check(tls: &KafkaTls) -> Result<(), String> {
-    let ca_file = tls.ca_file.clone();
-    let (cert_file, key_file) = tls.client.clone().unzip();
-    TlsOptions { ca_file, cert_file, key_file, server_name: None }.check().map_err(|(_, error)| error)
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! What a handler is told.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::AsRefStr;
 
 use super::template::{KeyTemplate, TopicTemplate};
-use crate::{cloud_event::ContentMode, secret::SecretRef};
+use crate::{cloud_event::ContentMode, handler::client_tls::ClientTls, secret::SecretRef};
 
 /// `[handlers.*]` of type `kafka`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub struct KafkaOptions {
     /// Who we are.
     pub sasl: Option<KafkaSasl>,
     /// Connections are TLS.
-    pub tls: Option<KafkaTls>,
+    pub tls: Option<ClientTls>,
     /// What one attempt may take.
     pub timeout: Duration,
     /// Messages are sent one after the other, whatever their object: `order = "total"`.
@@ -38,8 +39,9 @@ pub struct KafkaOptions {
 }
 
 /// How batches of messages are packed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, AsRefStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "lowercase")]
 pub enum KafkaCompression {
     /// Not at all.
     None,
@@ -52,19 +54,6 @@ pub enum KafkaCompression {
     /// As Zstandard: the smallest.
     #[default]
     Zstd,
-}
-
-impl KafkaCompression {
-    /// Returns its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Gzip => "gzip",
-            Self::Snappy => "snappy",
-            Self::Lz4 => "lz4",
-            Self::Zstd => "zstd",
-        }
-    }
 }
 
 /// Who has to have a message before it is acknowledged.
@@ -128,13 +117,4 @@ impl SaslMechanism {
             Self::ScramSha512 => "SCRAM-SHA-512",
         }
     }
-}
-
-/// How brokers are trusted, and trust us. PEM files, read for each client that is made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KafkaTls {
-    /// Certificates to trust, in place of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// Our certificate and its key.
-    pub client: Option<(PathBuf, PathBuf)>,
 }

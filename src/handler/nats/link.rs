@@ -134,7 +134,7 @@ impl Link {
             if let Some(ca) = &tls.ca_file {
                 connecting = connecting.add_root_certificates(ca.clone());
             }
-            if let Some((certificate, key)) = &tls.client {
+            if let Some((certificate, key)) = tls.client() {
                 connecting = connecting.add_client_certificate(certificate.clone(), key.clone());
             }
         }

@@ -2,11 +2,17 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::subject::SubjectTemplate;
-use crate::{cloud_event::ContentMode, secret::SecretRef};
+use crate::{
+    cloud_event::ContentMode,
+    handler::client_tls::ClientTls,
+    secret::{SecretRef, exclusive_keys},
+    text::{Text, required},
+};
 
 /// `[handlers.*]` of type `nats`.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +24,7 @@ pub struct NatsOptions {
     /// Who we are.
     pub auth: NatsAuth,
     /// Requires TLS; without it, and without `tls://`, TLS is used where the server asks for it.
-    pub tls: Option<NatsTls>,
+    pub tls: Option<ClientTls>,
     /// Where a message goes.
     pub subject: SubjectTemplate,
     /// The name of the cluster, for `{cluster}`.
@@ -44,14 +50,15 @@ pub(crate) fn ask_for_tls(servers: &[String]) -> bool {
 }
 
 /// Who we are. Secrets are read for each connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline, transform = exclusive_keys)]
 pub enum NatsAuth {
     /// Nobody.
     #[default]
     #[serde(skip)]
     None,
-    /// A file of a JWT and a seed, as `nsc` makes it.
+    /// File of a JWT and a seed, as `nsc generate creds` writes it; read for each connection.
     #[serde(rename = "creds_file")]
     Credentials(PathBuf),
     /// A user and a password.
@@ -65,50 +72,44 @@ pub enum NatsAuth {
     },
     /// A token.
     Token(SecretRef),
-    /// The seed of a user's key.
+    /// The seed of a user's key, which begins with SU.
     Nkey(SecretRef),
 }
 
-/// How the server is trusted, and trusts us. PEM files, read for each connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NatsTls {
-    /// Certificates to trust, in place of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// Our certificate and its key.
-    pub client: Option<(PathBuf, PathBuf)>,
-}
-
-/// The stream of a handler.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A stream that keeps what was sent.
+#[derive(Clone, Debug, Educe, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[educe(Default)]
+#[serde(default)]
+#[schemars(rename = "NatsJetStream", transform = required("stream"))]
 pub struct JetStreamOptions {
-    /// Its name.
+    /// Its name. Required.
     pub stream: String,
-    /// It is made where it is not there, and compared where it is.
+    /// Whether it is made where it is not there, and compared with the options below where it is.
+    #[educe(Default = true)]
     pub create: bool,
-    /// What it takes; empty: the subjects of the template.
+    /// The subjects that it takes. Default: those that `subject` makes, of every cluster.
     pub subjects: Vec<String>,
-    /// Messages are kept so long; zero is for ever.
+    /// How long a message is kept. "0s": for ever.
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_hours(7 * 24))]
     pub max_age: Duration,
-    /// The server knows a message again for so long.
+    /// How long the server knows an event again by its id, and drops it.
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_mins(10))]
     pub duplicate_window: Duration,
-    /// Servers that keep each message.
-    pub replicas: usize,
-    /// Whether messages are stored on condition.
+    /// How many servers keep each message.
+    #[schemars(range(min = 1, max = 5))]
+    #[educe(Default = 1)]
+    pub replicas: u32,
+    /// Whether a message is stored on condition that nothing follows what is known of its subject: `per-subject` keeps a
+    /// change stored once outside of `duplicate_window` too.
     pub expect_last: ExpectLast,
 }
 
 impl JetStreamOptions {
     /// Returns the options of a stream with all defaults.
     pub fn new(stream: impl Into<String>) -> Self {
-        Self {
-            stream: stream.into(),
-            create: true,
-            subjects: Vec::new(),
-            max_age: Duration::from_hours(7 * 24),
-            duplicate_window: Duration::from_mins(10),
-            replicas: 1,
-            expect_last: ExpectLast::Off,
-        }
+        Self { stream: stream.into(), ..Self::default() }
     }
 }
 

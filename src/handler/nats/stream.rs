@@ -14,7 +14,7 @@ pub(super) fn wanted(options: &JetStreamOptions, wildcard: &str) -> Config {
         subjects,
         max_age: options.max_age,
         duplicate_window: options.duplicate_window,
-        num_replicas: options.replicas,
+        num_replicas: options.replicas as usize,
         ..Config::default()
     }
 }
@@ -114,7 +114,7 @@ fn as_asked(found: &Config, options: &JetStreamOptions, harmless: &mut Vec<Strin
             found.duplicate_window, options.duplicate_window
         ));
     }
-    if found.num_replicas < options.replicas {
+    if found.num_replicas < options.replicas as usize {
         return Err(format!(
             "stream {name} has `num_replicas: {}`, which is less than {}: change the stream or `replicas`",
             found.num_replicas, options.replicas
@@ -128,7 +128,7 @@ fn as_asked(found: &Config, options: &JetStreamOptions, harmless: &mut Vec<Strin
             harmless.push(format!("{field}: {there:?}, not {wanted:?}"));
         }
     }
-    if found.num_replicas != options.replicas {
+    if found.num_replicas != options.replicas as usize {
         harmless.push(format!("num_replicas: {}, not {}", found.num_replicas, options.replicas));
     }
     Ok(())

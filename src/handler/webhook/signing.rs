@@ -6,27 +6,29 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::fresh::Fresh;
-use crate::secret::{ExposeSecret, SecretRef};
+use crate::secret::{ExposeSecret, SecretRef, exclusive_keys};
 
 /// How a receiver knows the sender.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline, transform = exclusive_keys)]
 pub enum Auth {
-    /// `Authorization: Bearer …`.
+    /// A token: `Authorization: Bearer …`.
     Bearer(SecretRef),
-    /// `Authorization: Basic …` (RFC 7617).
+    /// A user and a password: `Authorization: Basic …`.
     Basic {
-        /// Without a colon.
+        /// The user.
         username: String,
         /// The password.
         password: SecretRef,
     },
-    /// The headers `webhook-id`, `webhook-timestamp` and `webhook-signature`. The secret is base64 of 24 to 64 bytes behind
-    /// `whsec_`; several, with blanks between, sign all, so that a receiver can change from one to the next.
+    /// The secret of a signature by Standard Webhooks: base64 of 24 to 64 bytes behind `whsec_`; several with blanks between,
+    /// while one replaces the other.
     Signature(SecretRef),
 }
 

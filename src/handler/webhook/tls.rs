@@ -8,23 +8,39 @@ use std::{
 use rustls::{
     ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier,
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use rustls_platform_verifier::BuilderVerifierExt;
 
-use crate::regular_file;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// Options of TLS; without files it trusts what the system trusts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use crate::{handler::client_tls::ClientTls, regular_file, text::Optional};
+
+/// Whom a webhook's connection trusts, and as whom it speaks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "WebhookTls")]
 pub struct TlsOptions {
-    /// Only authorities of this PEM file are trusted.
+    /// PEM file of the only authorities that are trusted; read again when it changes. "": those of the system.
+    #[serde(with = "Optional")]
     pub ca_file: Option<PathBuf>,
-    /// The client's certificate, with what leads from it to an authority; PEM.
+    /// PEM file of the client's certificate; read again when it changes. "": none.
+    #[serde(with = "Optional")]
     pub cert_file: Option<PathBuf>,
-    /// The key of that certificate; PEM.
+    /// PEM file of its key; read again when it changes. "": none.
+    #[serde(with = "Optional")]
     pub key_file: Option<PathBuf>,
-    /// The name that the receiver's certificate is for, where it is not the URL's.
-    pub server_name: Option<ServerName<'static>>,
+    /// The name that the receiver's certificate must be for. "": the one in `url`.
+    #[serde(with = "Optional")]
+    pub server_name: Option<String>,
+}
+
+impl From<&ClientTls> for TlsOptions {
+    fn from(tls: &ClientTls) -> Self {
+        let ClientTls { ca_file, cert_file, key_file } = tls.clone();
+        Self { ca_file, cert_file, key_file, server_name: None }
+    }
 }
 
 impl TlsOptions {

@@ -29,7 +29,7 @@ fn told(cursor: &mut SubscriberCursor, ring: &Ring) -> Vec<String> {
     loop {
         match cursor.step(ring, false) {
             CursorStep::Events(entries) => told.extend(entries.iter().map(|entry| entry.place().0.to_string())),
-            CursorStep::Gap(gap) => told.push(format!("{} to {}", gap.reason.as_str(), gap.to.0)),
+            CursorStep::Gap(gap) => told.push(format!("{} to {}", gap.reason.as_ref(), gap.to.0)),
             CursorStep::State => {
                 told.push("state".to_owned());
                 cursor.state_shown();

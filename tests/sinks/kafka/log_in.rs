@@ -3,7 +3,8 @@
 use std::fs;
 
 use deltabus::{
-    handler::kafka::{KafkaSasl, KafkaTls, SaslMechanism},
+    config::ClientTls,
+    handler::kafka::{KafkaSasl, SaslMechanism},
     secret::SecretRef,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
@@ -95,8 +96,8 @@ async fn tls_trusts_the_given_authority_and_shows_a_certificate() {
     };
     let Some(broker) = Broker::start_or_skip(name, tls) else { return };
     let as_client = |ca: &str, client: bool| {
-        let client = client.then(|| (broker.file("client.pem"), broker.file("client-key.pem")));
-        let tls = KafkaTls { ca_file: Some(broker.file(ca)), client };
+        let [cert_file, key_file] = ["client.pem", "client-key.pem"].map(|name| client.then(|| broker.file(name)));
+        let tls = ClientTls { ca_file: Some(broker.file(ca)), cert_file, key_file };
         handler(KafkaOptions { tls: Some(tls), ..options(broker.address()) })
     };
     let handler = as_client("ca.pem", true);

@@ -64,7 +64,10 @@ async fn tls_trusts_the_given_authority_and_shows_a_certificate() {
     let Some(server) = NatsServer::start_or_skip(name, tls) else { return };
     let ca_file = Some(server.file("ca.crt"));
     let client = Some((server.file("client.crt"), server.file("client.key")));
-    let with = |ca_file, client| handler(NatsOptions { tls: Some(NatsTls { ca_file, client }), ..server.options() });
+    let with = |ca_file, client: Option<_>| {
+        let (cert_file, key_file) = client.unzip();
+        handler(NatsOptions { tls: Some(ClientTls { ca_file, cert_file, key_file }), ..server.options() })
+    };
     deliver(&with(ca_file.clone(), client.clone()), &[added("a", 1)]).await.unwrap();
     let error = sentence(deliver(&with(ca_file, None), &[added("a", 1)]).await);
     assert!(error.starts_with("failed to agree on TLS with NATS at "), "{error}");

@@ -1,0 +1,284 @@
+//! Options that are written as text, such as durations and sizes.
+//!
+//! Each has a *format*: a name that the JSON Schema carries, and that says what was expected. [`Text`] and [`Optional`] are
+//! for `#[serde(with = …)]`.
+
+use std::{borrow::Cow, marker::PhantomData, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use jiff::fmt::friendly::{Spacing, SpanParser, SpanPrinter};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde_json::Value;
+
+/// Parses a duration: `500ms`, `5m`, `1h30m`, `7d`. Not negative; a day has 24 hours, months and years are refused.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    let span = SpanParser::new().parse_span(text).ok()?;
+    let duration = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()?;
+    Duration::try_from(duration).ok()
+}
+
+/// Writes a duration so that [`parse_duration`] reads it again.
+pub(crate) fn print_duration(duration: Duration) -> String {
+    static PRINTER: SpanPrinter = SpanPrinter::new().spacing(Spacing::None);
+    PRINTER.unsigned_duration_to_string(&duration)
+}
+
+const UNITS: [(&str, u64); 9] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+    ("B", 1),
+];
+
+/// Parses a size in bytes, `64MiB`; a whole number of at least 1 and a unit.
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
+    let (unit, factor) = UNITS.iter().find(|(unit, _)| text.ends_with(unit))?;
+    let digits = text.strip_suffix(unit)?.trim_end();
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(*factor).filter(|bytes| *bytes > 0)
+}
+
+/// Writes a size so that [`parse_size`] reads it again, in the largest unit that divides it.
+pub(crate) fn print_size(bytes: u64) -> String {
+    let divides = |(_, factor): &&(&str, u64)| bytes.is_multiple_of(*factor);
+    let (unit, factor) = UNITS.iter().filter(divides).max_by_key(|(_, factor)| *factor).unwrap_or(&("B", 1));
+    format!("{}{unit}", bytes / factor)
+}
+
+/// A value that is written as text: a duration, a size in bytes, and options with words of their own.
+pub(crate) trait Textual: Sized {
+    const FORMAT: Format;
+
+    fn parse(text: &str) -> Option<Self>;
+    fn print(&self) -> String;
+}
+
+/// `#[serde(with)]` for a [`Textual`], which describes it in the schema too.
+pub(crate) struct Text<T>(PhantomData<T>);
+
+impl<T: Textual> Text<T> {
+    pub(crate) fn serialize<S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        value.print().serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        T::parse(&text).ok_or_else(|| D::Error::custom(T::FORMAT.unlike(&text)))
+    }
+}
+
+impl<T: Textual> JsonSchema for Text<T> {
+    fn schema_name() -> Cow<'static, str> {
+        T::FORMAT.name().into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        of_textual(T::FORMAT)
+    }
+}
+
+impl Textual for Duration {
+    const FORMAT: Format = Format::Duration;
+
+    fn parse(text: &str) -> Option<Self> {
+        parse_duration(text)
+    }
+
+    fn print(&self) -> String {
+        print_duration(*self)
+    }
+}
+
+impl Textual for u64 {
+    const FORMAT: Format = Format::Size;
+
+    fn parse(text: &str) -> Option<Self> {
+        parse_size(text)
+    }
+
+    fn print(&self) -> String {
+        print_size(*self)
+    }
+}
+
+/// `#[serde(with)]` for a value of which `""` means that there is none. In the schema it is any string.
+pub(crate) struct Optional;
+
+impl Optional {
+    #[expect(clippy::ref_option, reason = "serde's signature")]
+    pub(crate) fn serialize<T: Printed, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(Printed::print).unwrap_or_default().serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, T: Printed, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error>
+    where
+        <T as FromStr>::Err: std::fmt::Display,
+    {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(D::Error::custom) }
+    }
+}
+
+impl JsonSchema for Optional {
+    fn schema_name() -> Cow<'static, str> {
+        String::schema_name()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
+    }
+}
+
+/// A value that [`Optional`] can write.
+pub(crate) trait Printed: FromStr {
+    fn print(&self) -> String;
+}
+
+impl Printed for String {
+    fn print(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Printed for PathBuf {
+    fn print(&self) -> String {
+        self.to_string_lossy().into_owned()
+    }
+}
+
+impl Printed for SocketAddr {
+    fn print(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// What a text stands for, where the type system of JSON knows strings alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Duration,
+    Size,
+    Rate,
+    Fsync,
+    Permissions,
+    Commit,
+    Address,
+    TypePattern,
+    Namespace,
+    FieldPath,
+    IgnoredPath,
+    Index,
+    LabelSelector,
+    FieldSelector,
+    ResourceNames,
+    PathTemplate,
+    ClusterName,
+    ChangedPath,
+    Rule,
+    Condition,
+}
+
+impl Format {
+    /// Each format with its name in the schema, and what its texts look like.
+    pub(crate) const ALL: [(Self, &'static str, &'static str); 20] = [
+        (Self::Duration, "duration-text", "a duration with its unit, such as \"500ms\", \"30s\" or \"1h30m\""),
+        (Self::Size, "size", "a size of at least one byte with its unit, such as \"64MiB\""),
+        (
+            Self::Rate,
+            "rate",
+            "so many deliveries a second, minute or hour, such as \"20/s\" or \"600/m\", or \"\" for no limit",
+        ),
+        (Self::Fsync, "fsync", "\"always\", \"never\" or an interval such as \"1s\""),
+        (Self::Permissions, "permissions", "permissions in octal that let the owner read and write, such as \"0640\""),
+        (Self::Commit, "commit", "\"group\" or an interval such as \"1s\""),
+        (Self::Address, "address", "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off"),
+        (
+            Self::TypePattern,
+            "type-pattern",
+            "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
+        ),
+        (Self::Namespace, "namespace", "a namespace, a glob such as \"team-*\", or either behind \"!\""),
+        (Self::FieldPath, "field-path", "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\""),
+        (Self::IgnoredPath, "ignored-path", "a path such as \"status.conditions[*].lastHeartbeatTime\""),
+        (Self::Index, "index", "\"owner\" or a path such as \"spec.nodeName\" or \"labels['app']\""),
+        (Self::LabelSelector, "label-selector", "a label selector such as \"app in (web,api),!legacy\""),
+        (Self::FieldSelector, "field-selector", "a field selector such as \"status.phase!=Succeeded\""),
+        (
+            Self::ResourceNames,
+            "resource-names",
+            "the name of a [resources.*] entry, a glob of such names, or either behind \"!\"",
+        ),
+        (Self::PathTemplate, "path-template", "a file path, in which %Y, %m, %d, %H … stand for the time"),
+        (Self::ClusterName, "cluster-name", "a name without spaces"),
+        (Self::ChangedPath, "changed-path", "a path such as \"spec\" or \"spec.template.spec.containers[*].image\""),
+        (Self::Rule, "rule", "a CEL expression such as \"object.metadata.namespace == 'prod'\""),
+        (Self::Condition, "condition", "a CEL expression such as \"object.metadata.namespace == 'prod'\""),
+    ];
+
+    /// Finds a format by its name in the schema.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known, _)| *known == name).map(|(format, ..)| *format)
+    }
+
+    fn row(self) -> &'static (Self, &'static str, &'static str) {
+        Self::ALL.iter().find(|(format, ..)| *format == self).expect("a row for each format")
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// Says what a text of this format looks like.
+    pub(crate) fn expected(self) -> &'static str {
+        self.row().2
+    }
+
+    /// Says that a text is not of this format.
+    pub(crate) fn unlike(self, text: &str) -> String {
+        format!("expected {}, found {text:?}", self.expected())
+    }
+}
+
+pub(crate) fn of_text(format: Format, pattern: Option<&str>, examples: &[&str]) -> Schema {
+    let mut schema = json_schema!({ "type": "string", "format": format.name() });
+    if let Some(pattern) = pattern {
+        schema.insert("pattern".to_owned(), pattern.into());
+    }
+    schema.insert("examples".to_owned(), examples.into());
+    schema
+}
+
+/// Returns the schema of a [`Textual`].
+fn of_textual(format: Format) -> Schema {
+    match format {
+        Format::Size => of_text(format, Some("^[0-9]+ *([KMGT]i?)?B$"), &["512KiB", "64MiB"]),
+        Format::Fsync => of_text(format, Some("^(always|never|[0-9].*)$"), &["always", "never", "1s"]),
+        Format::Permissions => of_text(format, Some("^0?[67][0-7]{2}$"), &["0640", "0600"]),
+        Format::Commit => of_text(format, Some("^(group|[0-9].*)$"), &["group", "1s"]),
+        _ => of_text(format, Some("^[0-9]"), &["500ms", "30s", "1h30m"]),
+    }
+}
+
+/// Makes a key of a table whose keys have defaults one that has none.
+pub(crate) fn required(key: &'static str) -> impl Fn(&mut Schema) {
+    move |schema| {
+        schema.insert("required".to_owned(), [key].as_slice().into());
+        if let Some(required) = schema.pointer_mut(&format!("/properties/{key}")).and_then(Value::as_object_mut) {
+            required.remove("default");
+        }
+    }
+}
