@@ -80,7 +80,7 @@ pub(super) fn rename(path: &Path, now: Timestamp) -> io::Result<()> {
     fs::rename(path, free)
 }
 
-/// Compresses what is not yet, and removes the oldest beyond `keep`.
+/// Compresses what is not yet, and removes the oldest beyond `keep`; 0 keeps all.
 fn tidy_up(pattern: &str, current: &Path, keep: usize, compression: FileCompression) -> io::Result<()> {
     let directory = current.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut files = Vec::new();
@@ -97,7 +97,8 @@ fn tidy_up(pattern: &str, current: &Path, keep: usize, compression: FileCompress
         }
     }
     files.sort();
-    for (_, path) in files.drain(..files.len().saturating_sub(keep)) {
+    let excess = if keep == 0 { 0 } else { files.len().saturating_sub(keep) };
+    for (_, path) in files.drain(..excess) {
         fs::remove_file(&path)?;
     }
     if compression == FileCompression::Zstd {

@@ -72,6 +72,21 @@ fn lines_are_appended_and_directories_made() {
 }
 
 #[test]
+fn keep_zero_removes_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut handler = handler(FileOptions {
+        rotate: Some(Rotate { max_bytes: 1200, keep: 0, compress: FileCompression::None }),
+        ..options(&dir.path().join("out.jsonl"))
+    });
+    for n in 0..5 {
+        NOW.set(1_795_243_203 + n);
+        handler.deliver(&batch(1 + 2 * n.cast_unsigned(), 2)).unwrap();
+    }
+    handler.close().unwrap();
+    assert_eq!(content(dir.path()).into_values().flatten().collect::<Vec<_>>().len(), 10);
+}
+
+#[test]
 fn a_full_file_is_rotated_compressed_and_the_oldest_go() {
     let dir = tempfile::tempdir().unwrap();
     let foreign = dir.path().join("out.jsonl.backup");
