@@ -17,6 +17,7 @@ pub(crate) mod format;
 mod handler;
 mod http;
 pub(crate) mod kafka;
+mod key_path;
 mod layers;
 mod meaning;
 pub(crate) mod nats;

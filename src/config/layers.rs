@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
-    fmt, fs,
+    fs,
     iter::successors,
     ops::Range,
     path::{Path, PathBuf},
@@ -17,6 +17,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{
     error::{Finding, ValueOrigin},
+    key_path::KeyPath,
     secret::{self, Hidden, MASK},
 };
 use crate::regular_file;
@@ -30,59 +31,6 @@ const DEPTH_MAX: usize = 16;
 /// Returns whether a variable of this name overrides an option.
 pub(crate) fn overrides(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(format!("{PREFIX}{SEPARATOR}").as_bytes())
-}
-
-/// Path of a key from the root: `resources`, `pods`, `match`, `[0]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct KeyPath(Vec<String>);
-
-impl KeyPath {
-    pub(crate) fn new<S: AsRef<str>>(keys: &[S]) -> Self {
-        Self(keys.iter().map(|key| key.as_ref().to_owned()).collect())
-    }
-
-    pub(crate) fn child(&self, key: &str) -> Self {
-        Self(self.0.iter().map(String::as_str).chain([key]).map(str::to_owned).collect())
-    }
-
-    pub(crate) fn element(&self, index: usize) -> Self {
-        self.child(&format!("[{index}]"))
-    }
-
-    fn parent(&self) -> Option<Self> {
-        self.0.split_last().map(|(_, parent)| Self(parent.to_vec()))
-    }
-
-    /// Returns whether the value of this key may be secret. The names of resources and handlers do not count.
-    pub(crate) fn has_secret_name(&self) -> bool {
-        let names_entries = |section: &String| section == "resources" || section == "handlers";
-        let skipped = if self.0.first().is_some_and(names_entries) { 2 } else { 0 };
-        self.0.iter().skip(skipped).any(|name| secret::is_secret_name(name))
-    }
-
-    /// Returns where an entry of `resources` or `handlers` inherits this key from.
-    fn inherited(&self) -> Option<Self> {
-        match &self.0[..] {
-            [section, _, rest @ ..] if !rest.is_empty() && (section == "resources" || section == "handlers") => {
-                Some(Self([&["defaults".to_owned(), section.clone()][..], rest].concat()))
-            }
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for KeyPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, key) in self.0.iter().enumerate() {
-            let bare = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') && !key.is_empty();
-            match (key.starts_with('['), bare) {
-                (true, _) => f.write_str(key)?,
-                (false, true) => write!(f, "{}{key}", if i > 0 { "." } else { "" })?,
-                (false, false) => write!(f, "{}{key:?}", if i > 0 { "." } else { "" })?,
-            }
-        }
-        Ok(())
-    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

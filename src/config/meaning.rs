@@ -11,7 +11,8 @@ use super::{
     CONFIG_VERSION, Cache, Config, ConfigPlace, FormatSettings, HandlerConfig, Mode, ResourceConfig, SecretValues,
     SinkConfig, TestCase, TypePattern,
     error::{Finding, LISTED_MAX, Problem, suggestion},
-    layers::{KeyPath, Positions},
+    key_path::KeyPath,
+    layers::Positions,
     oddities,
     text::print_duration,
 };

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::layers::KeyPath;
+use super::key_path::KeyPath;
 use crate::secret::{PlainOrSecret, SecretRef, printable_url};
 
 /// Printed in place of a secret.
@@ -100,6 +100,15 @@ fn next_delimiter(text: &str, open: Option<&'static str>) -> Option<(usize, &'st
 fn is_header(line: &str) -> bool {
     let code = line.split('#').next().unwrap_or_default().trim_end();
     code.starts_with('[') && code.ends_with(']') && !code.contains([',', '='])
+}
+
+impl KeyPath {
+    /// Returns whether the value of this key may be secret. The names of resources and handlers do not count.
+    pub(crate) fn has_secret_name(&self) -> bool {
+        let names_entries = |section: &String| section == "resources" || section == "handlers";
+        let skipped = if self.0.first().is_some_and(names_entries) { 2 } else { 0 };
+        self.0.iter().skip(skipped).any(|name| is_secret_name(name))
+    }
 }
 
 fn section(header: &str) -> KeyPath {

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 
 use super::{
     error::{Finding, ValueOrigin, nearest, quoted, suggestion},
-    layers::{KeyPath, Positions},
+    key_path::KeyPath,
+    layers::Positions,
     schema::NAME_PATTERN,
     secret::MASK,
     text::{self, Format},

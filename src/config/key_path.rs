@@ -1,0 +1,49 @@
+//! Paths of keys in a configuration.
+
+use std::fmt;
+
+/// Path of a key from the root: `resources`, `pods`, `match`, `[0]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct KeyPath(pub(super) Vec<String>);
+
+impl KeyPath {
+    pub(crate) fn new<S: AsRef<str>>(keys: &[S]) -> Self {
+        Self(keys.iter().map(|key| key.as_ref().to_owned()).collect())
+    }
+
+    pub(crate) fn child(&self, key: &str) -> Self {
+        Self(self.0.iter().map(String::as_str).chain([key]).map(str::to_owned).collect())
+    }
+
+    pub(crate) fn element(&self, index: usize) -> Self {
+        self.child(&format!("[{index}]"))
+    }
+
+    pub(super) fn parent(&self) -> Option<Self> {
+        self.0.split_last().map(|(_, parent)| Self(parent.to_vec()))
+    }
+
+    /// Returns where an entry of `resources` or `handlers` inherits this key from.
+    pub(super) fn inherited(&self) -> Option<Self> {
+        match &self.0[..] {
+            [section, _, rest @ ..] if !rest.is_empty() && (section == "resources" || section == "handlers") => {
+                Some(Self([&["defaults".to_owned(), section.clone()][..], rest].concat()))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for KeyPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, key) in self.0.iter().enumerate() {
+            let bare = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') && !key.is_empty();
+            match (key.starts_with('['), bare) {
+                (true, _) => f.write_str(key)?,
+                (false, true) => write!(f, "{}{key}", if i > 0 { "." } else { "" })?,
+                (false, false) => write!(f, "{}{key:?}", if i > 0 { "." } else { "" })?,
+            }
+        }
+        Ok(())
+    }
+}
