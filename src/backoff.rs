@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt (R-3, D-3): shared by reflector and supervision.
+//! Delay before the next attempt (R-3, D-3): shared by reflector and supervision.
 //!
 //! [`Backoff`] counts attempts. It has no clock and no random source: both are arguments.
 

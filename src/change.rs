@@ -2,7 +2,7 @@
 
 use crate::object::{Object, ResourceVersion};
 
-/// How a change came to be known; `cause` of `interfaces.md` §3.
+/// Source of a change; `cause` of `interfaces.md` §3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// The first list of this resource.
@@ -24,14 +24,14 @@ pub enum Cause {
     Replay,
 }
 
-/// What the indexer emits: a difference between two versions of the cache.
+/// Difference between two versions of a cache, as the indexer emits it.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// The key was not in the cache.
     Added {
         /// The new object.
         object: Object,
-        /// How it came to be known.
+        /// Its source.
         cause: Cause,
     },
     /// The key was in the cache with another version.
@@ -40,7 +40,7 @@ pub enum Change {
         old: Object,
         /// The object now.
         object: Object,
-        /// How it came to be known.
+        /// Its source.
         cause: Cause,
     },
     /// The server said that the object is gone.
@@ -49,14 +49,14 @@ pub enum Change {
         object: Object,
         /// The deletion was found by a list: the final state was never seen.
         tombstone: bool,
-        /// How it came to be known.
+        /// Its source.
         cause: Cause,
     },
     /// It left what this unit is configured to show, and may live on: units with a selector, objects that opt out.
     Removed {
         /// The last state shown.
         object: Object,
-        /// How it came to be known.
+        /// Its source.
         cause: Cause,
     },
     /// A list or a resync delivered the version that the cache had already (S-4, D-8).
@@ -96,7 +96,7 @@ impl Change {
         }
     }
 
-    /// Returns how it came to be known; `None` of a [`Change::Synced`] and of what nobody is told.
+    /// Returns its source; `None` for a [`Change::Synced`] and for changes that are not delivered.
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Self::Added { cause, .. }

@@ -47,6 +47,7 @@ use crate::{
         Reflector, ReflectorConfig, ReflectorStart,
         actor::ReflectorActor,
         messages::{Queue, UnitHooks},
+        run::ReflectorRun,
     },
     status::{Timings, UnitStatus},
     supervisor::child::spawn,
@@ -352,7 +353,7 @@ impl Informer {
         let reflector = Reflector::new(config, start);
         let permits = Arc::clone(&shared.list_permits);
         let (journal, unit, absence) = (shared.journal.clone(), self.id, self.absence.clone());
-        let reflector = ReflectorActor::new(
+        let reflector = ReflectorRun::new(
             reflector,
             source,
             Queue { events: fifo.clone().recipient(), compare: fifo.clone().recipient() },
@@ -366,7 +367,7 @@ impl Informer {
                 server_is_at: Box::new(move |version| absence.server_is_at(version)),
             },
         );
-        let (reflector, reflector_exit) = spawn(reflector);
+        let (reflector, reflector_exit) = spawn(ReflectorActor::new(reflector));
         Ok(Actors { reflector, fifo, indexer, exits: [reflector_exit, fifo_exit, indexer_exit] })
     }
 

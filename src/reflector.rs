@@ -23,7 +23,7 @@ mod listing;
 pub mod messages;
 mod pager;
 mod report;
-mod run;
+pub(crate) mod run;
 mod snapshot;
 mod stream;
 mod streaming;

@@ -6,17 +6,17 @@ use serde_json::Value;
 
 use crate::object::Object;
 
-/// Why a template cannot be compiled, or makes no text of an event.
+/// Reason why a template cannot be compiled, or makes no text of an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct TemplateError {
-    /// What it means.
+    /// Its class.
     pub kind: TemplateErrorKind,
     /// Where: line and column in the template, from 1, in characters.
     pub place: Option<(usize, usize)>,
     pub(super) message: String,
 }
 
-/// What a [`TemplateError`] means.
+/// Class of a [`TemplateError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateErrorKind {
     /// It is no template, or names a filter, test or function that does not exist: it will never work.
@@ -36,13 +36,13 @@ impl fmt::Display for TemplateError {
     }
 }
 
-/// Why an event cannot be written.
+/// Reason why an event cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// It would be no smaller than in the [`Form`](super::Form) before.
     #[error("format = \"{0}\" has nothing smaller to send")]
     NoSmaller(&'static str),
-    /// The server sent JSON that is damaged where nobody has looked so far.
+    /// The server sent JSON that is damaged in a part that was not read before.
     #[error("the object is no valid JSON: {0}")]
     Undecodable(serde_json::Error),
     /// The template failed.

@@ -59,9 +59,9 @@ pub enum DeliveryOwner {
 pub struct GivenUp {
     /// The events.
     pub events: Notification,
-    /// Why they are given up.
+    /// Reason.
     pub reason: GiveUp,
-    /// Where they came from.
+    /// Their source.
     pub owner: DeliveryOwner,
 }
 

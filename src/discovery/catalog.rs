@@ -335,7 +335,7 @@ fn served_type(group: &str, version: &str, served: Type, preferred: bool) -> Ser
     ServedType { resource, singular, short_names, verbs, preferred }
 }
 
-/// What types have in common that are the same objects: group and plural, of both kinds of events the core group's.
+/// Key shared by types of the same objects: group and plural, of both kinds of events the core group's.
 pub type TypeIdentity<'a> = (&'a str, &'a str);
 
 /// Returns which objects a type is about, whatever the version: two types with the same identity are one.

@@ -26,11 +26,11 @@ use crate::{
     status::{UnitState, UnitStatus},
 };
 
-/// When the server is asked where a type may be listed and watched.
+/// Question to the server in which namespaces a type may be listed and watched.
 pub(super) struct Inquiry {
     /// The server is being asked.
     pub(super) asking: bool,
-    /// When all is asked again.
+    /// Time at which all is asked again.
     pub(super) again_at: Instant,
     /// Nothing is asked before: the last question failed.
     pub(super) not_before: Option<Instant>,

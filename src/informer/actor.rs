@@ -21,7 +21,7 @@ use crate::supervisor::{
     view::NextRestart,
 };
 
-/// How long a unit that was asked to stop may take before it is left behind.
+/// Time in which a unit stops, before it is left behind.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Supervises one [`Informer`].

@@ -16,7 +16,7 @@ use crate::{
 #[rtype(result = "()")]
 pub(crate) struct Events {
     pub(crate) events: Vec<ReflectorEvent>,
-    /// When the reflector received them.
+    /// Time at which the reflector received them.
     pub(crate) received: Instant,
 }
 

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// A [`Reflector`] with what its actions need.
-pub(super) struct Run {
+pub(crate) struct ReflectorRun {
     reflector: Reflector,
     source: Rc<dyn ListWatch>,
     fifo: Queue,
@@ -34,7 +34,6 @@ pub(super) struct Run {
     resource: Arc<ResourceType>,
     keep: Keep,
     unit: UnitHooks,
-    stopped: watch::Receiver<bool>,
     started: Instant,
     /// When the list under way was first asked for.
     listing_since: Option<Instant>,
@@ -48,15 +47,15 @@ pub(super) struct Run {
     told: Option<Failure>,
 }
 
-impl Run {
-    pub(super) fn new(
+impl ReflectorRun {
+    /// Makes the loop. `list_permits` bounds the lists under way in the whole engine (`max_concurrent_lists`).
+    pub(crate) fn new(
         reflector: Reflector,
         source: Rc<dyn ListWatch>,
         fifo: Queue,
         list_permits: Arc<Semaphore>,
         (resource, keep): (Arc<ResourceType>, Keep),
         unit: UnitHooks,
-        stopped: watch::Receiver<bool>,
     ) -> Self {
         Self {
             reflector: reflector.after_round(unit.round.load(Ordering::Relaxed)),
@@ -66,7 +65,6 @@ impl Run {
             resource,
             keep,
             unit,
-            stopped,
             started: Instant::now(),
             listing_since: None,
             stream: None,
@@ -78,7 +76,7 @@ impl Run {
     }
 
     /// Runs until the reflector is told to stop, or the queue has ended.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(mut self, mut stopped: watch::Receiver<bool>) {
         let mut input = ReflectorInput::Start;
         let mut doing = ReflectorAction::Done;
         loop {
@@ -109,7 +107,6 @@ impl Run {
                 ReflectorAction::Keep => {}
                 action => doing = action,
             }
-            let mut stopped = self.stopped.clone();
             let events = Events { events: step.events, received };
             input = tokio::select! {
                 biased;

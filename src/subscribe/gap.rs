@@ -5,7 +5,7 @@ use strum::AsRefStr;
 
 use crate::journal::Sequence;
 
-/// Why something is missing.
+/// Reason of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum GapReason {
@@ -13,13 +13,13 @@ pub enum GapReason {
     Journal,
     /// The journal has not come as far as the place: it is none of its own.
     Unknown,
-    /// What was asked for is not kept any more.
+    /// The position asked for is no longer kept.
     Expired,
     /// The subscriber was too slow for what is kept.
     Behind,
 }
 
-/// What a subscriber is not shown.
+/// Events that a subscriber does not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamGap {
     /// Why.
@@ -30,7 +30,7 @@ pub struct StreamGap {
     pub from: Option<Sequence>,
     /// Up to here: the stream goes on behind.
     pub to: Sequence,
-    /// How many events, where that is known.
+    /// Number of events, where that is known.
     pub events: Option<u64>,
 }
 

@@ -27,7 +27,7 @@ const REMEMBERED_MAX: usize = 65_536;
 /// End of a message: stored, or the reason why not.
 pub(super) type Answer = Result<(), Failure>;
 
-/// Where the answer to one message arrives. It is closed where the client is gone.
+/// Receiver of the answer to one message. It is closed once the client is gone.
 pub(super) type Report = oneshot::Receiver<Answer>;
 
 /// One message: an event in a form.

@@ -58,8 +58,8 @@ impl Publisher<'_> {
     /// the server refuses before all others.
     pub(super) async fn store_all(&self, messages: usize, watch: &Watch) -> Result<(), HandlerError> {
         let (mut failed, mut refused) = (None, None);
-        let mut storing = stream::iter(0..messages).map(|index| self.store(index, watch.clone()));
-        let mut storing = std::pin::pin!(storing.by_ref().buffer_unordered(UNDER_WAY_MAX));
+        let storing = stream::iter(0..messages).map(|index| self.store(index, watch.clone()));
+        let mut storing = std::pin::pin!(storing.buffer_unordered(UNDER_WAY_MAX));
         while let Some(stored) = storing.next().await {
             match stored {
                 Ok(()) => {}
@@ -77,20 +77,17 @@ impl Publisher<'_> {
     async fn store(&self, index: usize, mut watch: Watch) -> Result<(), Unstored> {
         let mut message = (self.make)(index)?;
         let subject = message.subject.clone();
-        let is_new = message.is_new;
-        let mut expected = match self.expect_last {
-            ExpectLast::Off => Some(None),
-            ExpectLast::PerSubject => self.memory.last(&subject).or(is_new.then_some(0)).map(Some),
-        };
+        let is_conditional = self.expect_last == ExpectLast::PerSubject;
+        let supposed = || self.memory.last(&subject).or(message.is_new.then_some(0));
+        let mut expected = if is_conditional { supposed() } else { None };
         for _ in 0..CONFLICTS_MAX {
-            let last = match expected {
-                Some(last) => last,
-                None => match self.memory.look(self.stream, Sought::of(&message)).await? {
+            if is_conditional && expected.is_none() {
+                match self.memory.look(self.stream, Sought::of(&message)).await? {
                     Stored::This => return Ok(()),
-                    Stored::Other(last) => Some(last),
-                },
-            };
-            match self.publish(message, last, &mut watch).await {
+                    Stored::Other(last) => expected = Some(last),
+                }
+            }
+            match self.publish(message, expected, &mut watch).await {
                 Ok(Some(ack)) => {
                     self.note(&subject, &ack);
                     return Ok(());
